@@ -31,10 +31,10 @@ from harness.servers import servers
 from harness.sides import PECIA, Conditions, Trial, trial
 from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import PartMessage, publish, queue_name
-from pecia_workers.broker.connection import connect
-from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.publication import relay_due
+from pecia_workers.queue.bus import Bus
+from pecia_workers.queue.lists import connect
 
 DEPTHS = (1_000, 50_000, 1_000_000)
 ALLOWED_RATIO = 1.1

@@ -10,9 +10,9 @@ from prometheus_client import generate_latest
 
 from harness.report import Report, Table, parser
 from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, Verdict
+from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger import ClaimedPart, Done, Failed
-from pecia_workers.metrics import recording
 from pecia_workers.metrics.declared import REGISTRY
 
 
@@ -53,16 +53,16 @@ def main() -> None:
     part = _part(Lane.NORMAL)
 
     def count() -> None:
-        recording.begun(part)
-        recording.admitted(16, 0.9)
-        recording.generated("vllm", answer, 2.0)
-        recording.ended(part, Done(page), 2.5, committed=True)
+        meter.begun(part)
+        meter.admitted(16, 0.9)
+        meter.generated("vllm", answer, 2.0)
+        meter.ended(part, Done(page), 2.5, committed=True)
 
     each = _timed(count, asked.parts)
     for lane in Lane:
         for code in FailureCode:
-            recording.begun(_part(lane))
-            recording.ended(_part(lane), Failed(Failure.of(code)), 1.0, committed=True)
+            meter.begun(_part(lane))
+            meter.ended(_part(lane), Failed(Failure.of(code)), 1.0, committed=True)
     scrape, size = _timed(lambda: generate_latest(REGISTRY), asked.scrapes), len(generate_latest(REGISTRY))
     rows = [
         ["counting one part", f"{each * 1e6:,.1f} µs", ""],

@@ -24,7 +24,7 @@ from harness.engines import CHECKPOINTS, started
 from harness.report import Report, Table, parser, spread
 from pecia_schemas import DocumentType, Lane
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.engines.preparing import Prepared

@@ -16,7 +16,7 @@ from pecia_workers.app import app, worker_argv
 from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, Engine, EngineRequest
 from pecia_workers.ledger import ClaimedPart, Done
-from pecia_workers.runtime import Runtime
+from pecia_workers.worker.runtime import Runtime
 
 PIXEL = np.zeros((1, 1, 3), np.uint8)
 

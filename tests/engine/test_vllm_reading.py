@@ -15,7 +15,7 @@ from pecia import Client, Page, ReadDocument, Verdict
 from pecia_schemas import Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.runtime import Runtime
+from pecia_workers.worker.runtime import Runtime
 
 pytestmark = pytest.mark.usefixtures("_forked_cores")
 

@@ -21,10 +21,9 @@ from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.broker import Capacity, Ended, Keeper, Lists, connect, hand_back, transport
-from pecia_workers.broker.connection import celery_settings
-from pecia_workers.broker.lists import taken_name, takers
-from pecia_workers.upkeep.queues import count_taken, count_waiting
+from pecia_workers.queue import Capacity, Ended, Keeper, Lists, connect, hand_back, transport
+from pecia_workers.queue.lists import celery_settings, taken_name, takers
+from pecia_workers.upkeep.watching import count_taken, count_waiting
 
 QUEUE = "read.normal"
 NUMBERS = count(1)

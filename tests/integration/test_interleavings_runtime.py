@@ -21,16 +21,16 @@ from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers import runtime as runtimes
-from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
 from pecia_workers.engines.base import Budget, Generation
 from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done, claim, ledger
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.judge import Judge
-from pecia_workers.runtime import Runtime, failure_of
+from pecia_workers.ledger.recovery import Judge
+from pecia_workers.worker import runtime as runtimes
+from pecia_workers.worker.attempts import PartCancelledError
+from pecia_workers.worker.runner import RuntimeLostError
+from pecia_workers.worker.runtime import Runtime, failure_of
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

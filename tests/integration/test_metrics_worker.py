@@ -19,12 +19,12 @@ from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker import Capacity, Keeper, connect
 from pecia_workers.ledger.database import answers
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
 from pecia_workers.metrics.declared import REGISTRY
 from pecia_workers.metrics.serving import worker_page
+from pecia_workers.queue import Capacity, Keeper, connect
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 

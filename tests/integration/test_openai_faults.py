@@ -15,7 +15,7 @@ from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from fixture_types import Eventually
 from pecia_schemas import Verdict
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines import EngineDeadError, EngineError, EngineRefusedError, EngineUnavailableError
 from pecia_workers.engines.base import Generation, Load

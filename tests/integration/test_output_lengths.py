@@ -9,9 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from house import House
 from limits import WAIT_S
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.batching.lengths import ENOUGH, STEPS, LearnedLengths, length_of, step_of
-from pecia_workers.batching.sharing import shared_lengths
-from pecia_workers.ledger.learned import share_output_lengths
+from pecia_workers.batching.learned import ENOUGH, STEPS, LearnedLengths, length_of, shared_lengths, step_of
+from pecia_workers.ledger.workers import share_output_lengths
 
 pytestmark = pytest.mark.gate
 

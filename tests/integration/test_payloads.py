@@ -22,7 +22,7 @@ from pecia_schemas.payloads import (
     key_of,
     payload_named,
 )
-from pecia_workers.payloads import Spool
+from pecia_workers.worker.payloads import Spool
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
 BIG = b"0123456789abcdef" * (20 * 1024 * 1024 // 16)

@@ -77,7 +77,7 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
         started.append(settings.engine)
         return create_engine(settings)
 
-    monkeypatch.setattr("pecia_workers.runtime.create_engine", counted)
+    monkeypatch.setattr("pecia_workers.worker.runtime.create_engine", counted)
     page = only_page(
         work(ReadDocument(scan), engine="rapidocr", fallback_engine="rapidocr", engine_processes=1)
     )

@@ -22,7 +22,7 @@ from house import House
 from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page, ReadDocument
 from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
-from pecia_workers.ledger.result_cache import keep_results
+from pecia_workers.ledger.commit import keep_results
 from pecia_workers.local.sample_documents import sample_document
 from pictures import note
 from videos import video

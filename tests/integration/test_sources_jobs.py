@@ -36,13 +36,13 @@ from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import ClaimedPart, Ledger, PartLostError
-from pecia_workers.ledger.intake import take_in
+from pecia_workers.ledger.ledger import take_in
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.rekeying import Rekeying
 from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 from tables import texts_of_tables
 
 pytestmark = pytest.mark.usefixtures("shared_template")
@@ -454,7 +454,7 @@ import asyncio, sys
 from uuid import UUID
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.runtime import Runtime
+from pecia_workers.worker.runtime import Runtime
 
 async def main():
     runtime = Runtime(WorkerSettings.model_validate_json(sys.argv[1]), {Stage.INGEST})

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from fixture_types import Eventually
 from metadata_server import MetadataServer, metadata_server
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
-from pecia_workers import termination
-from pecia_workers.termination import termination_heard, within_notice
+from pecia_workers import service
+from pecia_workers.service import termination_heard, within_notice
 
 pytestmark = pytest.mark.gate
 
@@ -30,7 +30,7 @@ def server() -> Iterator[MetadataServer]:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set when this process was sent SIGTERM."""
-    monkeypatch.setattr(termination, "_LOOK_S", 0.02)
+    monkeypatch.setattr(service, "_LOOK_S", 0.02)
     told = threading.Event()
     former = signal.signal(signal.SIGTERM, lambda *_: told.set())
     yield told
@@ -107,7 +107,7 @@ def test_who_has_ended_is_told_nothing_more(server: MetadataServer, stopped: thr
     server.going = True
     time.sleep(0.1)
     assert not stopped.is_set()
-    assert "termination" not in {thread.name for thread in threading.enumerate()}
+    assert "service" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize(

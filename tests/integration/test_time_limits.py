@@ -17,11 +17,10 @@ from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
 from pecia_workers.engines.simulated import Clock
-from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import Ledger
-from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
-from pecia_workers.working import clocked, limited, waited_s
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
+from pecia_workers.worker.runtime import Runtime
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

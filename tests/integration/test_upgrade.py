@@ -21,7 +21,7 @@ from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import JobState
 from pecia_schemas.messages import marker, rest_name
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.broker.lists import EARLIER
+from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores
 

@@ -10,9 +10,8 @@ from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
-from pecia_workers.sources.arriving import Arriving
-from pecia_workers.sources.buckets import Buckets
-from pecia_workers.sources.web import Web
+from pecia_workers.sources.intake import Buckets
+from pecia_workers.sources.web import Arriving, Web
 
 DOCUMENT: Final = b"%PDF-1.7\n" + b"content " * 1_000
 LIMIT: Final = 100_000

@@ -40,7 +40,7 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.recovery import expire_jobs
-from pecia_workers.webhooks.signing import Signer
+from pecia_workers.webhooks.courier import Signer
 from synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

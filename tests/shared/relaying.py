@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pecia_schemas.messages import PartMessage
-from pecia_workers.bus import Bus
+from pecia_workers.queue.bus import Bus
 
 
 class RelayingBus(Bus):

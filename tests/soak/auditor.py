@@ -17,7 +17,7 @@ from tests.soak.receiver import Call
 from tests.soak.workload import Shape
 
 from pecia_schemas import JobState
-from pecia_workers.broker.lists import TAKERS, taken_name
+from pecia_workers.queue.lists import TAKERS, taken_name
 
 _SHOWN = 3
 _THROWN_OUT = re.compile(r"thrown[ _]out")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.batching.memory import Headroom
+from pecia_workers.batching.learned import Headroom
 from pecia_workers.engines.base import Load
 
 

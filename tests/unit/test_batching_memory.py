@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.lengths import LearnedLengths
-from pecia_workers.batching.memory import Memory
+from pecia_workers.batching.learned import LearnedLengths, Memory
 from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel

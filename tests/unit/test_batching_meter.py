@@ -9,7 +9,7 @@ import pytest
 
 from pecia_schemas import DocumentType, Summary, Timings, Verdict
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pecia_workers.batching.policies import BatchLimits, Policy, PolicyName, Room, Start, policy_named
-from pecia_workers.batching.waiting import PATIENCE, Item, Waiting
+from pecia_workers.batching.policies import (
+    PATIENCE,
+    BatchLimits,
+    Item,
+    Policy,
+    PolicyName,
+    Room,
+    Start,
+    Waiting,
+    policy_named,
+)
 
 ROOM = Room(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)

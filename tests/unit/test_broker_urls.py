@@ -3,7 +3,7 @@
 import pytest
 from kombu.connection import Connection
 
-from pecia_workers.broker import celery_settings, transport
+from pecia_workers.queue import celery_settings, transport
 
 
 def _connection(url: str) -> Connection:

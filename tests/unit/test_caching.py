@@ -29,13 +29,11 @@ from pecia_schemas import (
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.caching.cache import Look, ResultCache
-from pecia_workers.caching.identity import identity_of
-from pecia_workers.caching.keys import key_of, tenant_of
+from pecia_workers.caching.cache import Look, ResultCache, identity_of, key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.ledger import ClaimedPart
-from pecia_workers.ledger.result_cache import Earlier
+from pecia_workers.ledger.commit import Earlier
 from samples import claimed_part, page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)

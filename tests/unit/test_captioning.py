@@ -28,9 +28,12 @@ from pecia_schemas.media import MediaType
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, GenerationOptions, task_to_json
 from pecia_workers.caching.cache import ResultCache
-from pecia_workers.captioning.instructions import instruction_for_segment, instruction_for_summary
-from pecia_workers.captioning.segment import CaptionSegment
-from pecia_workers.captioning.summary import SummarizeVideo
+from pecia_workers.captioning.captions import (
+    CaptionSegment,
+    SummarizeVideo,
+    instruction_for_segment,
+    instruction_for_summary,
+)
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.presets import sampling_for
 from pecia_workers.ledger import ClaimedPart, Cut
@@ -38,7 +41,7 @@ from pecia_workers.media.clips import Clip, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest, segment_count
-from pecia_workers.payloads import Spool
+from pecia_workers.worker.payloads import Spool
 from samples import claimed_part, segment
 from scripted_engine import ScriptedEngine
 

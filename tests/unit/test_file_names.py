@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.payloads import Spool
+from pecia_workers.worker.payloads import Spool
 
 CONTENT = b"%PDF-1.7 nothing else"
 HOSTILE = ("..", "$(reboot)", "a;b|c&d", "-rf", "%2e%2e%2f", "\n", "\u202efdp.exe", "x" * 200, ".pecia", "~")

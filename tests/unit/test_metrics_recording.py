@@ -15,10 +15,11 @@ from pecia_schemas import (
     TokenUsage,
     Verdict,
 )
+from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger import ClaimedPart, Cut, Done, Failed, NewPart, Outcome
 from pecia_workers.ledger.commit import Spent
-from pecia_workers.metrics import gpus, recording
+from pecia_workers.metrics import serving
 from pecia_workers.metrics.declared import REGISTRY
 from samples import claimed_part, page
 
@@ -49,7 +50,7 @@ def grown() -> Counts:
 
 
 def test_an_attempt_is_counted_with_its_wait(grown: Counts) -> None:
-    recording.begun(part())
+    meter.begun(part())
     assert grown("pecia_attempts_total", stage="read", lane="urgent") == 1
     assert grown("pecia_queue_seconds_sum", stage="read", lane="urgent") == 7
 
@@ -69,7 +70,7 @@ _FAILURE = Failure.of(FailureCode.ENGINE_ERROR)
     ids=["done", "cut", "failed", "retried", "lost"],
 )
 def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str, grown: Counts) -> None:
-    recording.ended(part(), outcome, 3.0, committed=committed)
+    meter.ended(part(), outcome, 3.0, committed=committed)
     ends = {
         end: grown("pecia_parts_total", stage="read", outcome=end)
         for end in ("done", "failed", "retried", "lost")
@@ -80,7 +81,7 @@ def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str
 
 def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts) -> None:
     spent = Spent(engine="test", usage=TokenUsage(prompt=100, output=20), timings=Timings())
-    recording.ended(part(), Failed(_FAILURE, None, spent), 1, committed=True)
+    meter.ended(part(), Failed(_FAILURE, None, spent), 1, committed=True)
     assert grown("pecia_failures_total", stage="read", code="engine_error") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 120
 
@@ -89,10 +90,10 @@ def test_a_page_that_was_committed_counts_by_its_verdict_with_the_tokens_of_its_
     grown: Counts,
 ) -> None:
     done = Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60)))
-    recording.ended(part(), done, 1, committed=False)
+    meter.ended(part(), done, 1, committed=False)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
     assert grown("pecia_wasted_tokens_total", engine="test") == 0
-    recording.ended(part(), done, 1, committed=True)
+    meter.ended(part(), done, 1, committed=True)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 60
 
@@ -105,14 +106,14 @@ def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Coun
         first_token_s=0.5,
         waited_s=2.0,
     )
-    recording.generated("test", generation, 5.0)
+    meter.generated("test", generation, 5.0)
     assert grown("pecia_prompt_tokens_total", engine="test") == 100
     assert grown("pecia_cached_tokens_total", engine="test") == 40
     assert grown("pecia_output_tokens_total", engine="test") == 20
     assert grown("pecia_engine_request_seconds_sum", engine="test") == 3
     assert grown("pecia_admission_wait_seconds_sum") == 2
     assert grown("pecia_first_token_seconds_sum", engine="test") == 0.5
-    recording.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
+    meter.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 
 
@@ -120,7 +121,7 @@ LOOK = Load(running=4, waiting=2, preparing=5, kv_used=0.5, preemptions=7, drift
 
 
 def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
-    seen = recording.EngineWatch("test")
+    seen = meter.EngineWatch("test")
     for _ in range(3):
         seen.saw(LOOK, 0.75)
     assert grown("pecia_engine_preemptions_total", engine="test") == 7
@@ -135,9 +136,9 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
 
 def test_nothing_of_a_part_is_in_the_metrics() -> None:
     claimed = part()
-    recording.begun(claimed)
-    recording.ended(claimed, Done(page(text=WORD)), 1, committed=True)
-    recording.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
+    meter.begun(claimed)
+    meter.ended(claimed, Done(page(text=WORD)), 1, committed=True)
+    meter.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
     told = generate_latest(REGISTRY).decode()
     assert WORD not in told
     assert str(claimed.id) not in told
@@ -168,7 +169,7 @@ class Driver:
 def test_a_gpu_tells_its_use_and_memory_as_far_as_its_driver_does() -> None:
     samples = {
         (sample.name, sample.labels["gpu"]): sample.value
-        for family in gpus.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
+        for family in serving.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
         for sample in family.samples
     }
     assert samples == {

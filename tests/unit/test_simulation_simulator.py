@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType, Lane
-from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.arrivals import all_at_once, poisson

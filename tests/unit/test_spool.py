@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.payloads import Spool
+from pecia_workers.worker.payloads import Spool
 
 
 async def test_a_spool_does_not_grow_with_the_number_of_small_documents(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from pecia_schemas.states import DeliveryState
 from pecia_workers.outgoing.guard import Refusal
-from pecia_workers.webhooks.policy import DeliveryPolicy
-from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after
-from pecia_workers.webhooks.sender import Reply, SendFailure
+from pecia_workers.retries import RetrySchedule, parse_retry_after
+from pecia_workers.webhooks.courier import DeliveryPolicy, Reply, SendFailure
 
 SCHEDULE = RetrySchedule()
 POLICY = DeliveryPolicy(attempts=12)

@@ -11,8 +11,8 @@ import pytest
 
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.ledger.database import outlast
-from pecia_workers.payloads import Spool
-from pecia_workers.working import clocked, limited, waited_s, waiting, worked_s
+from pecia_workers.worker.attempts import clocked, limited, waited_s, waiting, worked_s
+from pecia_workers.worker.payloads import Spool
 
 LIMIT_S = 0.2
 LONG_S = 3 * LIMIT_S

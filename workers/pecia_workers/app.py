@@ -10,28 +10,43 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import Celery
 from celery.apps.worker import Worker
 from celery.exceptions import ImproperlyConfigured
+from celery.worker.control import Panel
 from kombu.entity import Exchange, Queue
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
-from pecia_workers.broker import (
-    QUEUES,
-    Keeper,
-    LaneRules,
-    celery_settings,
-    connect,
-    task_name,
-    transport,
-)
 from pecia_workers.ledger.database import OUTAGE
-from pecia_workers.remote_control import restrict
-from pecia_workers.working import waited_s
+from pecia_workers.queue import QUEUES, Keeper, LaneRules, celery_settings, connect, task_name, transport
+from pecia_workers.worker.attempts import waited_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pecia_workers.contract import PartRuntime
+    from pecia_workers.worker.runner import PartRuntime
+
+_LOOK = frozenset(
+    {
+        *("ping", "clock", "stats", "registered", "active_queues"),
+        *("active", "reserved", "scheduled", "revoked", "query_task"),
+        *("enable_events", "heartbeat"),
+    }
+)
+"""What Flower and `celery inspect` ask for."""
+
+
+def restrict(settings: WorkerSettings) -> None:
+    """Take every other command from this process: those that stop it, change its queues or limits, dump its memory."""
+    allowed = _LOOK | {"revoke"} if settings.remote_control == "revoke" else _LOOK
+    for name in Panel.data.keys() - allowed:
+        del Panel.data[name]
+    Panel.data["conf"] = _nothing
+
+
+def _nothing(_state: Any, **_arguments: Any) -> dict[str, Any]:
+    """Tell nothing of the configuration to Flower, which asks whenever its page is opened."""
+    return {}
+
 
 _EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
 
@@ -70,7 +85,9 @@ class FleetApp(Celery):  # type: ignore[misc]
         self.new_runtime = self._default_runtime
         self.add_defaults(self._celery_settings)
         for stage in Stage:
-            self.task(_only_in_the_pool, name=task_name(stage), Request="pecia_workers.jobs:PartRequest")
+            self.task(
+                _only_in_the_pool, name=task_name(stage), Request="pecia_workers.worker.jobs:PartRequest"
+            )
 
     def use(self, settings: WorkerSettings) -> None:
         """Take these settings instead of the environment's. Before anything else is asked of the application."""
@@ -110,7 +127,7 @@ class FleetApp(Celery):  # type: ignore[misc]
         return url
 
     def _default_runtime(self) -> PartRuntime:
-        from pecia_workers.runtime import Runtime  # noqa: PLC0415  heavy: only a worker needs it
+        from pecia_workers.worker.runtime import Runtime  # noqa: PLC0415  heavy: only a worker needs it
 
         return Runtime(self.settings, self.stages)
 
@@ -154,7 +171,7 @@ _SETTINGS: dict[str, Any] = {
     "task_acks_on_timeout": False,
     "task_ignore_result": True,
     "task_send_sent_event": False,
-    "worker_pool": "pecia_workers.pool:EnginePool",
+    "worker_pool": "pecia_workers.worker.pool:EnginePool",
     "worker_concurrency": 1,
     "worker_prefetch_multiplier": 0,  # unlimited for Celery: the gate decides what is claimed
     "worker_send_task_events": True,
@@ -169,7 +186,7 @@ _SETTINGS: dict[str, Any] = {
 
 def _only_in_the_pool() -> NoReturn:
     raise ImproperlyConfigured(
-        "Parts run in pecia_workers.pool:EnginePool alone: start the worker without -P."
+        "Parts run in pecia_workers.worker.pool:EnginePool alone: start the worker without -P."
     )
 
 

@@ -14,9 +14,9 @@ from celery.exceptions import Ignore, Retry
 
 from pecia_schemas import FailureCode, Stage
 from pecia_workers.app import app, worker_argv
-from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines.base import Budget
-from pecia_workers.errors import PartCancelledError, PartFailedError
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
+from pecia_workers.worker.runner import RuntimeLostError
 
 SECRET = "Jane Doe"
 

@@ -12,8 +12,8 @@ from forking import Program, Programs
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
-from pecia_workers.broker import connect
-from pecia_workers.upkeep.queues import held_parts
+from pecia_workers.queue import connect
+from pecia_workers.upkeep.watching import held_parts
 
 
 class Workers:

@@ -18,10 +18,9 @@ from redis import Redis
 
 from pecia_schemas import JobNotice, NoticeType, new_id
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.connection import connect
-from pecia_workers.broker.lists import Lists
-from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import open_database
+from pecia_workers.queue.bus import Bus
+from pecia_workers.queue.lists import Lists, connect
 from pecia_workers.upkeep.loop import Upkeep
 from pecia_workers.upkeep.steps import Stores
 

@@ -17,8 +17,7 @@ from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger import ClaimRequest
 from pecia_workers.ledger.claim import claim_parts
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.judge import Judge, Watch, gone_of
-from pecia_workers.ledger.recovery import pardon
+from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
 @contextmanager
 def gone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr("pecia_workers.ledger.judge.is_gone", name.__eq__)
+        patch.setattr("pecia_workers.ledger.recovery.is_gone", name.__eq__)
         yield
 
 

@@ -12,10 +12,9 @@ from uuid import UUID
 import structlog
 
 from pecia_schemas.results import Verdict
-from pecia_workers.batching.lengths import LearnedLengths
-from pecia_workers.batching.memory import Headroom, Memory
-from pecia_workers.batching.policies import Policy, Room
-from pecia_workers.batching.waiting import Item
+from pecia_workers.batching import meter
+from pecia_workers.batching.learned import Headroom, LearnedLengths, Memory
+from pecia_workers.batching.policies import Item, Policy, Room
 from pecia_workers.engines.base import (
     Capabilities,
     Engine,
@@ -25,9 +24,8 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.metrics import recording
-from pecia_workers.tracing.requests import admitted, generate
-from pecia_workers.working import waiting
+from pecia_workers.tracing.parts import admitted, generate
+from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -162,7 +160,7 @@ class Batcher:
         used = slots if load.kv_used is None else load.kv_used
         self.packing.look(used, now, waiting=self._policy.waiting)
         if starts:
-            recording.admitted(self._policy.running, load.kv_used)
+            meter.admitted(self._policy.running, load.kv_used)
         self._look_again(now)
 
     def _refuse(self, reason: str) -> None:

@@ -3,21 +3,122 @@
 None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
 to the room they are shown, by the most that all that runs will come to (`projection.py`), but for one: a request larger
 than all of it runs alone, and its `Start` says so.
+
+All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest
+just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.batching.projection import Running
-from pecia_workers.batching.waiting import Item, Waiting
+
+PATIENCE: Final = 64
+"""How many later arrivals may start before a request whose turn it then is, whatever its lane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A request that waits or runs."""
+
+    id: str
+    prompt: int
+    """Tokens it reads."""
+    output: int
+    """Tokens it is expected to write, which its time in the engine goes by."""
+    longer: Callable[[int], int] | None = None
+    """Returns what it is expected to write in all once it has written so much; None: it stays at `output`."""
+    rank: int
+    """Of its lane: smaller is sooner."""
+    arrived: float
+    """Seconds, by the clock of the caller."""
+
+    @property
+    def tokens(self) -> int:
+        """What it takes of the KV cache when it ends as expected."""
+        return self.prompt + self.output
+
+
+class Waiting:
+    """Few enough to be looked through: what waits here has been claimed already, the backlog stays in Redis."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+        self._overtaken: dict[str, int] = {}
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean size of what waits."""
+        return self.tokens / max(1, len(self._items))
+
+    @property
+    def oldest(self) -> Item | None:
+        """The request that has waited longest."""
+        return next(iter(self._items.values()), None)
+
+    @property
+    def head(self) -> Item | None:
+        """The request whose turn it is."""
+        return next(iter(self.in_order()), None)
+
+    def add(self, item: Item) -> None:
+        """Let a request wait, behind all that came before it."""
+        self._items[item.id] = item
+        self._overtaken[item.id] = 0
+        self.tokens += item.tokens
+
+    def remove(self, item_id: str) -> None:
+        """Forget a request; one that is not here is no error."""
+        if (item := self._items.pop(item_id, None)) is not None:
+            self.tokens -= item.tokens
+            del self._overtaken[item_id]
+
+    def take(self, item: Item) -> None:
+        """Remove a request that starts; those that came before it have been overtaken."""
+        for earlier in self._items:
+            if earlier == item.id:
+                break
+            self._overtaken[earlier] += 1
+        self.remove(item.id)
+
+    def in_order(self) -> list[Item]:
+        """Return what waits, next first."""
+        return sorted(self._items.values(), key=self._turn)
+
+    def next_lane(self) -> list[Item]:
+        """Return what waits in the lane whose turn it is, by arrival; one that was overtaken too often, alone."""
+        head = self.head
+        if head is None:
+            return []
+        if self._is_impatient(head):
+            return [head]
+        return [item for item in self._items.values() if item.rank == head.rank]
+
+    def like_head(self) -> list[Item]:
+        """Return the next request, then the others by how near they are to it in size."""
+        if not self._items:
+            return []
+        head, *others = self.in_order()
+        return [head, *sorted(others, key=lambda item: abs(item.tokens - head.tokens))]
+
+    def _turn(self, item: Item) -> tuple[bool, int]:
+        impatient = self._is_impatient(item)
+        return (not impatient, 0 if impatient else item.rank)
+
+    def _is_impatient(self, item: Item) -> bool:
+        return self._overtaken[item.id] >= PATIENCE
 
 
 class PolicyName(StrEnum):
@@ -278,3 +379,73 @@ def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
                 window_s=STATIC_WINDOW_S,
             )
             return BatchPolicy(static, similar=False)
+
+
+Growth = tuple[int, int]
+"""Of one request: tokens that it will still write, and those that it holds."""
+
+
+def peak(growths: Iterable[Growth]) -> int:
+    """Return the most tokens that requests will hold at a time, given in the order of what they will still write."""
+    held = most = 0
+    for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
+        held += holds
+        most = max(most, held + number * left)
+    return most
+
+
+class Running:
+    """The requests that have started."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._items)
+
+    def remove(self, item_id: str) -> None:
+        """Forget a request; one that has not started is no error."""
+        self._items.pop(item_id, None)
+
+    def admission(self, room: Room) -> Admission:
+        """Return what may start now. For one moment: `room` tells how far each has come."""
+        return Admission(self._items, room)
+
+
+class Admission:
+    """Starts what fits beside all that runs, at one moment."""
+
+    def __init__(self, items: dict[str, Item], room: Room) -> None:
+        self._items = items
+        self._room = room
+        self._growths: list[Growth] | None = None
+
+    def start(self, item: Item) -> bool:
+        """Start a request if it fits, or is alone; return whether it has started."""
+        if len(self._items) >= self._room.slots or not self._fits(item):
+            return False
+        self._items[item.id] = item
+        return True
+
+    def _fits(self, item: Item) -> bool:
+        if self._room.tokens is None:
+            return True
+        if self._growths is None:
+            self._growths = sorted(_growths(self._items.values(), self._room.written))
+        (growth,) = _growths([item], self._room.written)
+        insort(self._growths, growth)
+        if not self._items or peak(self._growths) <= self._room.tokens:
+            return True
+        self._growths.remove(growth)
+        return False
+
+
+def _growths(items: Iterable[Item], written: Mapping[str, int]) -> list[Growth]:
+    """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
+    growths = []
+    for item in items:
+        done = written.get(item.id, 0)
+        total = item.longer(done) if done and item.longer else item.output
+        growths.append((total - done if total > done else 0, item.prompt + done))
+    return growths

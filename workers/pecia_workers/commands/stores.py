@@ -10,8 +10,8 @@ from redis import RedisError
 from pecia_schemas import refusals
 from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
+from pecia_workers.queue.lists import connect
 
 _UNAVAILABLE = 4
 

@@ -60,7 +60,7 @@ def worker(
     from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
     from pecia_workers.commands.tracing import traced_or_exit  # noqa: PLC0415
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
-    from pecia_workers.termination import termination_heard, within_notice  # noqa: PLC0415
+    from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
 
     admitted_or_exit(settings)
     configure_logs(settings)

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from pecia_workers.engines.base import EngineError, Generation
-from pecia_workers.working import waiting
+from pecia_workers.worker.attempts import waiting
 
 
 class InFlight:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pecia_schemas import Lane, Stage
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.messages import quarantine_name, queue_name
-from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import left_in_postgres
-from pecia_workers.upkeep.queues import count_taken, count_waiting
+from pecia_workers.queue.lists import connect
+from pecia_workers.upkeep.watching import count_taken, count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,7 @@
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.intake import PartLostError
-from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.ledger import Ledger, PartLostError
 
 __all__ = [
     "ClaimRequest",

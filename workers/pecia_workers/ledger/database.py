@@ -23,7 +23,7 @@ from pecia_schemas.connecting import (
 )
 from pecia_schemas.database import close_after, sqlalchemy_url
 from pecia_workers.metrics.health import PULSE
-from pecia_workers.working import waiting
+from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import FORGET_FLOWS
-from pecia_workers.bus import NO_FLOW, Bus, Room
+from pecia_workers.queue.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process

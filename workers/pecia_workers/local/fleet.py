@@ -94,8 +94,8 @@ MODULES = (
     "pecia_workers.__main__",
     "pecia_workers.flower.serving",
     "pecia_workers.metrics.serving",
-    "pecia_workers.pool",
-    "pecia_workers.runtime",
+    "pecia_workers.worker.pool",
+    "pecia_workers.worker.runtime",
     "pecia_workers.upkeep.loop",
     "pecia_workers.webhooks.delivery",
 )

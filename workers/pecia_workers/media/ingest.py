@@ -17,7 +17,7 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 from pecia_workers.media.pages import PageInfo
-from pecia_workers.payloads import Spool
+from pecia_workers.worker.payloads import Spool
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -30,7 +30,7 @@ from pecia_workers.media.frames import (
     send_call,
 )
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
-from pecia_workers.working import waiting
+from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,6 @@ from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
-from pecia_workers.payloads import Spool
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.demands import check_demands
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
@@ -29,7 +28,8 @@ from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
 from pecia_workers.reading.verdicts import judged
 from pecia_workers.witness.witnesses import Witnesses
-from pecia_workers.working import worked_s
+from pecia_workers.worker.attempts import worked_s
+from pecia_workers.worker.payloads import Spool
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
 from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.profiles import Speed

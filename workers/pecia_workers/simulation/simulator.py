@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pecia_workers.batching.memory import Headroom
-from pecia_workers.batching.policies import Room, Start
-from pecia_workers.batching.waiting import Item
+from pecia_workers.batching.learned import Headroom
+from pecia_workers.batching.policies import Item, Room, Start
 from pecia_workers.engines.base import Budget
 
 if TYPE_CHECKING:
-    from pecia_workers.batching.lengths import LearnedLengths
+    from pecia_workers.batching.learned import LearnedLengths
     from pecia_workers.batching.policies import Policy
     from pecia_workers.simulation.machines import Ended, Machine
     from pecia_workers.simulation.requests import Request

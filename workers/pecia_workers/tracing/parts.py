@@ -1,4 +1,4 @@
-"""The spans of one attempt at a part."""
+"""The spans of one attempt at a part, of one request to an engine, and of one try to deliver a callback."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore, Retry
 
 from pecia_schemas import tracing
 from pecia_schemas.messages import SYSTEM, queue_name
 from pecia_schemas.tracing import Kind
-from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import ClaimedPart, Cut, Done, Failed, Outcome
+from pecia_workers.worker.attempts import PartFailedError
+
+if TYPE_CHECKING:
+    from pecia_schemas.tracing import Attributes, Span
+    from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
+    from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome
 
 _NS = 1_000_000_000
 
@@ -86,3 +93,93 @@ def ended(outcome: Outcome, *, committed: bool) -> None:
             span.tell({"pecia.outcome": "done", "pecia.parts": len(parts)})
         case Done(content=content):
             span.tell({"pecia.outcome": "done", "pecia.cached": content.cached_from is not None})
+
+
+def admitted(seconds: float) -> None:
+    """Tell how long a request has waited for room in the engine, until now."""
+    now = time.time_ns()
+    tracing.past("admit", began=now - round(seconds * _NS), ended=now)
+
+
+async def generate(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
+    """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
+    if tracing.current().traceparent is None:
+        return await engine.generate(request)
+    with tracing.span(
+        f"chat {engine.capabilities.model}",
+        _asked(engine.capabilities, request, tokens),
+        kind=Kind.CLIENT,
+    ) as span:
+        began = time.time_ns()
+        generation = await engine.generate(request)
+        _answered(span, generation, began)
+        return generation
+
+
+def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> Attributes:
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": engine.name,
+        "gen_ai.request.model": engine.model,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.request.temperature": request.sampling.temperature,
+        "gen_ai.request.top_p": request.sampling.top_p,
+        "pecia.workload": request.workload,
+        "pecia.cost": tokens,
+        "pecia.images": len(request.images),
+    }
+
+
+def _answered(span: Span, generation: Generation, began: int) -> None:
+    usage = generation.usage
+    span.tell(
+        {
+            "gen_ai.usage.input_tokens": usage.prompt,
+            "gen_ai.usage.output_tokens": usage.output,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached,
+            "pecia.usage.image_tokens": usage.image,
+            "pecia.verdict": generation.verdict,
+        }
+    )
+    if generation.first_token_s is not None:
+        first = began + round(generation.first_token_s * _NS)
+        tracing.past("prefill", began=began, ended=first)
+        tracing.past("decode", began=first, ended=max(first, time.time_ns()))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedGenerator:
+    """A generator, each of whose requests is a span."""
+
+    generator: Generator
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return self.generator.capabilities
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return its text."""
+        return await generate(self.generator, request)
+
+
+@contextmanager
+def delivering(delivery: ClaimedDelivery) -> Iterator[Span]:
+    """Run a try in a span below that of the job. Nothing tells whom it is for: URLs can hold anything."""
+    about: Attributes = {
+        "http.request.method": "POST",
+        "http.request.resend_count": delivery.attempt - 1 or None,
+        "pecia.job.id": str(delivery.job_id),
+        "pecia.delivery.id": str(delivery.id),
+        "pecia.delivery.attempt": delivery.attempt,
+        "pecia.notice.type": delivery.body["type"],
+    }
+    with tracing.under(delivery.traceparent, "callback", about, kind=Kind.CLIENT) as span:
+        yield span
+
+
+def tried(span: Span, outcome: DeliveryOutcome) -> None:
+    """Say what came of it."""
+    span.tell({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
+    if outcome.error is not None:
+        span.fail(outcome.error)

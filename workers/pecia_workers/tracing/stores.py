@@ -14,7 +14,7 @@ from pecia_schemas.states import JobState
 from pecia_schemas.tracing import Attributes, Kind
 
 if TYPE_CHECKING:
-    from pecia_workers.broker.lists import Claimed
+    from pecia_workers.queue.lists import Claimed
 
 
 def received(parts: Sequence[Claimed]) -> None:

@@ -17,8 +17,9 @@ from uuid import UUID
 
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.lists import DEAD, EARLIER
-from pecia_workers.ledger.inspection import (
+from pecia_workers.ledger.publication import expected_in_redis, find_missing
+from pecia_workers.ledger.recovery import find_orphaned
+from pecia_workers.ledger.standing import (
     MISCOUNTED,
     STUCK_SUMMARIES,
     UNENDED,
@@ -27,10 +28,9 @@ from pecia_workers.ledger.inspection import (
     open_payloads,
     whereabouts,
 )
-from pecia_workers.ledger.publication import expected_in_redis, find_missing
-from pecia_workers.ledger.recovery import find_orphaned
-from pecia_workers.upkeep.queues import held_parts
+from pecia_workers.queue.lists import DEAD, EARLIER
 from pecia_workers.upkeep.steps import GRACE, Judging, Stores, relay, republish_lost
+from pecia_workers.upkeep.watching import held_parts
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000

@@ -27,7 +27,7 @@ from pecia_workers.upkeep.steps import (
     open_stores,
     relay,
 )
-from pecia_workers.watching import hand_back_of_gone, look_every_s
+from pecia_workers.upkeep.watching import hand_back_of_gone, look_every_s
 
 log = structlog.get_logger(__name__)
 

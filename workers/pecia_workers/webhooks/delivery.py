@@ -26,11 +26,9 @@ from pecia_workers.ledger.outbox import (
 from pecia_workers.metrics.declared import WEBHOOK_SECONDS, WEBHOOKS
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.outgoing.guard import GuardedBackend
+from pecia_workers.retries import RetrySchedule
 from pecia_workers.service import serve
-from pecia_workers.webhooks.courier import Courier, Secrets
-from pecia_workers.webhooks.policy import DeliveryPolicy
-from pecia_workers.webhooks.schedule import RetrySchedule
-from pecia_workers.webhooks.sender import Sender
+from pecia_workers.webhooks.courier import Courier, DeliveryPolicy, Secrets, Sender
 
 log = structlog.get_logger(__name__)
 

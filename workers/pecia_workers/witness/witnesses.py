@@ -20,14 +20,14 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
+from pecia_workers.batching import meter
 from pecia_workers.engines.base import EngineError, EngineRequest, Generator
 from pecia_workers.media.pages import PageImage
-from pecia_workers.metrics import recording
 from pecia_workers.reading.verdicts import rank
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of
-from pecia_workers.working import waiting
+from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -167,7 +167,7 @@ class WitnessedPage:
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
             blocks = await self._witnesses.reading(self)
             if blocks is None:
-                recording.page_witnessed("missed")
+                meter.page_witnessed("missed")
                 return _unwitnessed(page)
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
@@ -176,7 +176,7 @@ class WitnessedPage:
         page = await asyncio.to_thread(_with, page, self.text)
         if page.witness is None:
             return page
-        recording.page_witnessed(page.witness.source)
+        meter.page_witnessed(page.witness.source)
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from pecia_workers.engines.base import EngineError, EngineRefusedError
 from pecia_workers.engines.loops import is_loop
-from pecia_workers.webhooks.schedule import parse_retry_after
+from pecia_workers.retries import parse_retry_after
 
 _LAST: Final = "[DONE]"
 _FAILED: Final = 500

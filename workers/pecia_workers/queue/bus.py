@@ -31,8 +31,7 @@ from pecia_schemas.messages import (
     reserve_of,
     standing_name,
 )
-from pecia_workers.broker.connection import HEALTH_CHECK_S, SOCKET_TIMEOUT_S
-from pecia_workers.broker.lists import QUEUES, RELAYED
+from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
 
 log = structlog.get_logger(__name__)
 

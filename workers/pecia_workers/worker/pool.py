@@ -25,11 +25,11 @@ from celery.signals import task_revoked
 from celery.worker import state
 from redis import RedisError
 
-from pecia_workers.broker import Capacity
-from pecia_workers.broker.transport import kick
 from pecia_workers.engines.base import Budget
-from pecia_workers.jobs import CANCELLED, Ending, Interruption, Job
-from pecia_workers.running import PartRunner
+from pecia_workers.queue import Capacity
+from pecia_workers.queue.transport import kick
+from pecia_workers.worker.jobs import CANCELLED, Ending, Interruption, Job
+from pecia_workers.worker.runner import PartRunner
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from redis import RedisError, ResponseError
 
 from pecia_schemas import Stage
 from pecia_schemas.messages import bell_name
-from pecia_workers.broker.keeper import Keeper
-from pecia_workers.broker.lists import QUEUES, Claimed
+from pecia_workers.queue.keeper import Keeper
+from pecia_workers.queue.lists import QUEUES, Claimed
 
 _log = logging.getLogger(__name__)
 

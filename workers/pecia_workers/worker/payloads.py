@@ -13,7 +13,7 @@ from pathlib import Path
 from pecia_schemas import PayloadRef
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.payloads import PayloadStore, verify
-from pecia_workers.working import waiting
+from pecia_workers.worker.attempts import waiting
 
 SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""

@@ -24,16 +24,13 @@ from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Witness
+from pecia_workers.batching import meter
 from pecia_workers.batching.batcher import Batcher, Priced
+from pecia_workers.batching.learned import inherited_memory, shared_lengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.batching.sharing import inherited_memory, shared_lengths
-from pecia_workers.bus import Bus
 from pecia_workers.caching.cache import ResultCache
-from pecia_workers.captioning.segment import CaptionSegment
-from pecia_workers.captioning.summary import SummarizeVideo
-from pecia_workers.contract import RuntimeLostError
-from pecia_workers.direct import DirectClaims
+from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import (
     Budget,
@@ -47,8 +44,6 @@ from pecia_workers.engines.base import (
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.engines.stages import stages_served
-from pecia_workers.errors import PartCancelledError, PartFailedError
-from pecia_workers.jobs import task_arguments, task_result
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -76,16 +71,18 @@ from pecia_workers.logs import about_part
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
-from pecia_workers.metrics import recording
-from pecia_workers.payloads import Spool, keep_swept
+from pecia_workers.queue.bus import Bus
+from pecia_workers.queue.keeper import DirectClaims
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
-from pecia_workers.tracing.parts import ended, processing
-from pecia_workers.tracing.requests import TracedGenerator
-from pecia_workers.watching import watch_workers
+from pecia_workers.tracing.parts import TracedGenerator, ended, processing
+from pecia_workers.upkeep.watching import watch_workers
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.working import clocked, limited
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited
+from pecia_workers.worker.jobs import task_arguments, task_result
+from pecia_workers.worker.payloads import Spool, keep_swept
+from pecia_workers.worker.runner import RuntimeLostError
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +116,7 @@ class Runtime:
         self._turned_at = monotonic()
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
-        self._engine_seen: recording.EngineWatch | None = None
+        self._engine_seen: meter.EngineWatch | None = None
         self._admission: Batcher | None = None
         self._meter = Meter()
         self._cache = ResultCache.off()
@@ -151,7 +148,7 @@ class Runtime:
         self._resources.push_async_callback(self._let_ledger_end)
         budget = await self._start_stages(engine, priced)
         self._engine = engine
-        self._engine_seen = recording.EngineWatch(engine.capabilities.name) if engine else None
+        self._engine_seen = meter.EngineWatch(engine.capabilities.name) if engine else None
         registered = identity.running(engine) if engine else identity
         self._in_background(self._keep_turning())
         self._beats = await self._resources.enter_async_context(
@@ -401,7 +398,7 @@ class Runtime:
             return await self._run_to_commit(part)
 
     async def _run_to_commit(self, part: ClaimedPart) -> Outcome:
-        recording.begun(part)
+        meter.begun(part)
         began = monotonic()
         try:
             outcome = await self._work(part)
@@ -410,7 +407,7 @@ class Runtime:
         finally:
             self._cache.ended(part.id)
         outcome, committed = written or outcome, written is not None
-        recording.ended(part, outcome, monotonic() - began, committed=committed)
+        meter.ended(part, outcome, monotonic() - began, committed=committed)
         ended(outcome, committed=committed)
         if not committed:
             raise Ignore("the part was cancelled or taken over meanwhile")

@@ -14,8 +14,8 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
 from pecia_schemas import Stage
-from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import ClaimedPart, Cut, Done, Outcome
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 
 CANCELLED = "cancelled"
 """What Celery is told for the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""

@@ -1,4 +1,4 @@
-"""How long a part has worked: its time limit counts that, and not its waits for what others hold.
+"""How an attempt at a part ends early, and how long it has worked.
 
 A page of a long document may wait for a decoder for longer than it may take.
 """
@@ -10,8 +10,23 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from pecia_schemas import FailureCode
+
+
+class PartFailedError(Exception):
+    """A part failed. Its text is the code alone, for Celery shows it to everyone."""
+
+    def __init__(self, code: FailureCode) -> None:
+        super().__init__(str(code))
+        self.code = code
+
+
+class PartCancelledError(Exception):
+    """A part was cancelled, or erased, before its end."""
 
 
 class _Clock:

@@ -1,0 +1,277 @@
+"""What a worker learns of its engine, and shares with others: lengths of output, and memory that it ran out of.
+
+Lengths are counted on a logarithmic grid, four steps to the doubling, so that an expectation is at most a fifth too
+high and a count of many workers is the sum of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas.connecting import is_transient, outage_suppressed
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
+from pecia_workers.batching.policies import Room
+from pecia_workers.engines.base import Budget, Load
+from pecia_workers.ledger.workers import WorkerIdentity, memory_left, note_memory, share_output_lengths
+
+STEPS: Final = 69
+"""Steps of the grid; the last ends at 131,072 tokens."""
+HALF_LIFE: Final = 2_000
+"""Observations after which an older one counts half."""
+ENOUGH: Final = 20
+"""Observations before what was learned is believed."""
+_STEPS_PER_DOUBLING: Final = 4
+_LENGTHS: Final = tuple(math.floor(2 ** (step / _STEPS_PER_DOUBLING) + 1e-9) for step in range(STEPS))
+_SOME: Final = 0.5
+"""Observations, the oldest of which count less than one."""
+
+
+def step_of(tokens: int) -> int:
+    """Return the step that a length falls into."""
+    return min(STEPS - 1, bisect_left(_LENGTHS, tokens))
+
+
+def length_of(step: int) -> int:
+    """Return the longest length of a step."""
+    return _LENGTHS[step]
+
+
+def quantile(sums: Sequence[float], share: float, first: int = 0) -> int:
+    """Return the length that `share` of what was counted does not exceed, of what fell into `first` or a later step.
+
+    `sums` has for each step what fell into those before it, and last what was counted. There must be something.
+    """
+    wanted = sums[first] + share * (sums[-1] - sums[first])
+    return length_of(bisect_left(sums, wanted - 1e-9, lo=first + 1) - 1)
+
+
+class LearnedLengths:
+    """What one worker knows: what the fleet has learned, and what it has seen itself since."""
+
+    def __init__(self, share: float) -> None:
+        """Expect the length that `share` of a workload's output does not exceed."""
+        self._share = share
+        self._known: dict[str, list[float]] = {}
+        self._seen: dict[str, list[float]] = {}
+        self._expected: dict[str, list[int]] = {}
+
+    def observe(self, workload: str, tokens: int) -> None:
+        """Take note of an output that came to its own end."""
+        self._seen.setdefault(workload, [0.0] * STEPS)[step_of(tokens)] += 1
+        self._expected.pop(workload, None)
+
+    def expected(self, workload: str, written: int = 0) -> int:
+        """Return the length to reckon with, in tokens, for an output that has so many already.
+
+        One that is longer than what was seen goes on for a quarter of what it has.
+        """
+        known = self._expected.get(workload)
+        if known is None:
+            known = self._expected[workload] = self._expectations(workload)
+        expected = known[
+            bisect_left(_LENGTHS, written + 1)
+        ]  # as `step_of`, which hundreds of calls would feel
+        return expected if expected > written else written + written // 4
+
+    def _expectations(self, workload: str) -> list[int]:
+        """Return what is expected of an output that falls into each step or a later one; 0 where none was seen."""
+        known, seen = self._known.get(workload), self._seen.get(workload)
+        pairs = zip(known or [0.0] * STEPS, seen or [0.0] * STEPS, strict=True)
+        sums = [0.0, *accumulate(sum(pair) for pair in pairs)]
+        if sums[-1] < ENOUGH:
+            return [EXPECTED_OUTPUT_TOKENS[workload]] * (STEPS + 1)
+        return [
+            quantile(sums, self._share, step) if sums[-1] - sums[step] >= _SOME else 0
+            for step in range(STEPS + 1)
+        ]
+
+    def take_seen(self) -> dict[str, list[float]]:
+        """Return what was seen since the last call, to be shared."""
+        seen, self._seen = self._seen, {}
+        self._expected.clear()
+        return seen
+
+    def learn(self, known: Mapping[str, list[float]]) -> None:
+        """Replace what the fleet knew of these workloads."""
+        self._known.update(known)
+        self._expected.clear()
+
+    def put_back(self, seen: Mapping[str, list[float]]) -> None:
+        """Keep what could not be shared."""
+        self._expected.clear()
+        for workload, weights in seen.items():
+            mine = self._seen.setdefault(workload, [0.0] * STEPS)
+            self._seen[workload] = [sum(pair) for pair in zip(mine, weights, strict=True)]
+
+
+_REGROWTH: Final = 0.002
+"""Of the room, for each second since the engine ran out of memory: all of it is back after eight minutes."""
+
+_BACK_OFF: Final = 0.95
+_LEAST: Final = 0.5
+_GROWTH: Final = 0.02
+"""Of the budget, for each second in which the cache is not full."""
+_FULL: Final = 0.95
+
+
+@dataclass(slots=True, kw_only=True)
+class _Guest:
+    part: UUID | None
+    tokens: int
+    shortages: int
+    """How many there had been when it entered."""
+    alone: bool
+
+
+class Memory:
+    """A share of the room: half of what was in use when memory ran out, and larger again with time.
+
+    A request that ran out of memory waits for room once more, so its part neither fails nor has to be decoded again.
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
+        self.engine_died = False
+        """Whether the engine ended with several requests in it, perhaps for want of memory."""
+        self._inside: dict[str, _Guest] = {}
+        self._shortages = 0
+        self._looked: float | None = None
+
+    def room(self, budget: Budget, now: float) -> Room:
+        """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
+        passed = 0.0 if self._looked is None else now - self._looked
+        self._looked = now
+        self.share = min(1.0, self.share + _REGROWTH * passed)
+        if budget.tokens is None:
+            return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
+        return Room(slots=budget.slots, tokens=max(1, math.floor(budget.tokens * self.share)))
+
+    @property
+    def parts(self) -> frozenset[UUID]:
+        """Parts whose requests are in the engine."""
+        return frozenset(guest.part for guest in self._inside.values() if guest.part)
+
+    def enter(self, request_id: str, tokens: int, part: UUID | None = None) -> None:
+        """Take note that a request, of a part, entered the engine."""
+        for guest in self._inside.values():
+            guest.alone = False
+        self._inside[request_id] = _Guest(
+            part=part, tokens=tokens, shortages=self._shortages, alone=not self._inside
+        )
+
+    def leave(self, request_id: str) -> None:
+        """Forget a request; one that is not inside is no error."""
+        self._inside.pop(request_id, None)
+
+    def ran_out(self, request_id: str, budget: Budget) -> bool:
+        """Take note that there was no memory for a request that is still inside; return whether fewer may do better.
+
+        All that were inside together run out together: the share shrinks once for all of them.
+        """
+        guest = self._inside[request_id]
+        if guest.alone:
+            return False
+        if guest.shortages == self._shortages:
+            self._shortages += 1
+            self.share = min(self.share, self._used(budget)) / 2
+        return True
+
+    def died(self, request_id: str) -> None:
+        """Take note that the engine died on a request that is still inside: the share is for the next one then.
+
+        It is halved whatever was in use, for memory need not have been the cause; if it was alone, the page was.
+        """
+        guest = self._inside[request_id]
+        if not guest.alone and guest.shortages == self._shortages:
+            self._shortages += 1
+            self.share /= 2
+            self.engine_died = True
+
+    def _used(self, budget: Budget) -> float:
+        if budget.tokens is None:
+            return len(self._inside) / budget.slots
+        return sum(guest.tokens for guest in self._inside.values()) / budget.tokens
+
+
+class Headroom:
+    """A share of the token budget: smaller after each preemption, larger again while there is air.
+
+    Admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
+    overflows, and whatever the engine preempts it computes twice.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._preempted = 0
+        self._looked: float | None = None
+
+    def look(self, load: Load, now: float) -> None:
+        """Take note of what the engine says at `now`, in seconds."""
+        passed = 0.0 if self._looked is None else now - self._looked
+        self._looked = now
+        if load.preemptions > self._preempted:
+            self.share = max(_LEAST, self.share * _BACK_OFF)
+        elif (load.kv_used or 0) < _FULL:
+            self.share = min(1.0, self.share + _GROWTH * passed)
+        self._preempted = load.preemptions
+
+
+_EVERY_S: Final = 5.0
+
+
+@asynccontextmanager
+async def shared_lengths(
+    database: AsyncEngine, share: float, *, every_s: float = _EVERY_S
+) -> AsyncIterator[LearnedLengths]:
+    """Yield lengths that begin with what the fleet knows, and tell it at times, and at the end, what was seen here.
+
+    `share` is that of `LearnedLengths`.
+    """
+    lengths = LearnedLengths(share)
+    await _share(database, lengths)
+    sharing = asyncio.create_task(_keep_sharing(database, lengths, every_s))
+    try:
+        yield lengths
+    finally:
+        sharing.cancel()
+        await asyncio.wait([sharing])
+        await _share(database, lengths)
+
+
+@asynccontextmanager
+async def inherited_memory(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Memory]:
+    """Yield a memory that begins where the engine before this one died, and leave it to the next if this one does."""
+    memory = Memory(await memory_left(database, host=worker.host, engine=worker.engine or ""))
+    try:
+        yield memory
+    finally:
+        if memory.engine_died:
+            with outage_suppressed():
+                await note_memory(database, worker.name, memory.share)
+
+
+async def _keep_sharing(database: AsyncEngine, lengths: LearnedLengths, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        await _share(database, lengths)
+
+
+async def _share(database: AsyncEngine, lengths: LearnedLengths) -> None:
+    """Tell the fleet what was seen and hear what it knows; what cannot be told now is told later."""
+    seen = lengths.take_seen()
+    try:
+        lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
+    except BaseException as error:
+        lengths.put_back(seen)
+        if not is_transient(error):
+            raise

@@ -1,0 +1,256 @@
+"""The caption and summarize stages: from a video's segments to their captions, and from those to its summary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache
+from importlib.resources import files
+from time import monotonic
+from typing import Final, cast
+from uuid import UUID
+
+from pecia_schemas import CaptionStyle, CaptionVideo, FailureCode, Segment, Shrunk, Summary, Timings, tracing
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.storable import storable_text
+from pecia_workers.caching.cache import ResultCache
+from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
+from pecia_workers.engines.presets import sampling_for
+from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.media.clips import Clip, Stretch
+from pecia_workers.media.decoder import Decoder
+from pecia_workers.reading.demands import check_adapter
+from pecia_workers.worker.payloads import Spool
+
+
+def instruction_for_segment(style: CaptionStyle, language: str) -> str:
+    """Return the instruction for the frames of one segment, in the language of the captions."""
+    return _read(f"{style}.{language}")
+
+
+def instruction_for_summary(language: str, captions: str) -> str:
+    """Return the instruction for a summary, and the captions behind it."""
+    return f"{_read(f'summary.{language}')}\n\n{captions}"
+
+
+@cache
+def _read(name: str) -> str:
+    prompt = files("pecia_workers.captioning") / "prompts" / f"{name}.md"
+    return prompt.read_text(encoding="utf-8").strip()
+
+
+class CaptionSegment:
+    """Fetches, samples and captions one segment at a time, for many callers at once."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        decoder: Decoder,
+        engine: Generator,
+        settings: WorkerSettings,
+        cache: ResultCache,
+    ) -> None:
+        self._spool = spool
+        self._decoder = decoder
+        self._engine = engine
+        self._cache = cache
+        self._most_tokens = settings.caption_tokens
+
+    async def __call__(self, part: ClaimedPart) -> Done:
+        """Return the claimed segment's caption.
+
+        Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`, `EngineError`.
+        """
+        task = cast("CaptionVideo", part.task)
+        check_adapter(task.adapter, self._engine.capabilities)
+        stretch = _stretch_of(part)
+        started = monotonic()
+        clip = await self._clip(part, stretch)
+        decoded = monotonic()
+        request = self._request(part, task, clip)
+        look = await self._cache.look(part, [request], Segment)
+        asked = monotonic()
+        timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
+        if look.found:
+            return Done(_moved(look.found, part, clip, timings))
+        generation = await self._engine.generate(request)
+        took = {"engine": monotonic() - asked, "first_token": generation.first_token_s}
+        return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
+
+    async def _clip(self, part: ClaimedPart, stretch: Stretch) -> Clip:
+        with tracing.span("prepare"):
+            async with self._spool.open(part.payload) as path:
+                return await self._decoder.clip(path, stretch)
+
+    def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
+        end = _stretch_of(part).end
+        sampling, most = sampling_for(task, caption_tokens=self._most_tokens)
+        return EngineRequest(
+            id=f"{part.id}:{part.attempt}",
+            part=part.id,
+            images=tuple(clip.frames),
+            clip=ClipTimes(fps=clip.fps, indices=_indices(clip), duration=max(end, clip.times[-1])),
+            workload=f"caption-{task.style}",
+            language=task.language,
+            instruction=instruction_for_segment(CaptionStyle(task.style), task.language),
+            sampling=sampling,
+            adapter=task.adapter,
+            tenant=self._cache.tenant(part),
+            priority=part.lane.rank,
+            max_output_tokens=most,
+        )
+
+    def _segment(self, part: ClaimedPart, clip: Clip, generation: Generation, timings: Timings) -> Segment:
+        stretch = _stretch_of(part)
+        count, height, width, _ = clip.frames.shape
+        seen = generation.shrunk_to
+        return Segment(
+            number=part.ordinal + 1,
+            start=timedelta(seconds=stretch.start),
+            end=timedelta(seconds=stretch.end),
+            text=storable_text(generation.text),
+            verdict=generation.verdict,
+            frames=count,
+            width=width,
+            height=height,
+            damaged=clip.damaged,
+            engine=self._engine.capabilities.name,
+            shrunk=Shrunk(width=seen[0], height=seen[1]) if seen else None,
+            usage=generation.usage,
+            timings=timings,
+        )
+
+
+def _moved(earlier: Segment, part: ClaimedPart, clip: Clip, timings: Timings) -> Segment:
+    """Return the caption as this part's: the same frames may lie elsewhere in another video."""
+    stretch = _stretch_of(part)
+    place = {
+        "number": part.ordinal + 1,
+        "start": timedelta(seconds=stretch.start),
+        "end": timedelta(seconds=stretch.end),
+        "damaged": clip.damaged,
+    }
+    return earlier.model_copy(update=place | {"timings": timings})
+
+
+def _stretch_of(part: ClaimedPart) -> Stretch:
+    assert part.start_s is not None  # noqa: S101  ingest wrote both
+    assert part.end_s is not None  # noqa: S101
+    return Stretch(start=part.start_s, end=part.end_s)
+
+
+def _indices(clip: Clip) -> tuple[int, ...]:
+    """Return the frames' places in the source by its average rate, each behind the one before."""
+    places: list[int] = []
+    for at in clip.times:
+        places.append(max(round(at * clip.fps), places[-1] + 1 if places else 0))
+    return tuple(places)
+
+
+_MOST_TOKENS: Final = 512
+"""Of a summary whose task names no number."""
+_LEAST_TO_SPLIT: Final = 3
+
+CaptionsOf = Callable[[UUID], Awaitable[Sequence[Segment]]]
+"""Returns the captions of a job, in the order of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Note:
+    """What is known of a stretch of the video."""
+
+    start: timedelta
+    end: timedelta
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{_clock(self.start)} - {_clock(self.end)}] {self.text}"
+
+
+class SummarizeVideo:
+    """Summarises one video at a time, for many callers at once.
+
+    Captions that are together more than the engine's context are summarised by halves, and then the halves' summaries.
+    """
+
+    def __init__(
+        self, captions_of: CaptionsOf, engine: Generator, settings: WorkerSettings, cache: ResultCache
+    ) -> None:
+        self._captions_of = captions_of
+        self._engine = engine
+        self._cache = cache
+        self._most_tokens = settings.caption_tokens or _MOST_TOKENS
+
+    async def __call__(self, part: ClaimedPart) -> Done:
+        """Return the summary of the claimed job's captions. Raises `EngineError`."""
+        segments = await self._captions_of(part.job_id)
+        notes = [_Note(start=one.start, end=one.end, text=one.text) for one in segments]
+        request, began = self._request(part), monotonic()
+        look = await self._cache.look(part, [_about(request, notes)], Summary)
+        asked = monotonic()
+        timings = Timings(queued=part.queued_s + asked - began)
+        if look.found:
+            return Done(look.found.model_copy(update={"timings": timings}))
+        written = await self._write(request, notes)
+        took = {"engine": monotonic() - asked, "first_token": written.first_token_s}
+        return look.done(
+            Summary(
+                text=storable_text(written.text),
+                verdict=written.verdict,
+                engine=self._engine.capabilities.name,
+                usage=written.usage,
+                timings=timings.model_copy(update=took),
+            )
+        )
+
+    def _request(self, part: ClaimedPart) -> EngineRequest:
+        task = cast("CaptionVideo", part.task)
+        sampling, _ = sampling_for(task)
+        asked = task.options and task.options.max_output_tokens
+        return EngineRequest(
+            id=f"{part.id}:{part.attempt}",
+            part=part.id,
+            images=(),
+            workload="summary",
+            language=task.language,
+            sampling=sampling,
+            adapter=task.adapter,
+            tenant=self._cache.tenant(part),
+            priority=part.lane.rank,
+            max_output_tokens=asked or self._most_tokens,
+        )
+
+    async def _write(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
+        try:
+            return await self._engine.generate(_about(request, notes))
+        except EngineRefusedError as error:
+            if error.code is not FailureCode.TOO_LARGE or len(notes) < _LEAST_TO_SPLIT:
+                raise
+        return await self._write_by_halves(request, notes)
+
+    async def _write_by_halves(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
+        middle = len(notes) // 2
+        parted = (notes[:middle], notes[middle:])
+        halves = await asyncio.gather(
+            *(self._write(replace(request, id=f"{request.id}.{n}"), half) for n, half in enumerate(parted))
+        )
+        whole = await self._write(
+            request,
+            [
+                _Note(start=half[0].start, end=half[-1].end, text=written.text)
+                for half, written in zip(parted, halves, strict=True)
+            ],
+        )
+        return replace(whole, usage=sum((half.usage for half in halves), whole.usage))
+
+
+def _about(request: EngineRequest, notes: Sequence[_Note]) -> EngineRequest:
+    captions = "\n".join(map(str, notes))
+    return replace(request, instruction=instruction_for_summary(request.language or "en", captions))
+
+
+def _clock(moment: timedelta) -> str:
+    minutes, seconds = divmod(round(moment.total_seconds()), 60)
+    return f"{minutes}:{seconds:02}"
