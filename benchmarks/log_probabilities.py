@@ -17,7 +17,7 @@ from harness.engines import CHECKPOINTS, Made, started
 from harness.report import Report, Table, parser, spread
 from pecia_schemas import DocumentType
 from pecia_workers.engines import Engine, EngineRequest
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 
 MOST_TOKENS = 128
 

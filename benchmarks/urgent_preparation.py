@@ -28,7 +28,7 @@ from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.engines.preparing import Prepared
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 
 A4 = (1754, 1240)
 """Height and width in pixels."""

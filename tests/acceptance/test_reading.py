@@ -11,7 +11,7 @@ from PIL import Image
 from fixture_types import Draw
 from limits import WAIT_S
 from pecia import Document, Page, ReadDocument, Verdict
-from pecia_workers.local import sample_documents as samples
+from pecia_workers.local import samples
 from pictures import encoded
 
 

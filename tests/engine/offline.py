@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas import DocumentType
 from pecia_workers.engines.base import ClipTimes, EngineRequest
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 
 PAGES = 32
 SCHEMA = {

@@ -24,8 +24,7 @@ from fleets import READY_S
 from offline import PAGES, SCHEMA, asked, clip
 from pecia_workers.engines import Engine, Generation
 from pecia_workers.engines.preparing import Prepared
-from pecia_workers.media.frames import CallFailedError, plain
-from pecia_workers.sealed import InvalidMemoryError, mapped, sealed
+from pecia_workers.media.frames import CallFailedError, InvalidMemoryError, mapped, plain, sealed
 
 Asking = tuple[asyncio.Runner, Any]
 FULL = {"dtype": "float32"}

@@ -29,9 +29,9 @@ from pecia_schemas import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage
-from pecia_workers.media.clips import Clip, Stretch, VideoInfo
 from pecia_workers.media.decoding import initialize_process, page_pixels
 from pecia_workers.media.frames import Form
+from pecia_workers.media.pages import Clip, Stretch, VideoInfo
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from videos import second_of, video
 

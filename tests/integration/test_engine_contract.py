@@ -15,7 +15,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, create_engine
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.simulated import SimulatedEngine
-from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.samples import sample_document
 from virtual_time import FixedLength
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")

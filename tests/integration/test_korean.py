@@ -17,8 +17,7 @@ from pecia import Document, Job, JobFailedError, ReadDocument
 from pecia_schemas import DocumentType, FailureCode, Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineRequest, Generation, create_engine
-from pecia_workers.local.accuracy import accuracy
-from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.media.preparation import prepare
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]

@@ -12,12 +12,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from pecia_workers.local import cluster
-from pecia_workers.local.errors import EmbeddedError
+from pecia_workers.local import postgres
+from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
-from pecia_workers.local.process import Account, spawn
+from pecia_workers.local.process import Account, EmbeddedError, spawn
 from pecia_workers.local.redis import EmbeddedRedis, start_redis
-from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.local.wheels import postgres_programs
 
 pytestmark = pytest.mark.gate
@@ -102,7 +101,7 @@ def test_directories_of_the_dead_are_swept_and_those_of_the_living_are_not(
     parent = tmp_path if chosen else None
     program = f"""
 from pathlib import Path
-from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.home import ScratchDirectory
 print(ScratchDirectory.create(*map(Path, {[str(tmp_path)] if chosen else []})).path, flush=True)
 input()
 """
@@ -155,7 +154,7 @@ def test_the_account_that_postgres_runs_as_must_be_able_to_enter(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = Account(name="stranger", uid=54321, gid=54321)
-    monkeypatch.setattr(cluster, "_account_for", lambda _: stranger)
+    monkeypatch.setattr(postgres, "_account_for", lambda _: stranger)
     short_path.chmod(0o700)
     with pytest.raises(EmbeddedError, match=r"closed to that account.*--home.*chmod o\+x"):
         start_postgres(short_path / "data", durable=False)
@@ -165,8 +164,8 @@ def test_programs_that_the_account_cannot_enter_run_from_a_copy(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = _closed_copy_of_the_wheel(short_path / "closed")
-    monkeypatch.setattr(cluster, "postgres_programs", lambda: programs)
-    copy = cluster._programs_for(Account(name="stranger", uid=54321, gid=54321), short_path)
+    monkeypatch.setattr(postgres, "postgres_programs", lambda: programs)
+    copy = postgres._programs_for(Account(name="stranger", uid=54321, gid=54321), short_path)
     shutil.rmtree(short_path / "closed")
     answer = subprocess.check_output([copy / "postgres", "--version"], text=True)
     assert answer.startswith("postgres (PostgreSQL)")

@@ -12,7 +12,7 @@ from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
 from pecia_workers.engines import EngineError, EngineRefusedError
 from pecia_workers.engines.base import ClipTimes, Sampling
-from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.in_flight import LOOPS
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 SMALL: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 500},)

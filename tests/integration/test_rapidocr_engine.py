@@ -18,8 +18,7 @@ from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineError, EngineRequest, Generation, create_engine
-from pecia_workers.local.accuracy import accuracy
-from pecia_workers.local.sample_documents import sample_document, sample_documents, write_scan
+from pecia_workers.local.samples import accuracy, sample_document, sample_documents, write_scan
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 

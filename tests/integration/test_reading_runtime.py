@@ -17,10 +17,9 @@ from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.local.accuracy import accuracy
-from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.reading.fields import closed
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 
 pytestmark = pytest.mark.gate
 

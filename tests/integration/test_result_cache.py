@@ -23,7 +23,7 @@ from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page,
 from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
 from pecia_workers.ledger.commit import keep_results
-from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.samples import sample_document
 from pictures import note
 from videos import video
 

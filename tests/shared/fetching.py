@@ -8,8 +8,7 @@ import pytest
 
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.sources.intake import Buckets
 from pecia_workers.sources.web import Arriving, Web
 

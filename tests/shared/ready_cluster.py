@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 
 import pecia_migrations
+from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.local.wheels import postgres_programs
 
 __all__ = ["TEMPLATE", "copy_ready_cluster"]

@@ -23,7 +23,7 @@ from tests.soak.surroundings import Clock, SmallDisk
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
-from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.home import ScratchDirectory
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _DISK_MEGABYTES = 96

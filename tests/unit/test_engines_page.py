@@ -6,8 +6,8 @@ import pytest
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preset
-from pecia_workers.engines.presets import presets
 from pecia_workers.engines.profiles import merged, profile_file
+from pecia_workers.engines.reader_cards import presets
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")
 

@@ -10,9 +10,8 @@ from pecia_workers.app import queues_of
 from pecia_workers.engines.base import Engine
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.ray.engine import RayEngine
-from pecia_workers.engines.registry import create_engine
+from pecia_workers.engines.registry import create_engine, stages_of, stages_served
 from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
-from pecia_workers.engines.stages import stages_of, stages_served
 from pecia_workers.engines.vllm.engine import VllmEngine
 
 STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://h", "PECIA_PAYLOAD_URL": "/p"}

@@ -9,10 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.environment import environment
-from pecia_workers.local.errors import FleetRunningError
-from pecia_workers.local.flower import Flower
 from pecia_workers.local.home import Home, default_home
+from pecia_workers.local.process import FleetRunningError
+from pecia_workers.local.stores import environment
+from pecia_workers.local.supervised import Flower
 
 
 @pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])

@@ -5,8 +5,7 @@ import pytest
 
 from fixture_types import MakeFile
 from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import Limits, MediaError
 
 
 def zipped(*names: str) -> bytes:

@@ -8,11 +8,11 @@ import pytest
 
 from pecia_workers.commands import doctor
 from pecia_workers.confinement import Guard, missing_guards
-from pecia_workers.media.fonts import scripts_without_a_font
+from pecia_workers.media.glyphs import scripts_without_a_font
 
 _WITHOUT_FONTS = """
 from pecia_workers import confinement
-from pecia_workers.media.fonts import scripts_without_a_font
+from pecia_workers.media.glyphs import scripts_without_a_font
 confinement._READABLE = tuple(place for place in confinement._READABLE if "fonts" not in place)
 assert confinement.confine_files()
 print(*scripts_without_a_font())

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from pecia_schemas import Block, Doubt, FailureCode
 from pecia_workers.media import MediaError, PageImage
 from pecia_workers.media.frames import (
+    ALIGNMENT,
     STRICT,
     CallFailedError,
     Form,
@@ -28,9 +29,9 @@ from pecia_workers.media.frames import (
     Sealed,
     plain,
     receive_answer,
+    sealed,
     send_answer,
 )
-from pecia_workers.sealed import ALIGNMENT, sealed
 
 
 @STRICT

@@ -16,10 +16,9 @@ from fixture_types import MakeFile
 from pecia_schemas import FailureCode, MediaType
 from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media import tiff
+from pecia_workers.media import images
 from pecia_workers.media.decoding import inspect_file, page_pixels
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import Limits, MediaError
 from pictures import encoded, marked
 
 LIMITS = Limits.of(WorkerSettings())
@@ -189,7 +188,7 @@ def test_the_last_frame_of_a_tiff_is_read_without_the_ones_before(
         opened.append(file)
         return TiffImageFile(file)
 
-    monkeypatch.setattr(tiff, "TiffImageFile", counted)
+    monkeypatch.setattr(images, "TiffImageFile", counted)
     path = file(numbered(500))
 
     assert (page_pixels(path, 499, LIMITS) == 499 % 256).all()

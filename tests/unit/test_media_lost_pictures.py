@@ -7,8 +7,7 @@ from PIL import Image
 
 from pecia_schemas import FailureCode
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import Limits, MediaError
 from pictures import encoded
 
 JPEG_START = b"\xff\xd8\xff"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pecia_schemas import CaptionVideo, ReadDocument
 from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
 from pecia_workers.engines.base import Sampling
-from pecia_workers.engines.presets import presets, sampling_for
+from pecia_workers.engines.reader_cards import presets, sampling_for
 
 ANY_PRESET = st.sampled_from(Preset)
 ANY_OPTIONS = st.builds(

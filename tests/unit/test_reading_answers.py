@@ -13,7 +13,7 @@ from pecia_schemas.blocks import Block, text_of
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.answers import answer_blocks, with_blocks
-from pecia_workers.reading.verdicts import judged
+from pecia_workers.reading.ladder import judged
 
 WIDTH, HEIGHT = PAGE
 MARKUP = [

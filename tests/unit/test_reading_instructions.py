@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pecia_schemas import DocumentType
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 
 
 @pytest.mark.parametrize("document_type", DocumentType)

@@ -19,9 +19,8 @@ from pecia_workers.engines.base import (
     Generation,
     Sampling,
 )
-from pecia_workers.reading.ladder import Ladder, Reading, best
-from pecia_workers.reading.result import spent
-from pecia_workers.reading.verdicts import rank
+from pecia_workers.reading.ladder import Ladder, Reading, best, rank
+from pecia_workers.reading.page import spent
 from scripted_engine import Answer, ScriptedEngine
 
 PAGE = EngineRequest(

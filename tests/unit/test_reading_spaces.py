@@ -6,8 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from pecia_workers.reading.characters import Character, text_of_characters
-from pecia_workers.reading.spaces import with_lost_spaces
+from pecia_workers.reading.characters import Character, text_of_characters, with_lost_spaces
 
 SIZE, LEFT = 40, 12
 

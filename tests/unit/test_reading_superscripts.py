@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_workers.reading.characters import Character
-from pecia_workers.reading.superscripts import Raised, as_raised, place_of, raised_signs
+from pecia_workers.reading.characters import Character, Raised, as_raised, place_of, raised_signs
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pecia_schemas import Box, Doubt, DoubtReason, Line, Verdict, Word
 from pecia_schemas.blocks import Source, plain_blocks
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.verdicts import judged, rank
+from pecia_workers.reading.ladder import judged, rank
 
 BOX = Box(left=0, top=0, right=10, bottom=10)
 AGAINST = [Verdict.TRUNCATED, Verdict.REPETITION, Verdict.UNREADABLE]

@@ -1,8 +1,8 @@
 import pytest
 
 from pecia_schemas import DocumentType
-from pecia_workers.local.accuracy import accuracy
-from pecia_workers.local.sample_documents import (
+from pecia_workers.local.samples import (
+    accuracy,
     sample_document,
 )
 

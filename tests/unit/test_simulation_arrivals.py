@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pecia_schemas import DocumentType, Lane
-from pecia_workers.simulation.arrivals import TraceError, all_at_once, bursts, poisson, read_trace
+from pecia_workers.simulation.requests import TraceError, all_at_once, bursts, poisson, read_trace
 
 
 def test_random_arrivals_have_their_rate_and_a_spread_of_their_own() -> None:

@@ -17,7 +17,6 @@ from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.plan import plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, profile_named, speed_toml
-from pecia_workers.simulation.arrivals import all_at_once, poisson
 from pecia_workers.simulation.capacity import (
     Load,
     cost_per_million,
@@ -27,8 +26,8 @@ from pecia_workers.simulation.capacity import (
     places_in,
     station,
 )
-from pecia_workers.simulation.formulas import in_flight
-from pecia_workers.simulation.requests import Mix, drawn
+from pecia_workers.simulation.figures import in_flight
+from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
 
 pytestmark = pytest.mark.gate

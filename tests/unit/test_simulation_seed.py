@@ -4,8 +4,7 @@ import pytest
 
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.simulation.figures import Figures
-from pecia_workers.simulation.scenarios import simulated_seed
-from pecia_workers.simulation.seed import SLOTS, TOKEN_S, seed_requests
+from pecia_workers.simulation.scenarios import SLOTS, TOKEN_S, seed_requests, simulated_seed
 
 
 @pytest.fixture(scope="module")

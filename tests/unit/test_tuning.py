@@ -18,9 +18,8 @@ from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import SimulatedEngine
-from pecia_workers.simulation.arrivals import all_at_once
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed
-from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
 from pecia_workers.simulation.scenarios import simulated
 from pecia_workers.simulation.tuning import Point, best_sequences, best_step, steady_rate, tune
 from virtual_time import FixedLength

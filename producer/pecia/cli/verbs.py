@@ -34,7 +34,7 @@ PANELS: Final = {
             "Prints the jobs' ids, or with --wait the captions.",
         ),
         "sample": Verb(
-            "pecia_workers.commands.sample:sample",
+            "pecia_workers.commands.up:sample",
             "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
         ),
         "backfill": Verb(

@@ -17,11 +17,11 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.storable import storable_text
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
-from pecia_workers.engines.presets import sampling_for
+from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
-from pecia_workers.media.clips import Clip, Stretch
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.reading.demands import check_adapter
+from pecia_workers.media.pages import Clip, Stretch
+from pecia_workers.reading.page import check_adapter
 from pecia_workers.worker.payloads import Spool
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.commands.findings import Finding
+from pecia_workers.commands.showing import Finding
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores
 

@@ -14,8 +14,8 @@ from pecia_schemas.connecting import Verdict, verdict_on
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
-from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
+from pecia_workers.commands.showing import Finding, show
 from pecia_workers.confinement import missing_guards
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
@@ -31,7 +31,7 @@ from pecia_workers.ledger.standing import (
     wait_for_a_secret,
     waiting_in_vain,
 )
-from pecia_workers.media.fonts import scripts_without_a_font
+from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.queue.lists import connect
 from pecia_workers.upkeep.watching import count_waiting
 from pecia_workers.witness.witnesses import witness_processes

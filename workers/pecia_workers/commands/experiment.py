@@ -13,14 +13,11 @@ import typer
 from rich.console import Console
 
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.choices import weights
-from pecia_workers.commands.drawing import drawing_or_exit
-from pecia_workers.commands.settings import settings_or_exit
-from pecia_workers.commands.tables import aligned
+from pecia_workers.commands.settings import settings_or_exit, weights
+from pecia_workers.commands.showing import aligned, drawing_or_exit
 from pecia_workers.engines.base import EngineError, EngineUnavailableError
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.simulation.arrivals import poisson
-from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

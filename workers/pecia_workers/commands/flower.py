@@ -21,7 +21,7 @@ def flower() -> None:
     """
     settings = settings_or_exit()
     _check(settings)
-    from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.commands.starting import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
     from pecia_workers.flower.serving import run_flower  # noqa: PLC0415
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
 

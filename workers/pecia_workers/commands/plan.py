@@ -14,14 +14,11 @@ from rich.table import Table
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.choices import weights
-from pecia_workers.commands.machines import asked_for, machine_named
-from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.settings import asked_for, machine_named, settings_or_exit, weights
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, speed_in
-from pecia_workers.simulation.arrivals import all_at_once
 from pecia_workers.simulation.capacity import (
     CapacityPlan,
     Choice,
@@ -32,9 +29,8 @@ from pecia_workers.simulation.capacity import (
     places_in,
     plan_capacity,
 )
-from pecia_workers.simulation.figures import Figures
-from pecia_workers.simulation.formulas import engines_for, in_flight
-from pecia_workers.simulation.requests import Mix, drawn
+from pecia_workers.simulation.figures import Figures, engines_for, in_flight
+from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 
 _FAILED, _USAGE = 1, 2
 _SAMPLE: Final = 4_000

@@ -1,11 +1,16 @@
-"""The fleet's settings for a command: a mistake in them is one line, not a traceback."""
+"""The fleet's settings for a command, the machine that is meant, and weights by name."""
 
 from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import typer
 
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
+from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
 
 
 def settings_or_exit() -> WorkerSettings:
@@ -33,3 +38,45 @@ def settings_of_fleet() -> WorkerSettings:
     return settings.with_stores(
         database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
     )
+
+
+def asked_for(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
+    """Return the settings of a vLLM worker with what was asked for."""
+    changed: dict[str, Any] = {"engine": "vllm"}
+    if model:
+        changed["model"] = model
+    if quality:
+        changed["prefer_quality"] = True
+    return settings.model_copy(update=changed)
+
+
+def machine_named(name: str) -> tuple[Profile, int]:
+    """Return the profile of this name and its GPU's memory; of the GPU that is here, without a name.
+
+    Raises `EngineUnavailableError` for an unknown profile.
+    """
+    if name and name != NO_PROFILE:
+        profile = profile_named(name)
+        return profile, profile.memory_bytes
+    gpus = visible_gpus()
+    profile = profile_of(gpus)
+    return profile, memory_of(profile, gpus)
+
+
+_Name = TypeVar("_Name", bound=StrEnum)
+
+
+def weights(text: str, names: type[_Name], option: str) -> dict[_Name, float]:
+    """Return the weights that an option gives; a name without one counts 1. Raises `typer.BadParameter`."""
+    found = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().partition("=")
+        if name not in set(names):
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(names)}.", param_hint=option)
+        try:
+            found[names(name)] = float(weight or 1)
+        except ValueError:
+            raise typer.BadParameter(f"{weight!r} is no weight.", param_hint=option) from None
+    if min(found.values()) < 0 or not sum(found.values()):
+        raise typer.BadParameter("Weights are not negative, and one is more than 0.", param_hint=option)
+    return found

@@ -16,15 +16,21 @@ from rich.table import Table
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
-from pecia_workers.commands.choices import weights
-from pecia_workers.commands.drawing import drawing_or_exit
-from pecia_workers.commands.settings import settings_or_exit
-from pecia_workers.commands.tables import aligned
+from pecia_workers.commands.settings import settings_or_exit, weights
+from pecia_workers.commands.showing import aligned, drawing_or_exit
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.profiles import speed_in
-from pecia_workers.simulation.arrivals import TraceError, all_at_once, bursts, poisson, read_trace
-from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.requests import (
+    Mix,
+    Request,
+    TraceError,
+    all_at_once,
+    bursts,
+    drawn,
+    poisson,
+    read_trace,
+)
 from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
 
 _USAGE: Final = 2

@@ -16,18 +16,43 @@ from rich.text import Text
 
 from pecia_schemas.connecting import verdict_on
 from pecia_workers.commands.settings import settings_or_exit
-from pecia_workers.commands.stores import admitted_or_exit
+from pecia_workers.commands.starting import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
-from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
+from pecia_workers.local.process import EmbeddedError
+from pecia_workers.local.samples import write_exhibits
 from pecia_workers.local.supervised import Service, ServiceState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import Engine
+
+_USAGE = 2
+
+
+def sample(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where they are written; made if missing.", file_okay=False)
+    ],
+) -> None:
+    """Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.
+
+    A file of that name that is there already stays. Prints their paths.
+
+    Example: `pecia sample papers`
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        exhibits = write_exhibits(directory)
+    except OSError as error:
+        typer.echo(f"{directory} cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(_USAGE) from None
+    for exhibit in exhibits:
+        typer.echo(exhibit.path)
+
 
 _LOOK_S = 1.0
 _LOOK_WITHOUT_TERMINAL_S = 10.0

@@ -13,7 +13,7 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.confinement import forbid_core_files
-from pecia_workers.engines.stages import stages_served
+from pecia_workers.engines.registry import stages_served
 
 
 class Role(StrEnum):
@@ -57,8 +57,10 @@ def worker(
     if stages:
         settings = settings.model_copy(update={"stages": stages.value})
     _check(settings)
-    from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
-    from pecia_workers.commands.tracing import traced_or_exit  # noqa: PLC0415
+    from pecia_workers.commands.starting import (  # noqa: PLC0415  heavy: help must not wait for it
+        admitted_or_exit,
+        traced_or_exit,
+    )
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
     from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
 

@@ -13,12 +13,11 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineRequest, Generation
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import Card, card_of
-from pecia_workers.engines.registry import create_engine
-from pecia_workers.engines.stages import only_captions
-from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.engines.registry import create_engine, only_captions
+from pecia_workers.local.samples import sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.answers import answer_blocks
-from pecia_workers.reading.instructions import page_instruction
+from pecia_workers.reading.page import page_instruction
 
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""

@@ -14,8 +14,15 @@ from typing import Any, Final
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.kv_cache import KvShape, MemoryPlan, kv_shape, kv_tokens, memory_plan, page_tokens
-from pecia_workers.engines.models import Model
+from pecia_workers.engines.models import (
+    KvShape,
+    MemoryPlan,
+    Model,
+    kv_shape,
+    kv_tokens,
+    memory_plan,
+    page_tokens,
+)
 from pecia_workers.engines.profiles import MOST_SEQUENCES, Profile, Speed, known_model, merged, recommended
 from pecia_workers.engines.reader_cards import card_of, readers_for
 

@@ -22,10 +22,9 @@ from pydantic import TypeAdapter
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest
 from pecia_workers.engines.fitting import TRIES, UNCHANGED, Room, shrunk, too_large
 from pecia_workers.engines.in_flight import Turns
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.frames import CallFailedError, Form
+from pecia_workers.media.frames import CallFailedError, Form, sealed
+from pecia_workers.media.limits import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-from pecia_workers.sealed import sealed
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
-from pecia_workers.engines.kv_cache import kv_shape, kv_tokens, memory_plan, page_tokens
-from pecia_workers.engines.models import Model, local_model
+from pecia_workers.engines.models import Model, kv_shape, kv_tokens, local_model, memory_plan, page_tokens
 from pecia_workers.engines.reader_cards import Data, card_of
 
 NO_PROFILE: Final = "none"

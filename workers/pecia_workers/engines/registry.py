@@ -6,12 +6,41 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, Final
 
+from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineUnavailableError
-from pecia_workers.engines.cpu.page_reader import PageReader
+from pecia_workers.engines.cpu.ocr_engine import PageReader
 from pecia_workers.engines.cpu.tesseract import REMEDY, tesseract_reader
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.start_failures import check_model
+
+LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
+"""What every engine can do that runs a vision-language model."""
+
+_OTHERS: Final[dict[str, frozenset[Stage]]] = dict.fromkeys(
+    ("cpu", "rapidocr", "ray", "tesseract"), frozenset({Stage.READ})
+)
+_KINDS: Final = {
+    "": LANGUAGE_MODEL,
+    "read": frozenset({Stage.READ}),
+    "caption": frozenset({Stage.CAPTION, Stage.SUMMARIZE}),
+}
+
+
+def stages_of(engine: str) -> frozenset[Stage]:
+    """Return the stages that the engine of this name can work on."""
+    return _OTHERS.get(engine, LANGUAGE_MODEL)
+
+
+def stages_served(settings: WorkerSettings) -> frozenset[Stage]:
+    """Return the stages of an engine worker with these settings; none if its engine cannot do what it is to do."""
+    return stages_of(settings.engine) & _KINDS[settings.stages]
+
+
+def only_captions(settings: WorkerSettings) -> bool:
+    """Return whether an engine worker with these settings reads no pages."""
+    return Stage.READ not in _KINDS[settings.stages]
+
 
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""

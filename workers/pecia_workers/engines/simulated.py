@@ -25,7 +25,7 @@ from pecia_workers.engines.iteration import (
     Sequence,
 )
 from pecia_workers.engines.output_lengths import DrawnLengths, OutputLengths
-from pecia_workers.engines.stages import LANGUAGE_MODEL
+from pecia_workers.engines.registry import LANGUAGE_MODEL
 
 _INSTANT_SLOTS: Final = 1024
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from celery import states
 from flower.api.control import ControlHandler, TaskRevoke
 from flower.api.tasks import GetQueueLengths
+from flower.events import EventsState
 from flower.views import BaseHandler
 from flower.views.broker import BrokerView
 from flower.views.monitor import Metrics
@@ -14,10 +17,104 @@ from flower.views.tasks import TaskView
 from flower.views.workers import WorkerView
 from tornado.web import HTTPError
 
-from pecia_workers.flower.lanes import Lanes
+from pecia_schemas import Lane, Stage
+from pecia_schemas.connecting import outage_suppressed
+from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_workers.ledger.database import open_for_questions
+from pecia_workers.ledger.standing import left_in_postgres
+from pecia_workers.queue.lists import connect
+from pecia_workers.upkeep.watching import count_taken, count_waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from celery.events.state import Task
+
+    from pecia_schemas.settings.base import ConnectionSettings
     from pecia_workers.app import FleetApp
+
+
+class Lanes:
+    """Looks into Redis and Postgres: Flower's own look knows no parts that wait behind a turn, and none in flight."""
+
+    def __init__(self, settings: ConnectionSettings, consumers: Mapping[str, int]) -> None:
+        self._redis_url = settings.redis_url.get_secret_value()
+        self._database_url = settings.database_url.get_secret_value()
+        self._consumers = consumers
+
+    async def queues(self, _names: Iterable[str]) -> list[dict[str, Any]]:
+        """Return a row for each lane, whether or not it is served, and for each quarantine that holds something.
+
+        By Flower's names: `messages` are all parts, `messages_ready` those that wait, `messages_unacknowledged` those
+        in flight. What waits in Postgres for room in Redis is missing while Postgres is away. Raises
+        `redis.RedisError`.
+        """
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> list[dict[str, Any]]:
+        with connect(self._redis_url) as redis:
+            waiting, taken = count_waiting(redis), count_taken(redis)
+        with outage_suppressed(), open_for_questions(self._database_url).connect() as connection:
+            for left in left_in_postgres(connection):
+                waiting[queue_name(left.stage, left.lane)] += left.parts
+        rows = [(name, quarantine, waiting[name], taken[name]) for name, quarantine in _names()]
+        return [
+            {
+                "name": name,
+                "messages": ready + held,
+                "messages_ready": ready,
+                "messages_unacknowledged": held,
+                "consumers": None if quarantine else self._consumers.get(name, 0),
+            }
+            for name, quarantine, ready, held in rows
+            if ready or held or not quarantine
+        ]
+
+
+def _names() -> Iterator[tuple[str, bool]]:
+    """Yield every list, stage by stage in the order of service, and whether it is a quarantine."""
+    for stage in Stage:
+        for lane in Lane:
+            yield queue_name(stage, lane), False
+        yield quarantine_name(stage), True
+
+
+_ENDS = ("task-succeeded", "task-failed", "task-revoked")
+
+
+class PartsState(EventsState):
+    """Knows that a part may be given back, or run again after it has ended, and how long one took that failed."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Take in one event."""
+        task = self.tasks.data.get(event.get("uuid"))
+        if task:
+            if _runs_again(task, event):
+                _reopen(task)
+            if event["type"] == "task-rejected" and not task.ready:
+                task.state = states.REJECTED  # given back: by Celery's order that could not follow a start
+            if event["type"] in ("task-failed", "task-retried") and task.started:
+                event = {"runtime": max(0.0, event["timestamp"] - task.started)} | event
+        super().event(event)
+
+
+def _runs_again(task: Task, event: dict[str, Any]) -> bool:
+    """Return whether the part ends anew, after it had ended.
+
+    Not as soon as it begins: until then its message may be a repetition, which is not run and has no end.
+    """
+    if not task.ready or event["type"] not in _ENDS:
+        return False
+    ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
+    return bool(task.started and task.started > ended)
+
+
+def _reopen(task: Task) -> None:
+    """Let its next events count: by Celery's order none of them could follow an end."""
+    task.state = states.RECEIVED
+    for field in ("succeeded", "failed", "retried", "revoked", "runtime", "result", "exception", "traceback"):
+        setattr(task, field, None)
+
 
 _LOOK_ONLY = (
     "Parts are not revoked here: PECIA_REMOTE_CONTROL=revoke, set for Flower and the workers, would allow it."

@@ -14,8 +14,7 @@ from flower.urls import settings as page_settings
 from tornado.web import RedirectHandler
 
 from pecia_workers.app import app
-from pecia_workers.flower.pages import OURS
-from pecia_workers.flower.state import PartsState
+from pecia_workers.flower.pages import OURS, PartsState
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+import pypdfium2
 from pydantic import SecretStr
 
+from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings, read_settings
-from pecia_workers.local.exhibits import Exhibit, write_exhibits
 from pecia_workers.local.fleet import LocalFleet
-from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.samples import Exhibit, write_exhibits
+from pecia_workers.media.decoding import load_page
+from pecia_workers.media.limits import Limits, MediaError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def own_text(path: Path) -> list[tuple[str, str]]:
+    """Return the text of every page twice; nothing if the file is locked or damaged.
+
+    First what can be seen of it, in the order in which its layout is read; then as the file has it, which writes it
+    in any order. A page whose text layer is not trusted has the second twice.
+    """
+    limits = Limits.of(WorkerSettings())
+    try:
+        with pypdfium2.PdfDocument(path) as document:
+            in_file = [page.get_textpage().get_text_bounded() for page in document]
+        laid_out = [text_of(load_page(path, index, limits).blocks) for index in range(len(in_file))]
+    except (pypdfium2.PdfiumError, MediaError):
+        return []
+    return [(seen or written, written) for seen, written in zip(laid_out, in_file, strict=True)]
+
 
 _LOOPBACK = ("127.0.0.0/8",)
 

@@ -18,14 +18,11 @@ from pecia_schemas.events import new_secret
 from pecia_schemas.settings.services import LISTENER_PORT
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
-from pecia_workers.local.environment import environment
-from pecia_workers.local.errors import EmbeddedError, tail
-from pecia_workers.local.flower import Flower, answers, url_of
 from pecia_workers.local.home import Home, kept_secret
 from pecia_workers.local.janitor import Janitor
-from pecia_workers.local.process import fork, spawn, wait_until
-from pecia_workers.local.stores import Stores
-from pecia_workers.local.supervised import ServiceState, Supervised
+from pecia_workers.local.process import EmbeddedError, fork, spawn, tail, wait_until
+from pecia_workers.local.stores import Stores, environment
+from pecia_workers.local.supervised import Flower, ServiceState, Supervised, answers, url_of
 from pecia_workers.template import Template
 
 if TYPE_CHECKING:

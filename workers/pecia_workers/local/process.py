@@ -13,13 +13,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pecia_workers.local import launcher
-from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.template import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pecia_workers.template import Forked, Template
+
+_TAIL_BYTES = 2000
+
+
+class EmbeddedError(RuntimeError):
+    """A server or process of the local fleet cannot do its work. The text says what to do."""
+
+
+class FleetRunningError(EmbeddedError):
+    """Another supervisor already keeps this home."""
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a server's log, or nothing if there are none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return stream.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
 
 _POLL_S = 0.01
 _LARGEST_LOG_BYTES = 10 * 1024**2

@@ -13,9 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from pecia_workers.local.errors import EmbeddedError, tail
-from pecia_workers.local.process import processes_in, spawn, wait_until
-from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.process import EmbeddedError, processes_in, spawn, tail, wait_until
 from pecia_workers.local.wheels import redis_program
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pecia_workers.local.errors import EmbeddedError
+from pecia_workers.local.process import EmbeddedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,10 @@ from typing_extensions import TypedDict
 from pecia_schemas.blocks import Block, Doubt
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
-from pecia_workers.media.clips import Clip, FramePlan, VideoInfo
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
-from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import STRICT, Form
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage, PageInfo
+from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, VideoInfo
 from pecia_workers.media.preparation import EVERY_STEP, Plan
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from pecia_schemas.media import PageRanges
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.media.clips import Stretch
+    from pecia_workers.media.pages import Stretch
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from pydicom.pixels.utils import pixel_array
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
-from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import translated_errors
+from pecia_workers.media.limits import MediaError
 from pecia_workers.media.pages import PageInfo
 from pecia_workers.media.pdf import PdfPages
 

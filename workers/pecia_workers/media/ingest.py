@@ -12,11 +12,9 @@ from pecia_schemas.duty import Lack, Need
 from pecia_schemas.media import PageRanges
 from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
-from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import FramePlan, PageInfo, Stretch, VideoInfo
 from pecia_workers.worker.payloads import Spool
 
 if TYPE_CHECKING:

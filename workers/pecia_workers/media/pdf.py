@@ -14,7 +14,7 @@ from pypdfium2.internal import get_bufreader
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_schemas.tasks import Prefer, Preparation
-from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import MediaError
 from pecia_workers.media.pages import PageInfo
 from pecia_workers.media.text_layer import text_layer
 

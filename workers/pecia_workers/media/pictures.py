@@ -22,9 +22,7 @@ from pecia_schemas.pictures import Encoding, NoPictureError, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.confinement import LARGEST_FILE
 from pecia_workers.local.launcher import die_with_parent
-from pecia_workers.media.decoding import initialize_process
-from pecia_workers.media.drawing import draw
-from pecia_workers.media.errors import MediaError
+from pecia_workers.media.decoding import draw, initialize_process
 from pecia_workers.media.frames import (
     STRICT,
     CallFailedError,
@@ -34,7 +32,7 @@ from pecia_workers.media.frames import (
     receive_call,
     send_call,
 )
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.processes import READY, public_environment, serve
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import structlog
 from pydantic import TypeAdapter
 
 from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
-from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import (
     CallFailedError,
     Form,
@@ -29,6 +28,7 @@ from pecia_workers.media.frames import (
     send_answer,
     send_call,
 )
+from pecia_workers.media.limits import MediaError
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 from pecia_workers.worker.attempts import waiting
 

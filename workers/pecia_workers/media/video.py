@@ -17,8 +17,8 @@ from av.stream import Disposition
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
-from pecia_workers.media.clips import Clip, FramePlan, Stretch, VideoInfo, spread
-from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import Clip, FramePlan, Stretch, VideoInfo, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

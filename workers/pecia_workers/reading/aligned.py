@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 
 from pecia_schemas.blocks import Box, Line
-from pecia_workers.reading.grids import Draft, Grid, cut
 from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.marks import SIGNS
-from pecia_workers.reading.ruled import Rules
+from pecia_workers.reading.ruled import Draft, Grid, Rules, cut
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
 _NEAR: Final = 2.0

@@ -17,8 +17,8 @@ from pecia_schemas.results import Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.doctags import doctags
+from pecia_workers.reading.ladder import unfenced
 from pecia_workers.reading.markup import blocks_of
-from pecia_workers.reading.verdicts import unfenced
 
 Size = tuple[int, int]
 Tokens = tuple[tuple[str, float], ...]

@@ -1,11 +1,19 @@
-"""The characters of a line as an engine recognised them: its words, how sure they are, spaces that it lost."""
+"""The characters of a line: its words, spaces that recognition lost, raised signs. Needs OpenCV (pecia[cpu])."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_workers.reading.values import is_unit
 
 _AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
 """What may stand at a word's ends and is no part of what it says; or between words."""
@@ -53,3 +61,170 @@ def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Char
             pairs = zip(words[start:end], others[other:other_end], strict=True)
             words[start:end] = [max(pair, key=sureness_of) for pair in pairs]
     return [one for word in words for one in word]
+
+
+_TALL: Final = 0.8
+"""Share of the line's letters that are not higher than its digits and capitals."""
+_LOWEST, _HIGHEST = 0.35, 0.8
+"""Of a raised sign, its height by that of the line's digits."""
+_ABOVE: Final = 0.3
+"""How far above the base line it ends, by the same height."""
+_INK_BELOW: Final = 0.1
+"""Share of ink between a sign and the base line, from which it is the upper part of a broken letter."""
+_GAP: Final = 0.45
+_BORDER: Final = 0.5
+_MARGIN: Final = 0.1
+_SIGNS, _AS_RAISED = "0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
+_TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
+_HAVE_HIGH_PARTS: Final = frozenset("%‰*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
+_READ_AS: Final = frozenset(_SIGNS + _AS_RAISED + "°ºª")
+_BASES: Final = ("10", "m", "in", "ft")
+"""What may have an exponent: a wrong one in a number is worse than a missed one."""
+_POWER: Final = re.compile(r"[×xX*·]\s*10$")  # noqa: RUF001  the sign of multiplication
+_TEN: Final = re.compile(r"(?<![\w.,])10$")
+_LENGTH: Final = re.compile(r"(?<![^\W\d_])([kdcmµμ]?m|in|ft)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A group of raised signs in a crop of a line."""
+
+    start: float
+    end: float
+    """From left to right, in shares of the crop's width."""
+    margin: float
+    """How far off the middle of its character may be."""
+    picture: NDArray[np.uint8]
+    """The signs alone, dark on white, BGR."""
+
+
+def line_ink(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a mask, 0 and 1, of the print in a crop of a line, BGR, be it dark or light."""
+    grey = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY)
+    _, ink = cv2.threshold(grey, 0, 1, cv2.THRESH_BINARY_INV | cv2.THRESH_OTSU)
+    return (1 - ink if ink.mean() > 1 / 2 else ink).astype(np.uint8)
+
+
+def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
+    """Yield what stands higher than the line and is smaller than its letters."""
+    ink = line_ink(crop)
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    left, top, width, height, _ = stats.T
+    letters = 1 + np.flatnonzero(height[1:] > crop.shape[0] * _LOWEST)
+    if len(letters) < 2:  # noqa: PLR2004  a sign is raised beside something
+        return
+    tall = float(np.quantile(height[letters], _TALL))
+    base = float(np.median((top + height)[letters[height[letters] > _TALL * tall]]))
+    high = top + height <= base - _ABOVE * tall
+    signs = 1 + np.flatnonzero(high[1:] & (height[1:] >= _LOWEST * tall) & (height[1:] <= _HIGHEST * tall))
+    for first, last in _groups(left[signs], (left + width)[signs], _GAP * tall):
+        part = high & (left + width / 2 > first - _GAP * tall) & (left + width <= last)
+        part[0] = False
+        start = int(left[part].min())
+        picture = np.where(part[labels[:, start:last]], 0, 255).astype(np.uint8)
+        rows = np.flatnonzero(picture.min(axis=1) == 0)
+        if ink[rows[-1] + 1 : round(base), start:last].mean() > _INK_BELOW:
+            continue
+        border = round(_BORDER * tall)
+        picture = np.pad(picture[rows[0] : rows[-1] + 1], border, constant_values=255)
+        places = (start / crop.shape[1], last / crop.shape[1], _MARGIN * tall / crop.shape[1])
+        yield Raised(*places, picture=np.repeat(picture[:, :, np.newaxis], 3, axis=2))
+
+
+def _groups(left: NDArray[np.int32], right: NDArray[np.int32], gap: float) -> list[tuple[int, int]]:
+    groups: list[tuple[int, int]] = []
+    for start, end in sorted(zip(left.tolist(), right.tolist(), strict=True)):
+        if groups and start - groups[-1][1] < gap:
+            groups[-1] = (groups[-1][0], max(end, groups[-1][1]))
+        else:
+            groups.append((start, end))
+    return groups
+
+
+def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
+    """Return which characters of a line a raised sign was read as, none if it was dropped; where it belongs.
+
+    None: it is part of a sign that was read, as the ring of a percent sign, or follows nothing that has exponents.
+    """
+    low, high = sign.start - sign.margin, sign.end + sign.margin
+    there = [place for place, one in enumerate(line) if low <= one.middle <= high]
+    start = max((place + 1 for place, one in enumerate(line) if 0 <= one.middle < low), default=0)
+    before = "".join(one.text for one in line[:start])
+    if not before.endswith(_BASES) or any(_is_whole(line[place].text) for place in there):
+        return None
+    return slice(start, start + sum(line[place].text in _READ_AS for place in there))
+
+
+def _is_whole(character: str) -> bool:
+    """Return whether a small high part belongs to the character itself."""
+    return character in _HAVE_HIGH_PARTS or (character.isalpha() and character not in _READ_AS)
+
+
+def as_raised(text: str, before: str, after: str) -> str | None:
+    """Return the exponent in raised characters; None if it is none between this text before and after it."""
+    raised = text.translate(_TO_RAISED)
+    if not text.strip("0") or not set(text) <= set(_SIGNS):  # a lone ring is no 0, but of a degree
+        return None
+    if _LENGTH.search(before):
+        fits = raised in {"²", "³"} and not after[:1].isalnum()
+    elif _POWER.search(before):
+        fits = not re.match(r"[.,]?\d", after)
+    else:
+        fits = bool(_TEN.search(before)) and (text[0] in "+-" or bool(re.match(r"/[^\W\d]", after)))
+    return raised if fits else None
+
+
+_LEAST, _BY_SPACES, _ALONE = 0.18, 0.85, 0.4
+"""How wide a lost space is: by the line's height, and by its other spaces; how wide those are if it has none."""
+_LEAST_BEFORE_UNIT, _BY_CLOSE = 0.12, 1.5
+"""The same between a number and its unit: by the line's height, and by the gaps between its characters."""
+_BEFORE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z)]|[0-9])$")
+_AFTER: Final = re.compile(r"[A-Za-z(][A-Za-z0-9]|[0-9]")
+"""What a lost space may part: figures and punctuation leave gaps by their own shape, and a single letter may be out of
+place."""
+_NUMBER: Final = re.compile(r"(?<![^\s(])\d+(?:[.,]\d+)?$")
+_UNIT: Final = re.compile(r"[^\W\d_][^\s\d.,;:)]*")
+
+
+def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Character]:
+    """Return a line with the spaces that are in its ink and not in what was recognised."""
+    places = [place for place, one in enumerate(line) if not one.text.isspace()]
+    if len(places) < 2:  # noqa: PLR2004  a gap is between two
+        return list(line)
+    gaps = _gaps([line[place].middle for place in places], crop)
+    parts = np.diff(places) > 1
+    spaces = float(np.median(gaps[parts])) if parts.any() else _ALONE
+    least = max(_LEAST, _BY_SPACES * spaces)
+    close = float(np.median(gaps[~parts])) if not parts.all() else spaces
+    found, text = list(line), text_of_characters(line)
+    for place, gap in reversed(list(zip(places[1:], gaps.tolist(), strict=True))):
+        before_unit = gap >= max(_LEAST_BEFORE_UNIT, _BY_CLOSE * close) and _is_before_unit(text, place)
+        if before_unit or (gap >= least and _may_part(text, place)):
+            found.insert(place, Character(" ", -1.0, 1.0))
+    return found
+
+
+def _gaps(middles: Sequence[float], crop: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return how far the ink of neighbouring characters is apart, by the height of the line."""
+    height, width = crop.shape[:2]
+    empty = np.concatenate([[0], ~line_ink(crop).any(axis=0), [0]])
+    starts, ends = np.flatnonzero(np.diff(empty) == 1), np.flatnonzero(np.diff(empty) == -1)
+    between = (np.array(middles[1:]) + middles[:-1]) / 2 * width
+    gaps = np.zeros(len(between))
+    if len(starts):
+        nearest = np.abs(between - ((starts + ends) / 2)[:, np.newaxis]).argmin(axis=1)
+        inside = (starts > 0) & (ends < width)
+        np.maximum.at(gaps, nearest[inside], (ends - starts)[inside] / height)
+    return gaps
+
+
+def _is_before_unit(text: str, place: int) -> bool:
+    unit = _UNIT.match(text, place)
+    return unit is not None and is_unit(unit[0]) and _NUMBER.search(text[:place]) is not None
+
+
+def _may_part(text: str, place: int) -> bool:
+    return (
+        bool(_BEFORE.search(text[:place]) and _AFTER.match(text, place))
+        and not text[place - 1 : place + 1].isdigit()
+    )

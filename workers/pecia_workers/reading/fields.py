@@ -18,8 +18,7 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Verdict
 from pecia_schemas.storable import storable
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.ladder import Reading, best
-from pecia_workers.reading.verdicts import unfenced
+from pecia_workers.reading.ladder import Reading, best, unfenced
 
 _MERGE: Final = "x-merge"
 _DEFINED: Final = "#/$defs/"

@@ -1,18 +1,161 @@
-"""Reading again what was no good the first time: the retry ladder, over any engine."""
+"""How far a reading can be trusted, and reading again what was no good: the retry ladder, over any engine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
-from pecia_schemas.results import Change, ReadingAttempt
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
-from pecia_workers.reading.rungs import RUNGS, changed, next_change, was_cut_as_asked
-from pecia_workers.reading.verdicts import judged, rank
+from pecia_schemas.blocks import DoubtReason, mean_confidence
+from pecia_schemas.results import Change, ReadingAttempt, Verdict
+from pecia_workers.engines.base import (
+    EngineDeadError,
+    EngineError,
+    EngineRequest,
+    Generation,
+    Generator,
+    Sampling,
+)
+from pecia_workers.engines.fitting import resized
+from pecia_workers.reading.values import doubtful_words
+
+_WORST_FIRST: Final = (
+    Verdict.UNREADABLE,
+    Verdict.REPETITION,
+    Verdict.TRUNCATED,
+    Verdict.INCOMPLETE,
+    Verdict.LOW_CONFIDENCE,
+    Verdict.REVIEW,
+    Verdict.BLANK,
+    Verdict.OK,
+)
+_DOUBTFUL_LINES: Final = 0.6
+"""Mean confidence of its lines below which a page is doubtful."""
+_DOUBTFUL_WORDS: Final = 0.01
+"""Share of an OCR page's words that are doubtful, from which it is."""
+_DOUBTFUL_MARKS: Final = 0.2
+"""Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
+_DOUBTFUL_CHARACTERS: Final = 0.01
+"""Share of characters that stand for broken bytes, from which it is: print has none."""
+_UNREAD: Final = "[?]"
+_BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
+_FENCES: Final = ("```markdown", "```md", "```json")
+
+
+def rank(verdict: Verdict) -> int:
+    """Return a number that is larger the better the verdict."""
+    return _WORST_FIRST.index(verdict)
+
+
+def judged(generation: Generation) -> Generation:
+    """Return the reading without the fence that models like to put around it, and with its final verdict.
+
+    What an engine says against its own text stands; only what it calls `ok` is looked at again.
+    """
+    text = generation.text if generation.blocks else unfenced(generation.text)
+    generation = replace(generation, doubts=(*generation.doubts, *doubtful_words(generation.tokens, text)))
+    verdict = generation.verdict
+    if text and not any(map(str.isalnum, text)):
+        verdict = Verdict.UNREADABLE
+    elif verdict is Verdict.OK:
+        verdict = _looked_at(generation, text)
+    return replace(generation, text=text, verdict=verdict)
+
+
+def _looked_at(generation: Generation, text: str) -> Verdict:
+    """Return the worst that the doubts and the text say of what the engine calls `ok`."""
+    if any(doubt.reason is DoubtReason.UNCOVERED for doubt in generation.doubts):
+        return Verdict.INCOMPLETE
+    if _is_doubtful(generation, text):
+        return Verdict.LOW_CONFIDENCE
+    words = sum(len(line.words) for line in generation.lines)
+    unsure = sum(doubt.reason is DoubtReason.LOW_CONFIDENCE for doubt in generation.doubts)
+    if any(doubt.on_value for doubt in generation.doubts) or (words and unsure >= _DOUBTFUL_WORDS * words):
+        return Verdict.REVIEW
+    return Verdict.OK
+
+
+def _is_doubtful(generation: Generation, text: str) -> bool:
+    if generation.lines:
+        confidence = mean_confidence(generation.lines)
+        return confidence is not None and confidence < _DOUBTFUL_LINES
+    words = len(text.split()) or 1
+    marked = text.count(_UNREAD) / words
+    broken = text.count(_BROKEN) / (len(text) or 1)
+    return marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
+
+
+def unfenced(text: str) -> str:
+    """Return a whole answer without the labelled fence around it, if there is one."""
+    first, *lines = text.strip().split("\n")
+    if first.strip().lower() not in _FENCES:
+        return text
+    if lines and lines[-1].strip() == "```":
+        lines.pop()
+    return "\n".join(lines)
+
+
+RUNGS: Final = {
+    Verdict.REPETITION: (Change.TEMPERATURE, Change.PENALTY, Change.SMALLER),
+    Verdict.TRUNCATED: (Change.SMALLER, Change.PENALTY, Change.TEMPERATURE),
+    Verdict.UNREADABLE: (Change.TEMPERATURE, Change.SMALLER),
+}
+"""A loop is left by another word. A smaller picture leaves more of the context to a text that was cut off. A penalty
+on repeated words means nothing to a text without any."""
+
+_HOTTER: Final = 0.4
+_STRICTER: Final = 0.1
+_MOST: Final = 2.0
+"""Of either, as a task's options have it."""
+_SHRINK: Final = 0.75
+"""Of each side."""
+_LEAST_SIDE: Final = 112
+"""Pixels; four tokens of most families, below which nothing is legible."""
+
+
+def next_change(verdict: Verdict, tried: Collection[Change]) -> Change | None:
+    """Return what to try after an answer with this verdict; None if nothing is left or the answer is good."""
+    return next((change for change in RUNGS.get(verdict, ()) if change not in tried), None)
+
+
+def was_cut_as_asked(request: EngineRequest, generation: Generation) -> bool:
+    """Return whether the text ends where the task itself wants it to end."""
+    most = request.max_output_tokens
+    return generation.verdict is Verdict.TRUNCATED and most is not None and generation.usage.output >= most
+
+
+def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> EngineRequest | None:
+    """Return the request with that one change, under an id of its own; None if it cannot be changed any further.
+
+    `seen` are the width and height at which the engine has seen the picture. `smaller` takes up to a second.
+    """
+    again = replace(request, id=f"{request.id}:{change}")
+    match change:
+        case Change.TEMPERATURE:
+            sampling = request.sampling
+            return _resampled(
+                again, replace(sampling, temperature=min(_MOST, sampling.temperature + _HOTTER))
+            )
+        case Change.PENALTY:
+            sampling = request.sampling
+            penalty = min(_MOST, sampling.repetition_penalty + _STRICTER)
+            return _resampled(again, replace(sampling, repetition_penalty=penalty))
+        case Change.SMALLER:
+            size = (round(seen[0] * _SHRINK), round(seen[1] * _SHRINK))
+            if min(size) < _LEAST_SIDE:
+                return None
+            return replace(again, images=tuple(resized(image, size) for image in request.images))
+        case Change.FALLBACK:
+            return again
+
+
+def _resampled(request: EngineRequest, sampling: Sampling) -> EngineRequest | None:
+    return replace(request, sampling=sampling) if sampling != request.sampling else None
+
 
 log = structlog.get_logger(__name__)
 

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
 from pecia_workers.reading.aligned import aligned_grids
-from pecia_workers.reading.grids import Grid
-from pecia_workers.reading.kinds import Kinds
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
+from pecia_workers.reading.paragraphs import Kinds
 from pecia_workers.reading.printed import printed
-from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
+from pecia_workers.reading.ruled import Grid, Rules, find_rules, ruled_grids
 
 Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
-from pecia_schemas.blocks import text_of
-from pecia_schemas.tasks import DocumentType, Prefer, Preparation, Witness
+from pecia_schemas import (
+    DocumentType,
+    FailureCode,
+    Page,
+    ReadDocument,
+    Shrunk,
+    Timings,
+    TokenUsage,
+    Verdict,
+    tracing,
+)
+from pecia_schemas.blocks import mean_confidence, text_of
+from pecia_schemas.storable import storable_text
+from pecia_schemas.tasks import Prefer, Preparation, Witness
 from pecia_workers.caching.cache import Look, ResultCache
-from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
-from pecia_workers.engines.presets import sampling_for
-from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of
+from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
+from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of, sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
 from pecia_workers.reading.answers import with_blocks
-from pecia_workers.reading.demands import check_demands
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
-from pecia_workers.reading.instructions import fields_instruction, page_instruction
-from pecia_workers.reading.ladder import Ladder, Reading, best
-from pecia_workers.reading.result import page_of
-from pecia_workers.reading.verdicts import judged
+from pecia_workers.reading.ladder import Ladder, Reading, best, judged
+from pecia_workers.reading.markup import blocks_of
+from pecia_workers.reading.values import sureness
 from pecia_workers.witness.witnesses import Witnesses
 from pecia_workers.worker.attempts import worked_s
 from pecia_workers.worker.payloads import Spool
@@ -35,6 +45,99 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from pecia_schemas.settings import WorkerSettings
+
+
+def check_demands(task: ReadDocument, engine: Capabilities) -> None:
+    """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
+    languages = engine.languages
+    if task.language is not None and languages is not None and task.language not in languages:
+        read = f"The engine {engine.name} reads {', '.join(sorted(languages))}."
+        remedy = engine.remedies.get(task.language, "")
+        raise EngineRefusedError(f"{read} {remedy}".strip(), FailureCode.LANGUAGE_UNAVAILABLE)
+    if task.fields is not None and not engine.fields:
+        raise EngineRefusedError(
+            f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE
+        )
+    if task.instructions is not None and not engine.instructions:
+        raise EngineRefusedError(
+            f"The engine {engine.name} takes no instructions.", FailureCode.INSTRUCTIONS_UNAVAILABLE
+        )
+    check_adapter(task.adapter, engine)
+
+
+def check_adapter(adapter: str | None, engine: Capabilities) -> None:
+    """Raise `EngineRefusedError` if the engine has no adapter of this name."""
+    if adapter is not None and adapter not in engine.adapters:
+        there = ", ".join(sorted(engine.adapters)) or "none"
+        raise EngineRefusedError(
+            f"Adapters of the engine {engine.name}: {there}.", FailureCode.ADAPTER_UNAVAILABLE
+        )
+
+
+_WRITTEN: Final = frozenset({"en", "ko", "zh"})
+_OTHERWISE: Final = "en"
+
+
+def instruction_for(document_type: DocumentType, language: str | None) -> str:
+    """Return the instruction in the page's language; in English for an unknown one or one that has none."""
+    return _written(document_type, language if language in _WRITTEN else _OTHERWISE)
+
+
+def page_instruction(card: Card, document_type: DocumentType, language: str | None) -> str:
+    """Return what the model of a reader card is told about a page."""
+    return instruction_for(document_type, language) if card.prompt is None else card.prompt
+
+
+def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
+    """Return how to fill the fields of a page. It holds the schema: decoding by it alone hides its descriptions."""
+    words = _written("fields", language if language in _WRITTEN else _OTHERWISE)
+    return words.replace("{schema}", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+
+
+@cache
+def _written(what: str, language: str) -> str:
+    prompt = files("pecia_workers.reading") / "prompts" / f"{what}.{language}.md"
+    return prompt.read_text(encoding="utf-8").strip()
+
+
+def page_of(
+    number: int, image: PageImage, readings: list[Reading], fields: Fields | None, timings: Timings
+) -> Page:
+    """Return the page with the best of its readings' text; `number` counts from 1."""
+    kept = best(readings)
+    others = [reading for reading in readings if reading is not kept]
+    forms = fields.others if fields else ()
+    height, width = image.pixels.shape[:2]
+    return Page(
+        number=number,
+        blocks=kept.generation.blocks or blocks_of(kept.generation.text),
+        verdict=kept.generation.verdict,
+        coverage=kept.generation.coverage,
+        doubts=kept.generation.doubts,
+        confidence=mean_confidence(kept.generation.lines) or sureness(kept.generation.tokens),
+        width=width,
+        height=height,
+        blank=image.blank,
+        rotation=image.rotation,
+        skew=image.skew,
+        scale=image.scale,
+        engine=kept.engine,
+        fields=fields.values if fields else None,
+        fields_text=storable_text(fields.text) if fields and fields.text is not None else None,
+        shrunk=Shrunk(width=kept.seen[0], height=kept.seen[1]) if kept.seen != (width, height) else None,
+        change=kept.change,
+        attempts=(*(one.attempt() for one in others), *(one.attempt(fields=True) for one in forms)),
+        usage=spent([kept, *([fields.kept] if fields and fields.kept else [])], [*others, *forms]),
+        timings=timings.model_copy(update={"first_token": kept.generation.first_token_s}),
+    )
+
+
+def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
+    """Return the tokens of all; what was thrown away is `wasted` as well, from its first token to its last."""
+    lost = [reading.generation.usage for reading in others]
+    wasted = sum(usage.prompt + usage.output for usage in lost)
+    return sum([*(reading.generation.usage for reading in kept), *lost], TokenUsage(wasted=wasted))
+
 
 _LAYER: Final = "layer"
 """What stands for the engine of a page whose text the file brought itself."""

@@ -1,4 +1,4 @@
-"""Where one paragraph, heading or list of a column ends and the next one begins."""
+"""Where one paragraph, heading or list of a column ends and the next one begins, and what kind of block each is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,152 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from pecia_workers.reading.lines import middle, words_of
+from pecia_schemas.blocks import BlockKind, Box
+from pecia_workers.reading.lines import around, middle, words_of
 from pecia_workers.reading.marks import SIGNS
 from pecia_workers.reading.printed import Printed
 from pecia_workers.reading.ruled import Rules
+
+_EDGE, _NUMBER_EDGE = 0.08, 0.14
+"""Share of the page, at its top and at its end, where headers and footers stand, and page numbers."""
+_KIND_APART, _AS_APART = 0.8, 1.5
+"""White space between them and the text, in heights of a line and by that between most lines."""
+_MAX_EDGE_LINES: Final = 3
+_TITLE, _AS_LARGE, _UPPER = 1.3, 0.93, 0.4
+"""Size of a title; what of the page's largest it has at least; the share of the page in which it stands."""
+_MAX_HEADING_LINES: Final = 3
+_MAX_GAP: Final = 2.5
+"""White space in a heading, in heights of a line: pieces farther apart are no sentence."""
+_WIDE_GAP, _FAR_LARGER = 6.0, 1.5
+"""The same of letters so much larger than most."""
+_MAX_DIGITS, _MAX_DIGITS_LARGE = 0.3, 0.4
+"""Share of digits in a heading of bold letters, and of large ones."""
+_HEADING_WORDS, _HEADING_WIDTH, _PROSE_LINES = 8, 0.5, 2
+"""Most words of a heading in plain print, its width by that of the prose below it, and how many lines that has."""
+_MIN_LINES: Final = 6
+"""Lines of a page that has headers and footers; a label or a slip has none."""
+_CAPTION: Final = re.compile(r"(fig(ure|\.)|table|tab\.|abb(ildung|\.)|图|表|그림)\s*\d", re.IGNORECASE)
+_FIELD: Final = re.compile(r"[:：]\s*\S")  # noqa: RUF001  Chinese has its own
+"""A label with its value behind it."""
+_STAMP_MARGIN, _STAMP_SLOPE, _MIN_CONTRAST = 2.0, 0.01, 24
+"""How far round a line its frame is looked for, by its height; how far a side of it is from level, by its length."""
+
+
+class Kinds:
+    """The text of a page, column by column, cut into blocks that have a kind."""
+
+    def __init__(self, columns: Sequence[Sequence[Printed]], pixels: NDArray[np.uint8], rules: Rules) -> None:
+        steps = [step for column in columns for step in steps_of(column)]
+        step = float(np.percentile(steps, 40)) if steps else 0.0
+        self.columns = [paragraphs(column, step, rules) for column in columns]
+        self._page = [one for column in columns for one in column]
+        self._pixels, self._page_height = pixels, len(pixels)
+        heights = [one.line.box.bottom - one.line.box.top for one in self._page]
+        self._height = float(np.median(heights)) if heights else 0.0
+        self._apart = max(_KIND_APART * self._height, _AS_APART * (step - self._height))
+        self._largest = max((one.size for one in self._page if self._may_be_title(one)), default=0.0)
+
+    def of(self, part: Sequence[Printed], following: Sequence[Printed] = ()) -> BlockKind:
+        """Return what lines that belong together are. `following`: those that are read next."""
+        text = part[0].line.text
+        edge = self._edge(part)
+        if edge is not None:
+            return edge
+        if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].line.box, self._pixels):
+            return BlockKind.STAMP
+        if self._is_heading(part) or self._heads(part, following):
+            is_title = any(
+                self._may_be_title(one) and one.size >= max(_TITLE, _AS_LARGE * self._largest) for one in part
+            )
+            return BlockKind.TITLE if is_title else BlockKind.HEADING
+        if _CAPTION.match(text):
+            return BlockKind.CAPTION
+        items = [one.line.text for one in part if is_item(one.line.text)]
+        boxes = sum(item.count(sign) for item in items for sign in SIGNS)
+        return BlockKind.LIST if max(len(items), boxes) > 1 else BlockKind.TEXT
+
+    def _is_heading(self, part: Sequence[Printed]) -> bool:
+        """Return whether these are few lines that stand out, and neither fields with values nor sentences."""
+        if len(part) > _MAX_HEADING_LINES or not all(one.stands_out for one in part):
+            return False
+        text = " ".join(one.line.text for one in part)
+        letters, digits = (sum(map(test, text)) for test in (str.isalpha, str.isdigit))
+        most = _MAX_DIGITS_LARGE if part[0].is_large else _MAX_DIGITS
+        if any(map(self._is_torn, part)) or digits > most * (letters + digits):
+            return False
+        return part[0].is_large or not (_FIELD.search(text) or text.endswith((".", ",", ";")))
+
+    def _heads(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
+        """Return whether it is a few words without a stop above prose, as headings in italics are."""
+        text = part[0].line.text
+        if len(part) > 1 or len(following) < _PROSE_LINES or not text[0].isupper():
+            return False
+        box, prose = part[0].line.box, around(one.line.box for one in following)
+        return (
+            text[-1].isalpha()
+            and not any(map(str.isdigit, text))
+            and len(text.split()) <= _HEADING_WORDS
+            and prose.top > box.top
+            and prose.left - self._height < box.left < prose.right
+            and box.right - box.left < _HEADING_WIDTH * (prose.right - prose.left)
+            and not any(map(self._is_torn, [*part, *following]))
+            and is_prose(following)
+        )
+
+    def _is_torn(self, one: Printed) -> bool:
+        """Return whether it is several pieces that stand far apart."""
+        gaps = [right.box.left - left.box.right for left, right in pairwise(words_of(one.line))]
+        most = _WIDE_GAP if one.size > _FAR_LARGER else _MAX_GAP
+        return max(gaps, default=0) > most * one.size * self._height
+
+    def _may_be_title(self, one: Printed) -> bool:
+        return one.is_large and one.line.box.top < _UPPER * self._page_height
+
+    def _edge(self, part: Sequence[Printed]) -> BlockKind | None:
+        """Return what lines are that stand apart at the top or at the end of the page; None if they do not."""
+        if len(self._page) < _MIN_LINES or len(part) > _MAX_EDGE_LINES or any(one.is_large for one in part):
+            return None
+        box = around(one.line.box for one in part)
+        others = [one.line.box for one in self._page if not any(one is own for own in part)]
+        below = min(
+            (other.top for other in others if other.top >= box.bottom - self._height / 2),
+            default=self._page_height,
+        )
+        above = max(
+            (other.bottom for other in others if other.bottom <= box.top + self._height / 2), default=0
+        )
+        number = PAGE_NUMBER.fullmatch(part[0].line.text) if len(part) == 1 else None
+        is_sure = number and (number[1] or number[3])  # a number alone may be anything
+        apart = -self._height if is_sure else self._apart
+        edge = (_NUMBER_EDGE if number else _EDGE) * self._page_height
+        if box.bottom < edge and below - box.bottom > apart:
+            return BlockKind.PAGE_NUMBER if number else BlockKind.HEADER
+        if box.top > self._page_height - edge and box.top - above > apart:
+            return BlockKind.PAGE_NUMBER if number else BlockKind.FOOTER
+        return None
+
+
+def _is_framed_aslant(box: Box, pixels: NDArray[np.uint8]) -> bool:
+    """Return whether a frame that is not level stands round a line, as that of a stamp; print is level."""
+    height = box.bottom - box.top
+    margin = round(_STAMP_MARGIN * height)
+    top, left = max(0, box.top - margin), max(0, box.left - margin)
+    grey = cv2.cvtColor(pixels[top : box.bottom + margin, left : box.right + margin], cv2.COLOR_RGB2GRAY)
+    ink = (int(np.median(grey)) - grey.astype(np.int16) > _MIN_CONTRAST).view(np.uint8)
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    for label, (x, y, width, depth, _) in enumerate(stats[1:].tolist(), 1):
+        if width < 0.9 * (box.right - box.left) or depth < 0.9 * height:
+            continue
+        upper = np.argmax(labels[y : y + depth, x : x + width] == label, axis=0)
+        inner = upper[width // 10 : -width // 10]
+        if abs(float(np.polyfit(np.arange(len(inner)), inner, 1)[0])) > _STAMP_SLOPE:
+            return True
+    return False
+
 
 PAGE_NUMBER: Final = re.compile(
     r"\W*(page|seite|p\.)?\s*(\d{1,4}|[ivx]{1,6})(\s*(/|of|von)\s*\d{1,4})?\W*|第?\s*\d{1,4}\s*页",

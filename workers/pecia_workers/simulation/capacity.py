@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.kv_cache import KvShape, kv_bytes
-from pecia_workers.simulation.arrivals import poisson
-from pecia_workers.simulation.formulas import in_flight
-from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.engines.models import KvShape, kv_bytes
+from pecia_workers.simulation.figures import in_flight
+from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
 
 if TYPE_CHECKING:

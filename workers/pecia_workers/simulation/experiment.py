@@ -19,10 +19,9 @@ from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
 from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.profiles import Speed
-from pecia_workers.local.sample_documents import sample_document
-from pecia_workers.local.sample_texts import WRITERS
+from pecia_workers.local.samples import WRITERS, sample_document
 from pecia_workers.media.images import to_rgb
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.page import instruction_for
 from pecia_workers.simulation.figures import at_share
 from pecia_workers.simulation.machines import IterationMachine
 from pecia_workers.simulation.scenarios import SHARE

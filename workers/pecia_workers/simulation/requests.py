@@ -1,11 +1,16 @@
-"""What arrives at a simulated engine: pages of a mix of documents, and how long each of them is."""
+"""What arrives at a simulated engine, and when: all at once, at random, in bursts, or as a file says."""
 
 from __future__ import annotations
 
+import csv
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import PROMPT_TOKENS, DocumentType, image_tokens
@@ -55,3 +60,91 @@ def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
         )
         for number, (arrived, workload, lane) in enumerate(zip(arrivals, types, lanes, strict=True))
     ]
+
+
+BURST: Final = 50
+"""Pages that arrive together: a document of that length."""
+
+
+def all_at_once(count: int) -> list[float]:
+    """Return so many moments, all at the start."""
+    return [0.0] * count
+
+
+def poisson(count: int, rate: float, seed: int) -> list[float]:
+    """Return moments that know nothing of each other, `rate` a second on average."""
+    rng = random.Random(f"poisson:{seed}")  # noqa: S311  a workload, no secret
+    now = 0.0
+    moments = []
+    for _ in range(count):
+        now += rng.expovariate(rate)
+        moments.append(now)
+    return moments
+
+
+def bursts(count: int, rate: float, size: int = BURST) -> list[float]:
+    """Return moments at which `size` arrive together, at even distances, `rate` a second on average."""
+    return [number // size * (size / rate) for number in range(count)]
+
+
+class TraceError(ValueError):
+    """A trace file cannot be read; the message names the line."""
+
+
+class _Line(BaseModel):
+    """One request of a trace."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    arrived: Annotated[float, Field(ge=0)]
+    document_type: DocumentType = DocumentType.MIXED
+    lane: Lane = Lane.NORMAL
+    prompt: Annotated[int, Field(ge=1)] = PAGE_PROMPT
+    output: Annotated[int | None, Field(ge=1)] = None
+
+
+def read_trace(path: Path, seed: int) -> list[Request]:
+    """Return the requests of a file: CSV with a header, or JSON lines; only `arrived` (seconds) must be there.
+
+    Further columns: document_type, lane, prompt and output (tokens; drawn from the document type if it is not there).
+    Raises `TraceError`, and `OSError` if there is no such file.
+    """
+    lengths = DrawnLengths(seed=seed)
+    requests = []
+    for number, raw in _lines(path):
+        try:
+            line = _Line.model_validate(
+                {name: value for name, value in raw.items() if value not in ("", None)}
+            )
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise TraceError(f"Line {number} of the trace: {where}: {first['msg']}.") from None
+        requests.append(
+            Request(
+                id=str(number),
+                arrived=line.arrived,
+                workload=line.document_type,
+                prompt=line.prompt,
+                output=line.output or lengths(str(number), line.document_type),
+                lane=line.lane,
+            )
+        )
+    if not requests:
+        raise TraceError("The trace has no line.")
+    return requests
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            yield from enumerate(csv.DictReader(file), start=2)
+            return
+        for number, line in enumerate(file, start=1):
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError:
+                raise TraceError(f"Line {number} of the trace is not JSON.") from None
+            if not isinstance(value, dict):
+                raise TraceError(f"Line {number} of the trace is no JSON object.")
+            yield number, value

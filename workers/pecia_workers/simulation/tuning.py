@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from pecia_workers.batching.policies import ContinuousPolicy, Room, Start
 from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
-from pecia_workers.simulation.arrivals import all_at_once
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed, measured
 from pecia_workers.simulation.figures import at_share
-from pecia_workers.simulation.requests import drawn
+from pecia_workers.simulation.requests import all_at_once, drawn
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Engine

@@ -13,7 +13,7 @@ import httpx2
 
 from pecia_schemas import FailureCode
 from pecia_schemas.threads import finish_in_thread
-from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import MediaError
 from pecia_workers.outgoing.guard import GuardedBackend, Refusal, RefusedTargetError, parse_target
 
 if TYPE_CHECKING:

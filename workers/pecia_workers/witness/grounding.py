@@ -25,11 +25,10 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
+from pecia_workers.reading.ladder import rank
 from pecia_workers.reading.lines import around, middle
-from pecia_workers.reading.verdicts import rank
 from pecia_workers.witness.alignment import align
-from pecia_workers.witness.ink import placed_words
-from pecia_workers.witness.tokens import Comparison, Token, tokens_of
+from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}

@@ -23,7 +23,7 @@ from pecia_schemas.tasks import ReadDocument, Witness
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import EngineError, EngineRequest, Generator
 from pecia_workers.media.pages import PageImage
-from pecia_workers.reading.verdicts import rank
+from pecia_workers.reading.ladder import rank
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of

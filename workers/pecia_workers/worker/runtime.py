@@ -42,8 +42,7 @@ from pecia_workers.engines.base import (
     Generator,
 )
 from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.registry import create_witness
-from pecia_workers.engines.stages import stages_served
+from pecia_workers.engines.registry import create_witness, stages_served
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -66,11 +65,11 @@ from pecia_workers.ledger.workers import (
     language_read,
     stages_on_duty,
 )
-from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.logs import about_part
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
+from pecia_workers.media.limits import MediaError
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.keeper import DirectClaims
 from pecia_workers.reading.page import ReadPage

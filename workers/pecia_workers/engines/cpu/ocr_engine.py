@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import text_of
+from pecia_schemas.blocks import (
+    Block,
+    Box,
+    Confidence,
+    Doubt,
+    DoubtReason,
+    Line,
+    Source,
+    Stored,
+    Word,
+    text_of,
+)
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
@@ -22,10 +37,118 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.engines.cpu.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.layout import layout
+from pecia_workers.reading.values import is_value
+
+
+class PageRead(Stored):
+    """What was read of a page."""
+
+    blocks: tuple[Block, ...]
+    """In reading order; empty if no text was found."""
+    coverage: Confidence | None
+    """Share of the page's letters that stand where text was read; None: it has no letters."""
+    doubts: tuple[Doubt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageReader:
+    """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
+
+    name: str
+    model: str
+    languages: frozenset[str]
+    """ISO 639-1 codes it reads."""
+    revision: str
+    """What changes whenever its model or version does."""
+    load: Callable[[], None]
+    """Load the model into the process that calls it."""
+    read: Callable[[NDArray[np.uint8]], PageRead]
+    """Read a page."""
+    data: tuple[Path, ...] = ()
+    """What `load` opens beside the files of Python's packages."""
+
+
+def load_readers(loads: tuple[Callable[[], None], ...], nice: int = 0) -> None:
+    """Make a fresh process ready to read, so much nicer than others."""
+    os.nice(nice)
+    for load in loads:
+        load()
+
+
+_LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
+"""Letters that were not read, from which a page is incomplete: pictures have some that are none."""
+
+
+class Doubtful(NamedTuple):
+    """Confidence of an engine below which about every other word is wrong."""
+
+    word: float
+    value: float
+
+
+def page_read(
+    pieces: Sequence[Line],
+    pixels: NDArray[np.uint8],
+    letters: Letters,
+    doubtful: Doubtful,
+    *,
+    left_out: Sequence[Line] = (),
+) -> PageRead:
+    """Return what was read of a page, from recognised pieces of text in no order.
+
+    `left_out`: pieces that may be text or specks. They are doubts, and no part of the text.
+    """
+    found = layout(pieces, pixels, source=Source.OCR)
+    missed = letters.outside([_corners(piece.box) for piece in pieces])
+    return PageRead(
+        blocks=found.blocks,
+        coverage=1 - missed.share_of(letters) if len(letters) else None,
+        doubts=(
+            *found.doubts,
+            *_uncovered(missed, letters),
+            *_unsure(found.blocks, doubtful),
+            *_left_out(left_out),
+        ),
+    )
+
+
+def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
+    if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
+        for box in missed.rows():
+            yield Doubt(reason=DoubtReason.UNCOVERED, box=box)
+
+
+def _left_out(pieces: Sequence[Line]) -> Iterator[Doubt]:
+    for piece in pieces:
+        on_value = any(map(is_value, piece.text.split()))
+        yield Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=piece.box, text=piece.text, on_value=on_value)
+
+
+def _unsure(blocks: Sequence[Block], doubtful: Doubtful) -> Iterator[Doubt]:
+    """Yield the words that the engine is not sure of; of a line without words, the line."""
+    for line in (line for block in blocks for line in block.lines):
+        words: Sequence[Word | Line] = line.words or (line,)
+        for number, word in enumerate(words):
+            if word.confidence is None or word.confidence >= max(doubtful):
+                continue
+            before = " ".join(earlier.text for earlier in line.words[:number])
+            on_value = any(is_value(part, before) for part in word.text.split())
+            if word.confidence < (doubtful.value if on_value else doubtful.word):
+                reason = DoubtReason.LOW_CONFIDENCE
+                yield Doubt(reason=reason, box=word.box, text=word.text, on_value=on_value)
+
+
+def _corners(box: Box) -> NDArray[np.float32]:
+    return np.array(
+        [(box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom)],
+        np.float32,
+    )
+
 
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""

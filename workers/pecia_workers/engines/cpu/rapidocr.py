@@ -18,19 +18,20 @@ from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.engines.cpu.page_reader import PageRead, PageReader
-from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
+from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, PageReader, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.characters import (
     Character,
     agreed,
+    as_raised,
+    place_of,
+    raised_signs,
     sureness_of,
     text_of_characters,
+    with_lost_spaces,
     words_and_spaces,
 )
 from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.spaces import with_lost_spaces
-from pecia_workers.reading.superscripts import as_raised, place_of, raised_signs
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""

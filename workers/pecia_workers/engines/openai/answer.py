@@ -17,7 +17,7 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from pecia_workers.engines.base import EngineError, EngineRefusedError
-from pecia_workers.engines.loops import is_loop
+from pecia_workers.engines.in_flight import is_loop
 from pecia_workers.retries import parse_retry_after
 
 _LAST: Final = "[DONE]"

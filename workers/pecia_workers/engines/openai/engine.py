@@ -27,7 +27,7 @@ from pecia_workers.engines.openai.probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai.requests import Dialect, Prices, chat_body
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.stages import LANGUAGE_MODEL
+from pecia_workers.engines.registry import LANGUAGE_MODEL
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_workers.engines.base import EngineRequest
-from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.in_flight import LOOPS
 from pecia_workers.engines.openai.answer import ServerUsage
 
 log = structlog.get_logger(__name__)

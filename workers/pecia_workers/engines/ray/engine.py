@@ -22,8 +22,7 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.fitting import DOUBTFUL, fitted
-from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.loops import is_loop
+from pecia_workers.engines.in_flight import InFlight, is_loop
 from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.ray.rows import ERROR
 from pecia_workers.engines.reader_cards import card_of

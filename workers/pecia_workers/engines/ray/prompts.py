@@ -18,7 +18,7 @@ from vllm.sampling_params import RepetitionDetectionParams
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.fitting import Room
-from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.in_flight import LOOPS
 
 _PROBE: Final = (112, 112)
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]

@@ -21,7 +21,7 @@ from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, preparers
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.stages import LANGUAGE_MODEL
+from pecia_workers.engines.registry import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
 from pecia_workers.engines.vllm.processes import cores_last_words, kill_cores, prepare_environment
 

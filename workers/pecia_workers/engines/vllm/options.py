@@ -10,7 +10,7 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.stages import stages_served
+from pecia_workers.engines.registry import stages_served
 
 _NAMES: Final = {
     "model": "model",

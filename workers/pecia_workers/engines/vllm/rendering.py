@@ -29,9 +29,8 @@ from vllm.v1.serial_utils import (
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.engines.base import ClipTimes, EngineRequest
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.frames import Sealed
-from pecia_workers.sealed import InvalidMemoryError, aligned, mapped, sealed
+from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, mapped, sealed
+from pecia_workers.media.limits import MediaError
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")

@@ -33,11 +33,11 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.fitting import Room
-from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.in_flight import LOOPS
 from pecia_workers.engines.vllm.options import engine_arguments
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
-from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import MediaError
 
 log = structlog.get_logger(__name__)
 

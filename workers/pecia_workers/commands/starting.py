@@ -1,8 +1,9 @@
-"""Whether the stores let a process in, checked before it starts: waiting for one that refuses it has no end."""
+"""What a process opens before it starts: the stores, which let it in or not, and its traces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import typer
 from redis import RedisError
@@ -10,6 +11,7 @@ from redis import RedisError
 from pecia_schemas import refusals
 from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tracing import TracingUnavailableError, exported
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.queue.lists import connect
 
@@ -41,3 +43,15 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
             if verdict_on(error) is None:
                 raise
             yield from filter(None, [refusals.of_postgres(error, url)])
+
+
+@contextmanager
+def traced_or_exit(settings: WorkerSettings, role: str) -> Iterator[None]:
+    """Have spans sent during the block, if the settings say so. Exits if what sends them is not installed."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exported(settings, f"pecia-{role}"))
+        except TracingUnavailableError as error:
+            typer.echo(f"PECIA_TRACING {error}", err=True)
+            raise typer.Exit(4) from None
+        yield
