@@ -16,7 +16,7 @@ from tokenize import TokenInfo
 
 _ROOT = Path(__file__).parents[1]
 _CLIENT = Path("producer/pecia")
-_GENERATED = ("client", "completion", "connections", "job", "publishing", "purging", "streaming")
+_GENERATED = ("client", "connections", "job", "publishing", "purging")
 _NAMES = {"AsyncGenerator": "Iterator", "aclosing": "closing", "aclose": "close"}
 _PARTS = (("__a(enter|exit)__", r"__\1__"), ("Async(?=[A-Z])", ""), ("_async$", ""))
 """Of names, in this order."""

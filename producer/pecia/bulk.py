@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from pecia import fields, sources, submission
+from pecia import asking, sources, submission
 from pecia.errors import (
     InvalidOptionError,
     QueueFullError,
@@ -22,10 +22,9 @@ from pecia.errors import (
     SubmitManyError,
     UnavailableError,
 )
-from pecia.handles import GroupHandle
+from pecia.handles import Accepted, GroupHandle
 from pecia.sources import StoredSource
 from pecia.submission import NewJob, Options, Submission
-from pecia.view import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.media import PayloadRef
@@ -232,7 +231,7 @@ def check(item: Item, asked: Options) -> None:
     submission.checked_label(item.own.label)
     asked.of(item.own)
     submission.check_task(item.task)
-    fields.check(item.task)
+    asking.check(item.task)
     if item.key is not None:
         submission.checked_key(item.key)
     sources.check(item.task.source)

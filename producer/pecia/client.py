@@ -16,13 +16,13 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import asking, bulk, submission, tracing
+from pecia.accepting import Patience
 from pecia.asking import Which
-from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, by_lane
-from pecia.completion import look
 from pecia.concurrency import Opening, closing, run_blocking, sleep
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
-from pecia.job import Job, JobGroup
+from pecia.handles import Accepted
+from pecia.job import Job, JobGroup, look
 from pecia.records import (
     AuditAction,
     AuditEntry,
@@ -38,7 +38,6 @@ from pecia.records import (
     Usage,
 )
 from pecia.submission import Options, Submission
-from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName

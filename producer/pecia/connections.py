@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from pecia import bulk, tracing
-from pecia.audit import Place, TrailPages
+from pecia.accounts import Place, TrailPages
 from pecia.bulk import Item, Outcome, messages
 from pecia.configuration import redis_url
 from pecia.database import Database, within_work
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
+from pecia.handles import Accepted
 from pecia.holdings import Holdings, store_answers
 from pecia.records import AuditEntry
 from pecia.submission import NewJob, Options
 from pecia.tracing import sending
-from pecia.view import Accepted
 from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named

@@ -27,8 +27,8 @@ from pecia.configuration import document_settings
 from pecia.errors import ConfigurationError, InvalidFormatError, UnavailableError
 from pecia.formats import Format, missing
 from pecia.handles import PDF_QUALITY, JobHandle
-from pecia.originals import Original
 from pecia.records import Exported, PartOutcome
+from pecia.sources import Original
 from pecia_schemas.payloads import in_bucket, open_bucket
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.tasks import ReadDocument

@@ -1,10 +1,12 @@
-"""What both kinds of job handles are: what was last seen of a job, and what that means. No I/O."""
+"""What both kinds of job handles are: a job as it was when it was last looked at, and what that means. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 from uuid import UUID
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel
 
 from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
 from pecia.records import PartOutcome
-from pecia.view import JobView
+from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane
@@ -22,6 +24,72 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
+
+COLUMNS: Final = """
+    id, kind, lane, state, label, batch, metadata, total, done, failed, cancelled, failure,
+    created_at, started_at, finished_at, erased_at
+"""
+"""What of a row of `jobs` makes a view of it."""
+
+
+@lru_cache(maxsize=1024)
+def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progress:
+    """Return the counts as one; jobs that are equally far share it, for there may be many of them."""
+    return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """The row of a job, without its task."""
+
+    id: UUID
+    kind: str
+    lane: Lane
+    state: JobState
+    progress: Progress
+    failure: Failure | None
+    label: str | None
+    """What the caller calls the document; None also if it is encrypted under a key that is not here."""
+    batch: UUID | None
+    metadata: Mapping[str, str]
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    erased_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], keys: Keyring) -> JobView:
+        """Return the view of a row of `jobs`."""
+        try:
+            label = unseal_label(row["label"], row["id"], keys)
+        except DecryptionError:
+            label = None
+        return cls(
+            id=row["id"],
+            kind=row["kind"],
+            lane=Lane(row["lane"]),
+            state=JobState(row["state"]),
+            progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
+            failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
+            label=label,
+            batch=row["batch"],
+            metadata=MappingProxyType(row["metadata"]),
+            submitted_at=row["created_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            erased_at=row["erased_at"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A job in the database; `created` is False if its key named it before."""
+
+    view: JobView
+    created: bool
+    flow: UUID
+    """With what it takes turns as one."""
+
 
 PDF_QUALITY: Final = 75
 """Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from obstore.exceptions import BaseError
 
+from pecia.accepting import Backlog
 from pecia.access import AccessKeys
-from pecia.backlog import Backlog
+from pecia.accounts import Accounts
 from pecia.configuration import client_name
-from pecia.dead import DeadParts
-from pecia.deliveries import Deliveries
-from pecia.endpoints import Endpoints
+from pecia.endpoints import Deliveries, Endpoints
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError
+from pecia.listing import DeadParts
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
-from pecia.usage import Accounts
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from pecia.database import Database, within_work
-from pecia.erasing import FIRST, PurgingSteps, batches
 from pecia.records import Erasure, Selection
+from pecia.transitions import FIRST, PurgingSteps, batches
 
 
 class Purging(PurgingSteps[Database]):

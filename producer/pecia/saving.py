@@ -13,7 +13,7 @@ from uuid import uuid4
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
 from pecia.formats import Format, Result, check, known, render
 from pecia.handles import PDF_QUALITY
-from pecia.originals import Original, at_hand
+from pecia.sources import Original, at_hand
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.pictures import GROUP, OpenPictures
 from pecia_schemas.results import Document

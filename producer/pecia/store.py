@@ -7,16 +7,15 @@ from typing import Any
 from uuid import UUID
 
 from pecia import accepting
-from pecia.audit import note_read
-from pecia.backlog import Load
-from pecia.batches import BatchStatements
+from pecia.accepting import Load
+from pecia.accounts import note_read
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
-from pecia.listing import conditions, given, sql
-from pecia.originals import Original
+from pecia.handles import COLUMNS, Accepted, JobView
+from pecia.listing import BatchStatements, conditions, given, sql
 from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
+from pecia.sources import Original
 from pecia.statements import Connection, D_co, transaction
 from pecia.submission import NewJob
-from pecia.view import COLUMNS, Accepted, JobView
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pecia.bulk import Item, Outcome
 from pecia.errors import SubmitError
-from pecia.view import Accepted
+from pecia.handles import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.messages import SYSTEM, PartMessage
 from pecia_schemas.states import Lane

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from pecia.errors import JobNotFoundError, JobTimeoutError
+from pecia.handles import JobView
 from pecia.records import AuditAction, PartOutcome
-from pecia.view import JobView
 from pecia_schemas.messages import job_channel
 
 CONFIRMATION_S = 2.0

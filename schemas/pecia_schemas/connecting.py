@@ -22,6 +22,8 @@ from pydantic_core import PydanticSerializationError
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
+T = TypeVar("T")
+
 
 class Verdict(Enum):
     """What becomes of a statement that failed."""
@@ -125,8 +127,6 @@ def _is_of_sqlalchemy(error: BaseException, name: str) -> bool:
     known = sys.modules.get("sqlalchemy.exc")
     return known is not None and isinstance(error, getattr(known, name))
 
-
-T = TypeVar("T")
 
 CONNECT_ARGS = {
     "connect_timeout": 5,

@@ -12,8 +12,7 @@ from hand_made_pdfs import text_pdf
 from korean import NothingThereError, absent, korean_font
 from pecia import Verdict
 from pecia.evaluation.metrics import Share
-from pecia.evaluation.report import Report
-from pecia.evaluation.scores import PageScore
+from pecia.evaluation.scores import PageScore, Report
 from pecia.evaluation.truth import TruePage, Truth
 
 pytestmark = pytest.mark.gate

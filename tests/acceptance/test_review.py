@@ -23,7 +23,7 @@ from chat_server import Behaviour, serving
 from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
-from pecia.evaluation.report import report
+from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
 from pecia_schemas.media import MediaType

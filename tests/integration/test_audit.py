@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-import pecia.audit
+import pecia.accounts
 from command import ran
 from fixture_types import Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
@@ -85,7 +85,7 @@ def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Pict
 def test_the_trail_is_read_page_by_page_newest_first(
     read: Job[Any], ward: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pecia.audit, "_PAGE", 2)
+    monkeypatch.setattr(pecia.accounts, "_PAGE", 2)
     for _ in range(3):
         read.result()
     ward.purge([read])

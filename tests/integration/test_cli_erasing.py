@@ -53,7 +53,7 @@ def test_a_dry_run_and_one_without_a_yes_where_nobody_can_be_asked_erase_nothing
 def test_a_person_is_asked_first(
     pecia: Pecia, job: Job[Any], monkeypatch: pytest.MonkeyPatch, answer: str, erased: bool
 ) -> None:
-    monkeypatch.setattr("pecia.cli.erasing.sys", _Terminal)
+    monkeypatch.setattr("pecia.cli.accounts.sys", _Terminal)
 
     told = pecia("purge", "--before", "0s", answer=answer)
 

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from pecia import DatabaseUnavailableError, InvalidSettingError
-from pecia.database import connecting
-from pecia.pool import _KEPT, _MOST, Pool, Pooled
+from pecia.database import _KEPT, _MOST, Pool, Pooled, connecting
 from pecia.statements import Connection
 from pecia_schemas.connecting import parameters_of
 from pecia_schemas.database import sqlalchemy_url

@@ -20,8 +20,7 @@ from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
-from pecia.database import STATEMENT_TIMEOUT, Database, connecting
-from pecia.pool import Pool
+from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
 from pecia.statements import Connection
 from pecia_workers.ledger.workers import is_registered
 

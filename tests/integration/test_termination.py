@@ -107,7 +107,7 @@ def test_who_has_ended_is_told_nothing_more(server: MetadataServer, stopped: thr
     server.going = True
     time.sleep(0.1)
     assert not stopped.is_set()
-    assert "service" not in {thread.name for thread in threading.enumerate()}
+    assert "termination" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from fixture_types import Eventually, Picture
 from pecia import Client, ReadDocument
-from pecia.cli import following
+from pecia.cli import watching
 from pecia.cli.backfill import _uncut
-from pecia.cli.following import follow, unserved_told
+from pecia.cli.watching import follow, unserved_told
 from pecia.errors import JobTimeoutError
 
 PDF_TO_BE = b"%PDF-1.4"
@@ -14,7 +14,7 @@ PDF_TO_BE = b"%PDF-1.4"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_UNSERVED_S", 0.05)
+    monkeypatch.setattr(watching, "_UNSERVED_S", 0.05)
 
 
 def test_what_nobody_does_is_said_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pecia.backlog import Backlog, Load, Patience
+from pecia.accepting import Backlog, Load, Patience
 from pecia.errors import QueueFullError
 from pecia_schemas.states import Lane
 

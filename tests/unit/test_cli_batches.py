@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pecia import Client, Counts, FailureCode, JobState, ReadDocument, Submission
-from pecia.cli import export, jobs, output, results, submitting, watching
+from pecia.cli import jobs, output, results, submitting, watching
 from pecia.cli.app import app
 from pecia.testing import FakeFleet
 from pecia_schemas.states import as_prefix, is_whole
@@ -19,7 +19,7 @@ from pecia_schemas.states import as_prefix, is_whole
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFleet]:
     with FakeFleet(held=True) as fleet:
-        for module in (export, jobs, results, submitting, watching):
+        for module in (results, jobs, results, submitting, watching):
             monkeypatch.setattr(module, "Client", lambda **_: fleet.client())
         yield fleet
 
@@ -52,7 +52,7 @@ def test_who_leaves_a_wait_is_told_how_to_come_back(client: Client, monkeypatch:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pecia.cli.following.follow", interrupted)
+    monkeypatch.setattr("pecia.cli.watching.follow", interrupted)
     for words, back in (["--batch", "night"], "--batch night"), ([str(job.id)], str(job.id)):
         left = pecia("wait", *words)
         assert (left.exit_code, f"`pecia watch {back}`" in left.stderr) == (130, True)

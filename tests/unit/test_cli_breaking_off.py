@@ -25,8 +25,8 @@ from pecia import (
 )
 from pecia.cli import jobs, submitting, values
 from pecia.cli.app import app
-from pecia.cli.following import follow
-from pecia.cli.inputs import inputs
+from pecia.cli.values import inputs
+from pecia.cli.watching import follow
 from pecia.formats import Format
 from pecia.job import JobGroup
 from pecia.saving import write

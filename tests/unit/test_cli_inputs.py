@@ -10,7 +10,7 @@ import typer
 from PIL import Image
 
 from pecia.cli import values
-from pecia.cli.inputs import inputs
+from pecia.cli.values import inputs
 from pecia_schemas.media import MediaType
 
 

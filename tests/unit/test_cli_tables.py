@@ -6,8 +6,7 @@ from uuid import uuid4
 import pytest
 
 from pecia import FailureCode, ReadDocument
-from pecia.cli.output import table
-from pecia.cli.tables import fitting
+from pecia.cli.output import fitting, table
 from pecia.testing import FakeFleet
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from pecia import InvalidOptionError, ReadDocument
-from pecia.fields import check
+from pecia.asking import check
 from samples import page
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from pecia.cli.app import app
-from pecia.cli.verbs import OWN, Verb
+from pecia.cli.app import OWN, Verb, app
 from pecia_schemas.export import pages
 from snippets import fenced
 

@@ -10,7 +10,7 @@ from command import run_pecia
 from hand_made_pdfs import text_pdf, typeset, written_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.cli.evaluation import figures
-from pecia.evaluation.report import Report, hand_over, report
+from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 from pecia.testing import FakeFleet
 from pecia_schemas.media import HEAD_BYTES, sniff

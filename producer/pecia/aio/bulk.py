@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from pecia import bulk
-from pecia.aio import sources
+from pecia import bulk, sources
 from pecia.bulk import Item, Named, Prepared, Steps
 from pecia.errors import SubmitError
+from pecia.sources import StoredSource
 from pecia.submission import NewJob, Options, Submission
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import Task
 from pecia_schemas.threads import finish_in_thread
 
 T = TypeVar("T")
+
+
+async def store(payloads: PayloadStore, source: object) -> StoredSource:
+    """Put a task's source into the store, unless it is there already or the fleet fetches it, and measure it.
+
+    Raises `InvalidSourceError` if it cannot be read, `PayloadStoreUnavailableError` if it cannot be written.
+    """
+    if isinstance(source, (PayloadRef, UrlRef)):
+        return StoredSource(payload=source)
+    with ExitStack() as stack:
+        file = await finish_in_thread(stack.enter_context, sources.opened(source))
+        start = file.tell()
+        with sources.depositing():
+            deposit = await payloads.deposit_async(file)
+        return await finish_in_thread(sources.measured, file, start, deposit)
 
 
 async def steps(
@@ -44,7 +61,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
         for item in waiting:
             try:
                 with tracing.under(item.traceparent, "store"):
-                    source = await sources.store(payloads, item.task.source)
+                    source = await store(payloads, item.task.source)
                 made[item.number] = bulk.row_of(item, source, asked, keys)
             except SubmitError as error:
                 made[item.number] = error

@@ -17,14 +17,14 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import asking, submission, tracing
+from pecia.accepting import Patience
 from pecia.aio import bulk
-from pecia.aio.completion import look
 from pecia.aio.concurrency import AsyncOpening, aclosing, run_blocking, sleep
-from pecia.aio.job import AsyncJob, AsyncJobGroup
+from pecia.aio.job import AsyncJob, AsyncJobGroup, look
 from pecia.asking import Which
-from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, by_lane
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
+from pecia.handles import Accepted
 from pecia.records import (
     AuditAction,
     AuditEntry,
@@ -40,7 +40,6 @@ from pecia.records import (
     Usage,
 )
 from pecia.submission import Options, Submission
-from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName

@@ -1,30 +1,136 @@
-"""Handles of jobs: what was last seen of them, and what can be done with them."""
-
-# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
+"""Handles of jobs: what was last seen of them, waiting for them, following them, and what can be done with them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 from pecia import asking
-from pecia.aio import streaming
-from pecia.aio.completion import finished, look
-from pecia.aio.concurrency import aclosing, run_blocking
-from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
-from pecia.records import AuditAction, UsageFigures
-from pecia.view import JobView
-from pecia.waiting import Deadline, batches
+from pecia.aio.concurrency import aclosing, run_blocking, sleep
+from pecia.errors import UnavailableError
+from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, hints_of, waiting
+from pecia.records import AuditAction, PartOutcome, UsageFigures
+from pecia.waiting import FETCH, Deadline, Outage, Pending, ReadEvents, ReadParts, batches, in_order
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
+    from pecia.aio.publishing import AsyncAnnouncements
     from pecia.formats import Format
+
+T = TypeVar("T")
+
+
+def announcements(
+    connections: AsyncConnections, job_ids: Collection[UUID], deadline: Deadline
+) -> AsyncAnnouncements:
+    """Return the news about these jobs, at the client's own polling interval."""
+    return connections.announcements(job_ids, deadline)
+
+
+async def finished(
+    connections: AsyncConnections, job_ids: Sequence[UUID], deadline: Deadline
+) -> AsyncGenerator[JobView, None]:
+    """Yield each job once it is over, as they finish.
+
+    Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
+    """
+    pending = Pending(job_ids, deadline)
+    async with announcements(connections, job_ids, deadline) as news:
+        while pending:
+            for view in await outlast(lambda: look(connections, pending.look_at), deadline):
+                if pending.settle(view):
+                    yield view
+            if pending:
+                pending.check()
+                pending.hear(await news.wait())
+
+
+async def outlast(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+    """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
+
+    Raises `UnavailableError` when that is over.
+    """
+    outage = Outage(deadline)
+    while True:
+        try:
+            return await look()
+        except UnavailableError:
+            if not (pause := outage.pause()):
+                raise
+            await sleep(pause)
+
+
+async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[JobView]:
+    """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
+    return [
+        view for batch in batches(job_ids) for view in in_order(batch, await connections.store.views(batch))
+    ]
+
+
+async def parts_as_they_end(
+    connections: AsyncConnections,
+    job_id: UUID,
+    is_over: Callable[[], Awaitable[bool]],
+    deadline: Deadline,
+    *,
+    in_order: bool,
+    read: ReadParts | None = None,
+) -> AsyncGenerator[PartOutcome, None]:
+    """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
+
+    `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
+    """
+    store, read = connections.store, read or ReadParts()
+    async with announcements(connections, [job_id], deadline) as news:
+        while True:
+            over = await outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
+            barrier = await outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
+            fresh: Sequence[PartOutcome] = ()
+            if read.wants_more(barrier):
+                fresh = await outlast(
+                    lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
+                    deadline,
+                )
+            for outcome in read.ready(fresh, barrier):
+                yield outcome
+            if len(fresh) == FETCH:
+                continue
+            if over:
+                return
+            deadline.check(job_id)
+            await news.wait()
+
+
+async def events_as_written(
+    connections: AsyncConnections,
+    job_id: UUID,
+    is_over: Callable[[], Awaitable[bool]],
+    deadline: Deadline,
+    read: ReadEvents | None = None,
+) -> AsyncGenerator[JobEvent, None]:
+    """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
+    store, read = connections.store, read or ReadEvents()
+    async with announcements(connections, [job_id], deadline) as news:
+        while True:
+            over = await outlast(is_over, deadline)  # asked first: the event of the end is read next
+            fresh = await outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
+            for event in fresh:
+                read.add(event.sequence)
+                yield event
+            if over:
+                return
+            deadline.check(job_id)
+            await news.wait()
+            read.settle()
+
+
+# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
 
 
 class AsyncJob(JobHandle[R_co]):
@@ -111,7 +217,7 @@ class AsyncJob(JobHandle[R_co]):
         Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
         """
         self._check_pages()
-        parts = streaming.parts(
+        parts = parts_as_they_end(
             self._open(), self.id, self._is_over, Deadline(timeout), in_order=not as_completed
         )
         async with aclosing(parts) as outcomes:
@@ -126,7 +232,7 @@ class AsyncJob(JobHandle[R_co]):
 
         Events of parts that move at the same time may come out of the order of their sequence.
         """
-        events = streaming.events(self._open(), self.id, self._is_over, Deadline(timeout))
+        events = events_as_written(self._open(), self.id, self._is_over, Deadline(timeout))
         async with aclosing(events) as told:
             async for event in told:
                 yield event

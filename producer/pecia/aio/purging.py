@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from pecia.aio.database import AsyncDatabase, within_work
-from pecia.erasing import FIRST, PurgingSteps, batches
 from pecia.records import Erasure, Selection
+from pecia.transitions import FIRST, PurgingSteps, batches
 
 
 class AsyncPurging(PurgingSteps[AsyncDatabase]):

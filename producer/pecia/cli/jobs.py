@@ -1,17 +1,25 @@
-"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them."""
+"""`pecia status`, `wait`, `cancel`, `retry`, `list` and `dead`: jobs by id, or all of them, and parts given up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from pecia.cli import choosing, endings, output, values
-from pecia.cli.choosing import InBatch, Metadata, States, Verdicts, which
+from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
+from pecia.cli.output import fitting
+from pecia.cli.values import InBatch, Metadata, States, Verdicts, which
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
+from pecia.records import DeadPart
+from pecia_schemas.events import JobEvent
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
 
@@ -33,7 +41,7 @@ def status(ids: Ids, *, as_json: AsJson = False) -> None:
 
 
 def wait(
-    ids: choosing.Ids = None,
+    ids: values.Ids = None,
     *,
     batch: InBatch = None,
     state: States = None,
@@ -46,12 +54,12 @@ def wait(
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
-    from pecia.cli.following import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
+    from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
 
     asked = which(batch, state, verdict, metadata)
-    choosing.check(ids, asked)
-    with endings.going_on(choosing.way_back(ids, asked)), Client() as client:
-        group = choosing.chosen(client, ids, asked)
+    values.check(ids, asked)
+    with endings.going_on(values.way_back(ids, asked)), Client() as client:
+        group = values.chosen(client, ids, asked)
         try:
             follow(group, timeout)
         except JobTimeoutError:
@@ -62,7 +70,7 @@ def wait(
 
 
 def cancel(
-    ids: choosing.Ids = None,
+    ids: values.Ids = None,
     *,
     batch: InBatch = None,
     state: States = None,
@@ -76,18 +84,18 @@ def cancel(
     Example: `pecia cancel 0190b3c8-7e1a-7c55 --reason "wrong file"`, `pecia cancel --batch ward-7 --state queued`
     """
     asked = which(batch, state, verdict, metadata)
-    choosing.check(ids, asked)
+    values.check(ids, asked)
     with Client() as client:
         if asked:
-            asked.setdefault("state", choosing.OPEN)
-            group = choosing.chosen(client, None, asked)
+            asked.setdefault("state", values.OPEN)
+            group = values.chosen(client, None, asked)
             ended = group.cancel(reason=reason)
             if as_json:
                 _show(group.refresh(), as_json=True)
             else:
                 typer.echo(f"{ended:,} jobs cancelled.")
             return
-        for job in choosing.chosen(client, ids, asked):
+        for job in values.chosen(client, ids, asked):
             ended = job.cancel(reason=reason)
             if as_json:
                 output.json_line(output.job_json(job, None))
@@ -96,7 +104,7 @@ def cancel(
 
 
 def retry(
-    ids: choosing.Ids = None,
+    ids: values.Ids = None,
     *,
     batch: InBatch = None,
     state: States = None,
@@ -109,12 +117,12 @@ def retry(
     Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """
     asked = which(batch, state, verdict, metadata)
-    choosing.check(ids, asked)
+    values.check(ids, asked)
     if asked and "state" not in asked:
-        asked["state"] = choosing.UNSUCCESSFUL
+        asked["state"] = values.UNSUCCESSFUL
     with Client() as client:
         reopened, ending = [], Ending.DONE
-        for job in choosing.chosen(client, ids, asked):
+        for job in values.chosen(client, ids, asked):
             try:
                 reopened.append(job.retry())
             except RetryRefusedError as error:
@@ -172,3 +180,121 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
     typer.echo(output.table(group))
     for job_id, hint in hints.items():
         typer.echo(f"{job_id} waiting: {hint}")
+
+
+AsParts = Annotated[bool, typer.Option("--json", help="Print one JSON object for each part.")]
+Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed with it, such as poisoned.")]
+OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
+Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Parts that the fleet has given up though their documents may be fine: see them, try them again.",
+)
+
+
+@app.command("list")
+def list_dead(
+    *,
+    job: OfJob = None,
+    code: Code = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsParts = False,
+) -> None:
+    """Show parts that took their workers down, or failed in their last attempt; the latest first.
+
+    Example: `pecia dead list --code poisoned`
+    """
+    with Client() as client:
+        parts = client.dead_parts(job=job, code=code, since=values.since(since), limit=limit)
+    if as_json:
+        for part in parts:
+            output.json_line(part.model_dump(mode="json", exclude={"events"}))
+    else:
+        typer.echo(_table(parts))
+
+
+@app.command("show")
+def show(
+    part_id: Annotated[UUID, typer.Argument(metavar="PART", help="Id of a part, in full.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show one of them: every attempt, the worker that made it, and how it ended.
+
+    Example: `pecia dead show 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with Client() as client:
+        part = client.dead_part(part_id)
+    if as_json:
+        output.json_line(part.model_dump(mode="json"))
+        return
+    typer.echo(f"{part.failure.code}: {part.failure.message}")
+    typer.echo(_table([part]))
+    output.console().print(_history(part.events))
+
+
+@app.command("retry_parts")
+def retry_parts(
+    part_ids: Annotated[
+        list[UUID] | None, typer.Argument(metavar="[PART]...", help="Ids of parts, in full.")
+    ] = None,
+    *,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="All that `list` shows with the same options, of jobs that are over."),
+    ] = False,
+    job: OfJob = None,
+    code: Code = None,
+    since: Since = None,
+) -> None:
+    """Run parts again, with all their attempts before them. Their jobs are reopened; what was read stays.
+
+    A job that is still at work is refused: wait until it is over.
+
+    Example: `pecia dead retry --all --code engine_error --since 2h`
+    """
+    if bool(part_ids) is everything:
+        raise typer.BadParameter("name parts, or say --all", param_hint="PART")
+    with Client() as client:
+        found = client.dead_parts(job=job, code=code, since=values.since(since)) if everything else ()
+        chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]
+        for reopened in client.retry_dead(chosen):
+            typer.echo(f"{reopened.id} {reopened.state} {output.progress_text(reopened.progress)}")
+
+
+def _table(parts: list[DeadPart]) -> str:
+    return fitting(
+        ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why"),
+        [
+            (
+                str(part.id),
+                str(part.job_id),
+                part.kind,
+                f"{part.stage} {part.number}",
+                part.failed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+                str(part.attempts),
+                str(part.deaths),
+                part.worker or "",
+                part.failure.code,
+            )
+            for part in parts
+        ],
+        spare=("kind", "worker", "failed", "deaths", "attempts", "job"),
+    )
+
+
+def _history(events: Iterable[JobEvent]) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("at", "attempt", "state", "why", "who"):
+        made.add_column(heading, overflow="fold")
+    for event in events:
+        made.add_row(
+            event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f"),
+            "" if event.attempt is None else str(event.attempt),
+            event.state,
+            event.reason or "",
+            event.actor,
+        )
+    return made

@@ -1,10 +1,14 @@
-"""`pecia result`: what jobs made, on standard output or as files, in the form that is asked for."""
+"""`pecia result`, `export` and `review`: what jobs made, as files, on standard output, or beside its pages."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+import secrets
 import shutil
+import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -14,18 +18,64 @@ from typing import Annotated, Final
 from uuid import UUID
 
 import typer
+import uvicorn
 
 from pecia import saving
-from pecia.cli import choosing, endings, output
+from pecia.cli import endings, output, values, watching
 from pecia.cli.endings import Ending
-from pecia.cli.following import counted
+from pecia.cli.evaluation import Jobs, Metadata, Seed, Since, client_settings, listing
 from pecia.cli.jobs import AsJson
+from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.errors import JobError
+from pecia.exporting import ExportFormat
 from pecia.formats import Format, fields, render
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
+from pecia.review.app import Work, make_app
 from pecia_schemas.results import Document
+
+To = Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")]
+FilesForm = Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")]
+AsObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def export(
+    *,
+    to: To,
+    form: FilesForm = ExportFormat.JSONL,
+    batch: values.InBatch = None,
+    state: values.States = None,
+    verdict: values.Verdicts = None,
+    metadata: values.Metadata = None,
+    as_json: AsObject = False,
+) -> None:
+    """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
+
+    What was written by an earlier run to the same place is not written again: repeat it after a break, or for jobs
+    that were not over. Example: `pecia export --batch ward-7 --format parquet --to results/`
+    """
+    asked = values.which(batch, state, verdict, metadata)
+    if not asked:
+        raise typer.BadParameter(
+            "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
+        )
+    try:
+        with Client() as client, watching.bar(sum(client.counts(**asked).states.values()), "jobs") as shown:
+            done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **asked)
+    except KeyboardInterrupt:
+        endings.complain("broken off: the same command goes on where it was.")
+        raise typer.Exit(Ending.INTERRUPTED) from None
+    if as_json:
+        output.json_line(done.model_dump())
+    else:
+        typer.echo(
+            f"{done.written:,} results written, {done.before:,} written before, {done.empty:,} jobs without a result."
+        )
+    if done.open:
+        endings.complain(f"{done.open:,} jobs are not over: repeat the command when they are.")
+    raise typer.Exit(Ending.FAILED if done.open or done.empty else Ending.DONE)
+
 
 Form = Annotated[
     Format | None, typer.Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
@@ -96,12 +146,12 @@ class Delivery:
 
 
 def result(
-    ids: choosing.Ids = None,
+    ids: values.Ids = None,
     *,
-    batch: choosing.InBatch = None,
-    state: choosing.States = None,
-    verdict: choosing.Verdicts = None,
-    metadata: choosing.Metadata = None,
+    batch: values.InBatch = None,
+    state: values.States = None,
+    verdict: values.Verdicts = None,
+    metadata: values.Metadata = None,
     form: Form = None,
     target: Target = None,
     force: Force = False,
@@ -120,10 +170,10 @@ def result(
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not asked.is_plain):
         raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
-    which = choosing.which(batch, state, verdict, metadata)
-    choosing.check(ids, which)
+    which = values.which(batch, state, verdict, metadata)
+    values.check(ids, which)
     with Client() as client:
-        jobs = choosing.chosen(client, ids, which)
+        jobs = values.chosen(client, ids, which)
         if table:
             raise typer.Exit(_each(jobs, lambda job: _print_table(job, table, revision)))
         ending = (
@@ -218,3 +268,63 @@ def _print_file(job: AnyJob, asked: Delivery) -> None:
         with path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
+
+
+_GRACE_S = 3
+
+
+def review(
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="An address of this machine alone.")] = "127.0.0.1",
+    job: Jobs = None,
+    metadata: Metadata = None,
+    since: Since = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."
+        ),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
+
+    Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
+
+    Example: `pecia review --since 7d`
+    """
+    settings = client_settings()
+    work = Work(listing=listing(metadata, since), job_ids=tuple(job or ()), sample=sample, seed=seed)
+    token = secrets.token_urlsafe(32)
+    with _listener(host, port) as listener:
+        # A line for each request would put the token and ids into the log.
+        config = uvicorn.Config(
+            make_app(settings, token, work),
+            access_log=False,
+            server_header=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/{token}/")
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as the gateway
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        address = None
+    if address is None or not address.is_loopback:
+        raise typer.BadParameter(
+            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
+        )
+    try:
+        family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # noqa: PLR2004  IPv6
+        return socket.create_server((str(address), port), family=family)
+    except OSError as error:
+        endings.complain(f"the review cannot listen on {host}, port {port}: {error.strerror}.")
+        raise typer.Exit(Ending.UNAVAILABLE) from None

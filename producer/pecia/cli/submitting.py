@@ -15,9 +15,9 @@ import typer
 from pecia import submission
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.following import counted, follow
-from pecia.cli.inputs import Input
 from pecia.cli.results import Delivery, deliver
+from pecia.cli.values import Input
+from pecia.cli.watching import counted, follow
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError

@@ -1,23 +1,184 @@
-"""Values of options: text in, what the client understands out."""
+"""Values of options and arguments: text in, what the client understands out; files, and which jobs are meant."""
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from pecia.asking import Which
+from pecia.cli import endings
+from pecia.client import Client
+from pecia.job import JobGroup
 from pecia_schemas import storable
-from pecia_schemas.media import PageRanges
-from pecia_schemas.states import as_prefix
+from pecia_schemas.media import HEAD_BYTES, URL_SCHEMES, MediaType, PageRanges, sniff
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import JobState, as_prefix
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Preparation
+
+_STDIN = "-"
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One document or video, and what the caller calls it."""
+
+    name: str
+    source: Path | str | IO[bytes]
+    label: str | None = None
+    """What its job is called."""
+
+
+def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[Input]:
+    """Return what the words of a command line stand for, in their order.
+
+    Of folders, searched to the bottom, only files whose content is `wanted` are taken, none that is hidden; of the
+    others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
+    that stands for nothing.
+    """
+    found = [one for word in words for one in _of(word, wanted)]
+    if sum(one.name == _STDIN for one in found) > 1:
+        raise typer.BadParameter("standard input can be read once", param_hint="FILE")
+    return found
+
+
+def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
+    if word == _STDIN:
+        yield Input(_STDIN, sys.stdin.buffer)
+    elif word.lower().startswith(URL_SCHEMES):
+        yield Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2]))
+    elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
+        yield from _of_folder(Path(word), wanted)
+    elif os.path.exists(word):  # noqa: PTH110  as above
+        yield _of_file(Path(word))
+    else:
+        yield from _of_pattern(word)
+
+
+def label_of(name: str) -> str | None:
+    """Return a name as a label holds it: what is no text in it is replaced, and of a long one the end is kept."""
+    return os.fsencode(name).decode("utf-8", "replace")[-storable.LABEL :] or None
+
+
+def _of_file(path: Path) -> Input:
+    if not os.access(path, os.R_OK):
+        raise typer.BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
+    return Input(str(path), path, label_of(path.name))
+
+
+def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
+    taken = 0
+    passed_over: list[str] = []
+    for path in files_below(folder):
+        if (media := sniffed(path)) is not None and wanted(media):
+            taken += 1
+            yield Input(str(path), path, label_of(str(path.relative_to(folder))))
+        else:
+            passed_over.append(str(path.relative_to(folder)))
+    if not taken:
+        raise typer.BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
+    if passed_over:
+        named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
+        endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of those below it, sorted, without hidden ones."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
+
+
+def sniffed(path: Path) -> MediaType | None:
+    """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
+    try:
+        if not path.is_file():  # a pipe would wait for a writer
+            return None
+        with path.open("rb") as file:
+            return sniff(file.read(HEAD_BYTES))
+    except OSError:
+        return None
+
+
+def _of_pattern(word: str) -> Iterator[Input]:
+    """Match a pattern that the shell has left to us: quoted, or with too many matches for a command line."""
+    matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
+    if not matches:
+        what = "no file matches" if glob.has_magic(word) else "there is no file"
+        raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
+    yield from (_of_file(Path(path)) for path in matches)
+
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
+]
+InBatch = Annotated[str | None, typer.Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
+States = Annotated[
+    list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")
+]
+Verdicts = Annotated[
+    list[Verdict] | None,
+    typer.Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
+]
+Metadata = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")
+]
+
+OPEN = [state for state in JobState if not state.is_terminal]
+UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
+
+
+def which(
+    batch: str | None, state: list[JobState] | None, verdict: list[Verdict] | None, pairs: list[str] | None
+) -> Which:
+    """Return what the options say, empty if they say nothing."""
+    asked: Which = {}
+    if batch is not None:
+        asked["batch"] = batch
+    if state:
+        asked["state"] = state
+    if verdict:
+        asked["verdict"] = verdict
+    if pairs:
+        asked["metadata"] = metadata(pairs)
+    return asked
+
+
+def check(ids: list[str] | None, asked: Which) -> None:
+    """Raise `typer.BadParameter` if jobs are named in both ways, or in none."""
+    if bool(ids) == bool(asked):
+        raise typer.BadParameter(
+            "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
+        )
+
+
+def chosen(client: Client, named: list[str] | None, asked: Which) -> JobGroup[Any]:
+    """Return the jobs that are meant, in the order in which they were named or submitted."""
+    if named:
+        return client.group(client.job(job_id) for job_id in ids(named))
+    return client.group(list(client.jobs(**asked, page_size=500))[::-1])
+
+
+def way_back(ids: list[str] | None, asked: Which) -> str:
+    """Return the command that goes on following the jobs."""
+    if (batch := asked.get("batch")) is not None:
+        return f"pecia watch --batch {batch}"
+    return f"pecia watch {' '.join(ids)}" if ids and "-" not in ids else "pecia watch"
+
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO = re.compile(r"(\d+)([smhdw])")

@@ -2,25 +2,146 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import Annotated, Final
+from threading import Event, Thread
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from pecia.asking import Which
-from pecia.cli import choosing, output, values
-from pecia.cli.following import pause
+from pecia.cli import endings, output, values
 from pecia.client import Client
-from pecia.job import AnyJob
+from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError
+from pecia.job import AnyJob, JobGroup, outlast
 from pecia.records import Counts
+from pecia.waiting import Deadline
 from pecia_schemas.states import JobState
+
+_LOOK_S = 0.25
+_UNSERVED_S = 15.0
+"""After which it is worth asking what the fleet lacks: it may have been about to start."""
+
+T = TypeVar("T")
+
+
+def follow(group: JobGroup[Any], timeout: float | None) -> None:
+    """Wait until all jobs are over, and name what no running worker can do.
+
+    Raises `JobTimeoutError`; the group's jobs then show what was seen last.
+    """
+    with unserved_told(lambda: (job for job in group if not job.done)):
+        if sys.stderr.isatty():
+            _watch(group, Deadline(timeout))
+        else:
+            _wait(group, timeout)
+
+
+@contextmanager
+def unserved_told(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
+    """While the block waits for jobs, say on standard error what the first of them lacks, if it is something new."""
+    over = Event()
+    looking = Thread(target=_tell_unserved, args=(waiting, over), name="pecia-unserved", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()  # it uses the caller's connections
+
+
+def _tell_unserved(waiting: Callable[[], Iterable[AnyJob]], over: Event) -> None:
+    told: set[str | None] = {None}
+    while not over.wait(_UNSERVED_S):
+        with suppress(PeciaError):  # the one who waits finds out, too
+            hint = next((job.hint() for job in waiting()), None)
+            if hint not in told:
+                told.add(hint)
+                endings.complain(f"still waiting: {hint}")
+
+
+def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
+    with _bar() as progress:
+        bar = progress.add_task("", total=None)
+        while True:
+            outlast(group.refresh, deadline)
+            progress.update(bar, **_figures(group))
+            unfinished = [job for job in group if not job.done]
+            if not unfinished:
+                return
+            deadline.check(unfinished[0].id)
+            with suppress(JobTimeoutError, DatabaseUnavailableError):  # whether it lasts says the next look
+                group.wait(deadline.within(_LOOK_S))
+
+
+def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
+    """Yield the items, and show how many have been taken; `total` is None if their number is unknown."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    with _bar() as progress:
+        yield from progress.track(items, total=total, description=doing)
+
+
+@contextmanager
+def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
+    """Show how many of a number are done, which the block says by what is yielded."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with _bar() as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _wait(group: JobGroup[Any], timeout: float | None) -> None:
+    try:
+        group.wait(timeout)
+    except JobTimeoutError:
+        group.refresh()
+        raise
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _figures(group: JobGroup[Any]) -> dict[str, Any]:
+    """Return the state of the bar: parts, their number unknown until every document has been cut."""
+    totals = [_total(job) for job in group]
+    done = sum(job.done for job in group)
+    return {
+        "description": f"{done}/{len(group)} jobs, parts",
+        "completed": sum(job.progress.finished for job in group),
+        "total": None if None in totals else sum(total for total in totals if total is not None),
+    }
+
+
+def _total(job: AnyJob) -> int | None:
+    return job.progress.finished if job.done else job.progress.total
+
+
+def pause() -> None:
+    """Let a moment pass between two looks at a live table."""
+    time.sleep(_LOOK_S)
+
 
 _ROWS: Final = 40
 _SPAN_S: Final = 30.0
@@ -65,19 +186,19 @@ class Pace:
 def watch(
     ids: Ids = None,
     *,
-    batch: choosing.InBatch = None,
-    state: choosing.States = None,
-    verdict: choosing.Verdicts = None,
-    metadata: choosing.Metadata = None,
+    batch: values.InBatch = None,
+    state: values.States = None,
+    verdict: values.Verdicts = None,
+    metadata: values.Metadata = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
     Example: `pecia watch`, `pecia watch --batch ward-7`
     """
-    asked = choosing.which(batch, state, verdict, metadata)
+    asked = values.which(batch, state, verdict, metadata)
     if asked:
-        choosing.check(ids, asked)
+        values.check(ids, asked)
     with Client() as client:
         looks = _looks_at_many(client, asked, whole=as_json) if asked else _looks(client, ids)
         try:
@@ -94,14 +215,14 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
     seen = {job.id: job for job in map(client.job, values.ids(ids or ()))}
     while True:
         if not ids:
-            for state in choosing.OPEN:
+            for state in values.OPEN:
                 for job in client.jobs(state=state, limit=_ROWS):
                     seen.setdefault(job.id, job)
         client.group(job for job in seen.values() if not job.done).refresh()
         jobs = list(seen.values())
         counts = _counted(jobs)
         if not ids:  # there may be more of them than are shown
-            counts = _both(client.counts(state=choosing.OPEN), _counted([job for job in jobs if job.done]))
+            counts = _both(client.counts(state=values.OPEN), _counted([job for job in jobs if job.done]))
         yield Look(counts, _in_order(jobs))
         if all(job.done for job in jobs) and not counts.open:
             return

@@ -7,20 +7,199 @@ into one, stream by stream.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pikepdf import Array, Dictionary, Job, Name, Object, Pdf
+from pikepdf import Array, Dictionary, Job, Name, Object, Pdf, String
 from pikepdf import Page as Sheet
 
 from pecia.formats import missing
-from pecia.formats.invisible import DESCENT, EM, InvisibleFont
-from pecia.formats.placing import Placed, placed
+from pecia_schemas.blocks import Box, Line
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
+
+EM: Final = 1000
+"""Units in which widths are given."""
+DESCENT: Final = 200
+"""How far its boxes reach below the line that the letters stand on; they are an em high in all."""
+
+_NAME: Final = "PeciaBoxes"
+_MOST: Final = 0xFFFF
+_HALF, _WHOLE = 1, 2  # glyphs of `boxes.ttf`
+_GLYPHS_AT_ONCE: Final = 100  # entries of one block of a CMap, by its definition
+_CMAP: Final = """\
+/CIDInit /ProcSet findresource begin
+12 dict begin
+begincmap
+/CIDSystemInfo << /Registry (Adobe) /Ordering (UCS) /Supplement 0 >> def
+/CMapName /Adobe-Identity-UCS def
+/CMapType 2 def
+1 begincodespacerange
+<0000> <FFFF>
+endcodespacerange
+{blocks}
+endcmap
+CMapName currentdict /CMap defineresource pop
+end
+end
+"""
+
+
+class InvisibleFont:
+    """Gives each character a code when it is first met, and a box: half an em wide, in East Asian scripts a whole one.
+
+    `boxes.ttf` has these two boxes and nothing else: what is selected by them has a place, and any script costs the
+    same 600 bytes. What a code means stands in the ToUnicode CMap (ISO 32000-1, 9.10.3), which readers search by.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def encode(self, text: str) -> bytes:
+        """Return the text as codes. Characters beyond 65,535 different ones are left out."""
+        return b"".join(code.to_bytes(2) for character in text if (code := self._code(character)) <= _MOST)
+
+    def width(self, text: str) -> int:
+        """Return how wide the text is, in thousandths of its size."""
+        return sum(map(_width, text))
+
+    def embed(self, pdf: Pdf) -> Object:
+        """Put the font into a document, once all its text has been encoded."""
+        wide = [code for character, code in self._codes.items() if _width(character) == EM]
+        boxes = [_WHOLE if _width(character) == EM else _HALF for character in self._codes]
+        descendant = Dictionary(
+            Type=Name.Font,
+            Subtype=Name.CIDFontType2,
+            BaseFont=Name("/" + _NAME),
+            CIDSystemInfo=Dictionary(Registry=String("Adobe"), Ordering=String("Identity"), Supplement=0),
+            FontDescriptor=pdf.make_indirect(_descriptor(pdf)),
+            DW=EM // 2,
+            W=Array([part for code in wide for part in (code, Array([EM]))]),
+            CIDToGIDMap=pdf.make_stream(b"".join(glyph.to_bytes(2) for glyph in (0, *boxes))),
+        )
+        return pdf.make_indirect(
+            Dictionary(
+                Type=Name.Font,
+                Subtype=Name.Type0,
+                BaseFont=Name("/" + _NAME),
+                Encoding=Name("/Identity-H"),
+                DescendantFonts=Array([pdf.make_indirect(descendant)]),
+                ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(self._blocks())).encode()),
+            )
+        )
+
+    def _code(self, character: str) -> int:
+        return self._codes.setdefault(character, len(self._codes) + 1)
+
+    def _blocks(self) -> Iterator[str]:
+        entries = [
+            f"<{code:04X}> <{character.encode('utf-16-be', 'replace').hex()}>"
+            for character, code in self._codes.items()
+        ]
+        for start in range(0, len(entries), _GLYPHS_AT_ONCE):
+            block = entries[start : start + _GLYPHS_AT_ONCE]
+            yield "\n".join([f"{len(block)} beginbfchar", *block, "endbfchar"])
+
+
+def _width(character: str) -> int:
+    return EM if unicodedata.east_asian_width(character) in "WF" else EM // 2
+
+
+def _descriptor(pdf: Pdf) -> Dictionary:
+    return Dictionary(
+        Type=Name.FontDescriptor,
+        FontName=Name("/" + _NAME),
+        Flags=4,  # its characters are not the standard Latin ones
+        FontBBox=Array([0, -DESCENT, EM, EM - DESCENT]),
+        ItalicAngle=0,
+        Ascent=EM - DESCENT,
+        Descent=-DESCENT,
+        CapHeight=EM - DESCENT,
+        StemV=80,
+        FontFile2=pdf.make_stream(files("pecia.formats").joinpath("boxes.ttf").read_bytes()),
+    )
+
+
+_LARGEST_SIZE: Final = 12.0
+_LONGEST: Final = 100  # characters of a row
+_MARGIN: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A row of text in its box."""
+
+    text: str
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+
+def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
+    """Yield the page's words where they stand on a sheet of that size, lines whose words are not known as a whole.
+
+    If the place of no line is known: the text, row by row.
+    """
+    if page.lines:
+        across, down = width / page.width, height / page.height
+        for line in page.lines:
+            for text, box in _pieces(line):
+                yield _on_sheet(text, box, across, down, height)
+    else:
+        yield from _spread(page.text, width, height)
+
+
+def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
+    """Yield words, each with the space after it, so that a selection has no gaps; they share the line's height."""
+    level = line.box.right - line.box.left >= line.box.bottom - line.box.top
+    words = [word for word in line.words if word.text.strip()]
+    if not words or not level or not line.has_every_word:
+        if text := " ".join(line.text.split()):
+            yield text, line.box
+        return
+    for number, word in enumerate(words):
+        left, right, space = word.box.left, word.box.right, ""
+        for following in words[number + 1 : number + 2]:
+            if f"{word.text} {following.text}" in line.text and following.box.left > left:
+                right, space = following.box.left, " "
+        yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
+
+
+def _on_sheet(text: str, box: Box, across: float, down: float, height: float) -> Placed:
+    return Placed(
+        text=text,
+        left=box.left * across,
+        bottom=height - box.bottom * down,
+        width=max(1, box.right - box.left) * across,
+        height=max(1, box.bottom - box.top) * down,
+    )
+
+
+def _spread(text: str, width: float, height: float) -> Iterator[Placed]:
+    """Yield the rows of a text from top to bottom in even steps, within the margins of the sheet."""
+    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in text.splitlines()]
+    rows = [row for line in wrapped for row in line]
+    margin = _MARGIN * height
+    step = (height - 2 * margin) / max(1, len(rows))
+    size = min(_LARGEST_SIZE, step * 0.9)
+    for number, row in enumerate(rows, 1):
+        bottom = height - margin - number * step
+        yield Placed(
+            text=row,
+            left=_MARGIN * width,
+            bottom=bottom,
+            width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
+            height=size,
+        )
+
 
 _AT_ONCE: Final = 16  # pages in memory
 _POINTS: Final = 72  # in an inch

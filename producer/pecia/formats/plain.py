@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecia.formats import clock, missing
+from pecia.formats import missing, subtitles
 from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure
 
 
@@ -27,4 +27,4 @@ def of_captions(captions: Captions) -> str:
 def _segment(one: Segment | SegmentFailure) -> str:
     if isinstance(one, SegmentFailure):
         return f"[{missing.segment(one)}]\n"
-    return f"[{clock.short(one.start)} - {clock.short(one.end)}]\n{one.text}\n"
+    return f"[{subtitles.short(one.start)} - {subtitles.short(one.end)}]\n{one.text}\n"

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from html import escape
 
-from pecia.formats import clock, missing
+from pecia.formats import missing
 from pecia_schemas.results import Captions, Segment, SegmentFailure
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def short(moment: timedelta) -> str:
+    """Return hours, minutes and seconds, as in `0:01:30`."""
+    minutes, seconds = divmod(round(moment.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def milliseconds(moment: timedelta) -> int:
+    """Return the nearest whole millisecond."""
+    return round(moment / _MILLISECOND)
+
+
+def stamp(millisecond: int, point: str) -> str:
+    """Return a subtitle's timestamp, as in `00:01:30.250` with `point` before the milliseconds."""
+    seconds, millisecond = divmod(millisecond, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{millisecond:03}"
+
 
 _BREAKS = re.compile(r"[ \t]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -40,8 +64,8 @@ def srt(captions: Captions) -> str:
 
 def _times(segment: Segment, point: str) -> str:
     """Return the line of a cue that says when it is shown: for a millisecond at least, or players drop it."""
-    start, end = clock.milliseconds(segment.start), clock.milliseconds(segment.end)
-    return f"{clock.stamp(start, point)} --> {clock.stamp(max(end, start + 1), point)}"
+    start, end = milliseconds(segment.start), milliseconds(segment.end)
+    return f"{stamp(start, point)} --> {stamp(max(end, start + 1), point)}"
 
 
 def _cue(text: str) -> str:

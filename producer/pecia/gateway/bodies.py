@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from pecia.access import AccessKey
 from pecia.gateway.problems import Problem
-from pecia.handles import JobHandle
+from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
-from pecia.view import JobView
 from pecia_schemas import storable
 from pecia_schemas.events import NoticeType, Progress, Webhook
 from pecia_schemas.failures import Failure

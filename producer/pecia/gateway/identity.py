@@ -20,7 +20,7 @@ from pecia.aio.connections import AsyncConnections
 from pecia.aio.job import AsyncJob
 from pecia.errors import JobNotFoundError
 from pecia.gateway.problems import ProblemError
-from pecia.view import JobView
+from pecia.handles import JobView
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.services import GatewaySettings
 from pecia_schemas.states import Lane

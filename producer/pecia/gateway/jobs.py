@@ -16,7 +16,7 @@ from starlette.background import BackgroundTask
 
 from pecia import asking, formats, submission
 from pecia.access import Load
-from pecia.aio.streaming import events, parts
+from pecia.aio.job import events_as_written, parts_as_they_end
 from pecia.asking import Which
 from pecia.formats import Format
 from pecia.gateway import sending
@@ -252,7 +252,7 @@ async def stream_pages(
     """
     job = await bearer.client.job(job_id)
     read = ReadParts(sending.read_before(last_event_id))
-    ended = parts(
+    ended = parts_as_they_end(
         bearer.client.connections,
         job.id,
         sending.over(job),
@@ -288,7 +288,7 @@ async def stream_events(
     """
     job = await bearer.client.job(job_id)
     read = ReadEvents(sending.number_of(last_event_id))
-    told = events(bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read)
+    told = events_as_written(bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read)
     return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(told, read))
 
 

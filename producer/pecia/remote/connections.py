@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from uuid import UUID
 
-from pecia.backlog import Backlog
+from pecia.accepting import Backlog
 from pecia.bulk import Item, Outcome
 from pecia.remote.calls import AsyncHttpDatabase, HttpDatabase
 from pecia.remote.stores import (

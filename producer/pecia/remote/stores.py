@@ -26,7 +26,7 @@ from pecia.errors import (
     QueueFullError,
     SubmitError,
 )
-from pecia.originals import Original
+from pecia.handles import Accepted, JobView
 from pecia.records import (
     AuditAction,
     Batch,
@@ -41,9 +41,9 @@ from pecia.records import (
     UsageFigures,
 )
 from pecia.remote.calls import Caller, error_of
+from pecia.sources import Original
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia.submission import Options, Submission
-from pecia.view import Accepted, JobView
 from pecia_schemas import storable
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent, Webhook

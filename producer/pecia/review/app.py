@@ -25,11 +25,11 @@ from pecia.aio.connections import AsyncConnections
 from pecia.errors import PeciaError
 from pecia.formats.facsimile import for_browsers
 from pecia.gateway import problems
-from pecia.originals import Original, at_hand
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
 from pecia.review.statements import ReviewPage, StaleReviewError
+from pecia.sources import Original, at_hand
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.pictures import NoPictureError
 from pecia_schemas.results import Page

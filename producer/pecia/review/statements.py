@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from pecia.audit import note_read
+from pecia.accounts import note_read
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
 from pecia.listing import conditions, given, sql
 from pecia.records import AuditAction, Listing

@@ -13,10 +13,9 @@ from uuid import UUID
 import obstore
 
 from pecia import bulk
-from pecia.accepting import view_of
+from pecia.accepting import Backlog, Load, view_of
 from pecia.aio import bulk as aio_bulk
 from pecia.aio.client import AsyncClient
-from pecia.backlog import Backlog, Load
 from pecia.bulk import Item, Outcome
 from pecia.client import Client
 from pecia.errors import (
@@ -26,6 +25,7 @@ from pecia.errors import (
     RetryRefusedError,
     SubmitError,
 )
+from pecia.handles import Accepted, JobView
 from pecia.records import Batch, Counts, Listing, PartOutcome
 from pecia.remote.connections import AsyncPolling, Polling, SilentAsyncBus, SilentBus
 from pecia.statements import D_co, Statements, transaction
@@ -33,7 +33,6 @@ from pecia.submission import NewJob, Options, moment
 from pecia.testing.jobs import FakeJob, FakePart, Submitted, now
 from pecia.testing.memory import Memory, NotFakedError
 from pecia.transitions import checked_reason
-from pecia.view import Accepted, JobView
 from pecia.waiting import Deadline
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.encryption import Keyring

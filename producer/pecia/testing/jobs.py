@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 
 from standardwebhooks import Webhook as Signer
 
+from pecia.handles import JobView, progress
 from pecia.testing.scripts import Content, Script
-from pecia.view import JobView, progress
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticePart, NoticeType, Webhook
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import Summary

@@ -26,6 +26,8 @@ from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import WINDOW
 from pecia_schemas.states import Lane
 
+S = TypeVar("S", bound="ConnectionSettings")
+
 
 def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     try:
@@ -42,8 +44,6 @@ Networks = Annotated[tuple[str, ...], AfterValidator(_are_networks)]
 
 
 PREFIX = "PECIA_"
-
-S = TypeVar("S", bound="ConnectionSettings")
 
 
 def _seconds(value: Any) -> Any:

@@ -23,6 +23,8 @@ from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.ledger.commit import Earlier
 
+R = TypeVar("R", Page, Segment, Summary)
+
 _DECISIVE: Final = (
     "card",
     "engine_options",
@@ -103,8 +105,6 @@ def _told(request: EngineRequest) -> dict[str, Any]:
 def _picture(image: NDArray[np.uint8]) -> tuple[tuple[int, ...], str]:
     return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()
 
-
-R = TypeVar("R", Page, Segment, Summary)
 
 Find = Callable[[bytes], Awaitable["Earlier | None"]]
 

@@ -25,6 +25,9 @@ from pecia_workers.ledger.recovery import find_withdrawn, give_back, revoke_part
 from pecia_workers.tracing.stores import job_finished
 from pecia_workers.worker.attempts import waiting
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
 # A claim that had to wait for the document to be taken in has read the task as it was before.
 _DOCUMENT = text(
     """
@@ -118,9 +121,6 @@ log = structlog.get_logger(__name__)
 _LARGEST_GROUP = 256
 
 Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
 class Ledger:

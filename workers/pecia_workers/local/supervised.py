@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from pecia_schemas.settings import WorkerSettings
 
+R = TypeVar("R", bound=Running)
+
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # nosec B104
 
 
@@ -106,8 +108,6 @@ def _free_port(address: str, wanted: int) -> int:
             return int(listener.getsockname()[1])
     return wanted
 
-
-R = TypeVar("R", bound=Running)
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0

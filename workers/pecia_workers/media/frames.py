@@ -29,6 +29,8 @@ from typing_extensions import TypedDict
 from pecia_schemas.failures import FailureCode
 from pecia_workers.media.limits import MediaError
 
+T = TypeVar("T")
+
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 ALIGNMENT: Final = 64
 """At a multiple of so many bytes every part begins: what reads numbers of several bytes in place wants that."""
@@ -83,8 +85,6 @@ def _write(descriptor: int, part: memoryview, at: int) -> None:
         count = os.pwrite(descriptor, left, at)
         left, at = left[count:], at + count
 
-
-T = TypeVar("T")
 
 STRICT = with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 """What decorates the `TypedDict` of a header."""

@@ -137,7 +137,7 @@ def _answered(span: Span, generation: Generation, began: int) -> None:
             "gen_ai.usage.input_tokens": usage.prompt,
             "gen_ai.usage.output_tokens": usage.output,
             "gen_ai.usage.cache_read.input_tokens": usage.cached,
-            "pecia.usage.image_tokens": usage.image,
+            "pecia.accounts.image_tokens": usage.image,
             "pecia.verdict": generation.verdict,
         }
     )

@@ -1,4 +1,4 @@
-"""`pecia purge` and `pecia audit`: what is erased for good, and who read or erased what."""
+"""`pecia usage`, `audit` and `purge`: what was worked on, who read it, and what is erased for good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
-from pecia.records import AuditEntry, DocumentFate, Erasure
+from pecia.records import AuditEntry, DocumentFate, Erasure, Percentiles, Usage, UsageFigures
 
 _FATES = {
     DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
@@ -101,10 +101,10 @@ def audit(
             for entry in entries:
                 output.json_line(entry.model_dump(mode="json"))
         else:
-            output.console().print(_table(list(entries)))
+            output.console().print(_trail_table(list(entries)))
 
 
-def _table(entries: Sequence[AuditEntry]) -> Table:
+def _trail_table(entries: Sequence[AuditEntry]) -> Table:
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("when", "who", "what", "job"):
         made.add_column(heading, no_wrap=True)
@@ -119,3 +119,75 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
             "; ".join(filter(None, [counts, entry.reason])),
         )
     return made
+
+
+_COLUMNS = (
+    "jobs",
+    "parts",
+    "pages",
+    "segments",
+    "reused",
+    "prompt",
+    "image",
+    "cached",
+    "output",
+    "wasted",
+    "saved",
+    "engine s",
+    "queue s p50/p95",
+    "first token s p50/p95",
+)
+
+
+def usage(
+    *,
+    since: Annotated[
+        str, typer.Option(metavar="WHEN", help="Parts that ended since: 30m, 2h, 7d or a date.")
+    ] = "7d",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what was worked on, in tokens and seconds, attempts that were thrown away included.
+
+    Example: `pecia usage --since 7d --by document_type`
+    """
+    with Client() as client:
+        found = client.usage(since=values.since(since), by=by)
+    if as_json:
+        output.json_line(found.model_dump(mode="json"))
+    else:
+        output.console().print(_table(found))
+
+
+def _table(usage: Usage) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    made.add_column(usage.by or "", overflow="fold")
+    for heading in _COLUMNS:
+        made.add_column(heading, justify="right")
+    for group in usage.groups:
+        made.add_row("-" if group.name is None else group.name, *_cells(group))
+    if usage.groups:
+        made.add_section()
+    made.add_row("all", *_cells(usage.total))
+    return made
+
+
+def _cells(figures: UsageFigures) -> list[str]:
+    tokens = figures.tokens
+    counts = (figures.jobs, figures.parts, figures.pages, figures.segments, figures.reused)
+    spent = (tokens.prompt, tokens.image, tokens.cached, tokens.output, tokens.wasted, figures.saved)
+    return [
+        *(f"{count:,}" for count in (*counts, *spent)),
+        f"{figures.engine_s:,.1f}",
+        _seconds(figures.queued_s),
+        _seconds(figures.first_token_s),
+    ]
+
+
+def _seconds(percentiles: Percentiles | None) -> str:
+    return f"{percentiles.p50:.2f} / {percentiles.p95:.2f}" if percentiles else "-"
