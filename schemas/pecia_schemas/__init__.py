@@ -127,18 +127,7 @@ __all__ = [
     "new_id",
 ]
 
-_HOMES = (
-    "states",
-    "ids",
-    "failures",
-    "media",
-    "references",
-    "events",
-    "blocks",
-    "grounding",
-    "results",
-    "tasks",
-)
+_HOMES = ("states", "failures", "media", "events", "blocks", "results", "tasks")
 
 
 def __getattr__(name: str) -> Any:
