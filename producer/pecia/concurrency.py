@@ -6,10 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator
 from threading import Lock, Semaphore
 from time import sleep
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
-
-if TYPE_CHECKING:
-    from pecia.connections import Connections
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
 __all__ = ["Opening", "Semaphore", "attentive", "closing", "run_blocking", "sleep"]
 
@@ -17,18 +14,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Opening:
+class Inheritable(Protocol):
+    """What a process may have from the one that it was forked from, and is to close then."""
+
+    @property
+    def are_inherited(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Inheritable)
+
+
+class Opening(Generic[C]):
     """What a client has open, for all threads of a process."""
 
-    _connections: Connections | None = None
+    _connections: C | None = None
 
     def __init__(self) -> None:
         self._opening = Lock()
 
-    def _connect(self) -> Connections:
+    def _connect(self) -> C:
         raise NotImplementedError
 
-    def _open(self) -> Connections:
+    def _open(self) -> C:
         """Return it, opened if it is not, or was by the process from which this one was forked."""
         with self._opening:
             if self._connections is not None and self._connections.are_inherited:
@@ -38,7 +47,7 @@ class Opening:
                 self._connections = self._connect()
             return self._connections
 
-    def _take(self) -> Connections | None:
+    def _take(self) -> C | None:
         """Return what is open, to be closed."""
         with self._opening:
             taken, self._connections = self._connections, None

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=BaseModel)
 
 
-class AsyncClient(AsyncOpening):
+class AsyncClient(AsyncOpening["AsyncConnections"]):
     """A fleet, as an application sees it: by a `Client`, or by an `AsyncClient` with `await` before what does I/O.
 
     A `Client` is safe to share between threads. A forked child may go on using it, but can submit only if its parent

@@ -6,29 +6,27 @@ import asyncio
 from asyncio import Semaphore, sleep
 from collections.abc import Awaitable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import Generic, TypeVar
 
 from pecia.errors import WrongLoopError
 from pecia_schemas.threads import finish_in_thread as run_blocking
 
-if TYPE_CHECKING:
-    from pecia.aio.connections import AsyncConnections
-
 __all__ = ["AsyncOpening", "Semaphore", "aclosing", "attentive", "run_blocking", "sleep"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 
-class AsyncOpening:
+class AsyncOpening(Generic[C]):
     """What a client has open, for one loop."""
 
-    _connections: AsyncConnections | None = None
+    _connections: C | None = None
     _loop: asyncio.AbstractEventLoop
 
-    def _connect(self) -> AsyncConnections:
+    def _connect(self) -> C:
         raise NotImplementedError
 
-    def _open(self) -> AsyncConnections:
+    def _open(self) -> C:
         """Return it, opened if it is not. Raises `WrongLoopError` in another loop than the one that opened it."""
         if self._connections is None:
             self._loop = asyncio.get_running_loop()
@@ -37,7 +35,7 @@ class AsyncOpening:
             raise WrongLoopError
         return self._connections
 
-    def _take(self) -> AsyncConnections | None:
+    def _take(self) -> C | None:
         """Return what is open, to be closed. Raises `WrongLoopError`."""
         if self._connections is None:
             return None
