@@ -16,7 +16,6 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import asking, bulk, submission, tracing
-from pecia.accepting import Patience
 from pecia.asking import Which
 from pecia.bulk import Item, Named, Outcome, Tally, by_lane
 from pecia.concurrency import Opening, closing, run_blocking, sleep
@@ -38,6 +37,7 @@ from pecia.records import (
     Usage,
 )
 from pecia.submission import Options, Submission
+from pecia.waiting import Patience
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from obstore.exceptions import BaseError
 
-from pecia.accepting import Backlog
 from pecia.access import AccessKeys
 from pecia.accounts import Accounts
 from pecia.configuration import client_name
@@ -19,6 +18,7 @@ from pecia.errors import ConfigurationError, PayloadStoreUnavailableError
 from pecia.listing import DeadParts
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
+from pecia.waiting import Backlog
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
 

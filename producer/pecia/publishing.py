@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.client import Pipeline, PubSub
 from redis.retry import Retry
 
+from pecia.breaker import RETRIES, Breaker, announce, open_redis
 from pecia.concurrency import Semaphore, attentive, sleep
-from pecia.configuration import RETRIES, Breaker, announce, open_redis
 from pecia.waiting import CONFIRMATION_S, LOOK_AT, Channels, Deadline
 from pecia_schemas.messages import PartMessage, enqueue, refused
 from pecia_schemas.states import JobState

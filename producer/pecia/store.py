@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from pecia import accepting
-from pecia.accepting import Load
 from pecia.accounts import note_read
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
 from pecia.handles import COLUMNS, Accepted, JobView
@@ -16,6 +15,7 @@ from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
 from pecia.sources import Original
 from pecia.statements import Connection, D_co, transaction
 from pecia.submission import NewJob
+from pecia.waiting import Load
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent

@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Final, Literal
 from uuid import UUID
 
-from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
 _PREFIX: Final = re.compile(r"[0-9a-f]{4,8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?|[0-9a-f]{9,32}")
@@ -115,28 +114,3 @@ class DeliveryState(StrEnum):
 
 
 DeliveryStateName = Literal["pending", "delivered", "dead"]
-
-
-# A value that another client writes at this very moment is not seen: then the job takes turns alone.
-FLOW_OF = text(
-    """
-    WITH known AS (
-        SELECT id FROM flows WHERE digest = :digest
-    ), made AS (
-        INSERT INTO flows (digest) SELECT :digest WHERE NOT EXISTS (SELECT FROM known)
-        ON CONFLICT DO NOTHING
-        RETURNING id
-    )
-    SELECT id FROM known UNION ALL SELECT id FROM made
-    """
-)
-"""The id of a flow, made if there is none."""
-
-# A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
-FORGET_FLOWS = text(
-    """
-    DELETE FROM flows WHERE NOT EXISTS (
-        SELECT FROM jobs WHERE jobs.flow = flows.id AND jobs.state IN ('queued', 'running'))
-    """
-)
-"""Deletes the flows whose jobs are over."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pecia.accepting import Backlog, Load, Patience
 from pecia.errors import QueueFullError
+from pecia.waiting import Backlog, Load, Patience
 from pecia_schemas.states import Lane
 
 

@@ -17,7 +17,6 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import asking, submission, tracing
-from pecia.accepting import Patience
 from pecia.aio import bulk
 from pecia.aio.concurrency import AsyncOpening, aclosing, run_blocking, sleep
 from pecia.aio.job import AsyncJob, AsyncJobGroup, look
@@ -40,6 +39,7 @@ from pecia.records import (
     Usage,
 )
 from pecia.submission import Options, Submission
+from pecia.waiting import Patience
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName

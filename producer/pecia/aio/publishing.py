@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from pecia.aio.concurrency import Semaphore, attentive, sleep
-from pecia.configuration import RETRIES, Breaker, announce, open_redis
+from pecia.breaker import RETRIES, Breaker, announce, open_redis
 from pecia.waiting import CONFIRMATION_S, LOOK_AT, Channels, Deadline
 from pecia_schemas.messages import PartMessage, enqueue, refused
 from pecia_schemas.states import JobState

@@ -96,7 +96,7 @@ PANELS: Final = {
             "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
         ),
         "dead": Verb(
-            "pecia.cli.jobs:app",
+            "pecia.cli.dead:app",
             "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
         ),
         "webhook": Verb(

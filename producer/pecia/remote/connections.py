@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from uuid import UUID
 
-from pecia.accepting import Backlog
 from pecia.bulk import Item, Outcome
 from pecia.remote.calls import AsyncHttpDatabase, HttpDatabase
 from pecia.remote.stores import (
@@ -24,7 +23,7 @@ from pecia.remote.stores import (
 )
 from pecia.statements import Awaitable, Blocking
 from pecia.submission import Options
-from pecia.waiting import Deadline
+from pecia.waiting import Backlog, Deadline
 from pecia_schemas.settings import ClientSettings
 
 D = TypeVar("D", bound=Blocking | Awaitable)

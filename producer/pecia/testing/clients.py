@@ -13,7 +13,7 @@ from uuid import UUID
 import obstore
 
 from pecia import bulk
-from pecia.accepting import Backlog, Load, view_of
+from pecia.accepting import view_of
 from pecia.aio import bulk as aio_bulk
 from pecia.aio.client import AsyncClient
 from pecia.bulk import Item, Outcome
@@ -33,7 +33,7 @@ from pecia.submission import NewJob, Options, moment
 from pecia.testing.jobs import FakeJob, FakePart, Submitted, now
 from pecia.testing.memory import Memory, NotFakedError
 from pecia.transitions import checked_reason
-from pecia.waiting import Deadline
+from pecia.waiting import Backlog, Deadline, Load
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, Webhook

@@ -21,7 +21,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.states import FORGET_FLOWS
 from pecia_workers.queue.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 
@@ -116,6 +115,15 @@ _UNMARK = text(
 )
 
 
+# A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
+_FORGET_FLOWS = text(
+    """
+    DELETE FROM flows WHERE NOT EXISTS (
+        SELECT FROM jobs WHERE jobs.flow = flows.id AND jobs.state IN ('queued', 'running'))
+    """
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """What Redis should hold."""
@@ -193,7 +201,7 @@ async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *,
 async def forget_flows(database: AsyncEngine) -> int:
     """Forget the flows whose jobs are over; return how many."""
     async with database.begin() as connection:
-        return (await connection.execute(FORGET_FLOWS)).rowcount
+        return (await connection.execute(_FORGET_FLOWS)).rowcount
 
 
 async def find_missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:

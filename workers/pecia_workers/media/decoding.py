@@ -18,10 +18,10 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.pictures import Encoding, Picture
 from pecia_schemas.tasks import Prefer
+from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.images import ImagePages, TiffPages
 from pecia_workers.media.ink import View, growth_for, levelled
 from pecia_workers.media.limits import MediaError, disguise
-from pecia_workers.media.orientation import line_classifier
 from pecia_workers.media.pdf import PdfPages
 from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer, with_witness
 

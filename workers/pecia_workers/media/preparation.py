@@ -12,6 +12,7 @@ from PIL import Image, ImageFilter
 
 from pecia_schemas.blocks import Source
 from pecia_schemas.tasks import Prefer, Preparation
+from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.ink import (
     CLEAR_IF_SMOOTH,
     MOST_CONTRAST,
@@ -22,7 +23,6 @@ from pecia_workers.media.ink import (
     growth_for,
     levelled,
 )
-from pecia_workers.media.orientation import line_classifier
 from pecia_workers.media.pages import PageImage
 
 if TYPE_CHECKING:
