@@ -1,11 +1,11 @@
-"""What waiting for jobs and following them decide, with no I/O: when to give up, what to look at next, what was read.
+"""What waiting decides, with no I/O: whether a lane has room, when to give up, what to look at next, what was read.
 
-What counts is a part that is queued and may run now; a document counts as one until it is cut into its pages. The count
-is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty times as long as it
-took; in between a client adds what it hands over itself. So a lane's limit is passed by no more than what the other
-clients hand over in that time, a batch for each client, and the pages of documents that are cut.
+Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
+its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
+times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
+than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
 
-A wait looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
+A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How the fleet's small asynchronous services run as a process: registered, stopped by a signal, gone in time.
 
-On a spot machine SIGTERM does not come in time. On Kubernetes the cloud's node termination handler sees to that.
+On a spot machine SIGTERM does not come in time: the cloud's notice is asked for. On Kubernetes the cloud's node
+termination handler sees to that.
 """
 
 from __future__ import annotations

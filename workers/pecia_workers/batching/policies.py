@@ -1,7 +1,7 @@
 """When a waiting request may enter the engine: four policies over the same room.
 
 None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
-to the room they are shown, by the most that all that runs will come to (`projection.py`), but for one: a request larger
+to the room they are shown, by the most that all that runs will come to, but for one: a request larger
 than all of it runs alone, and its `Start` says so.
 
 All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest

@@ -1,7 +1,8 @@
 """What is to know of a model before it is loaded: its files on this machine, KV cache, context, size of its weights.
 
-Two tensors, keys and values, in each layer with attention: for every token `kv_heads` vectors of `head_dim` numbers.
-Source: vLLM `v1/kv_cache_interface.py::AttentionSpec.unpadded_page_size_bytes`, there for one layer and one block.
+The KV cache holds two tensors, keys and values, in each layer with attention: for every token `kv_heads` vectors of
+`head_dim` numbers. Source: vLLM `v1/kv_cache_interface.py::AttentionSpec.unpadded_page_size_bytes`, there for one layer
+and one block.
 """
 
 from __future__ import annotations

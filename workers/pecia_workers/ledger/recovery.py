@@ -1,11 +1,11 @@
 """Ends or queues again what is not finished, and judges which workers are dead.
 
-Locks are taken as a commit takes them, jobs before parts and each by id, so that no two wait for each other; all of
-it is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
+Locks are taken as a commit takes them, jobs before parts and each by id, so that no two wait for each other; all of it
+is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
 
-Or at once, if its process is gone from this machine. Only the judge's own monotonic clock is read. An outage of
-Postgres interrupts the watch, and so does a Postgres that is read-only: for one lease after it no worker is taken for
-dead, and one that lives has beaten since.
+A worker is dead if its heartbeat stood still over a lease of uninterrupted watching, or at once if its process is gone
+from this machine. Only the judge's own monotonic clock is read. An outage of Postgres interrupts the watch, and so does
+a Postgres that is read-only: for one lease after it no worker is taken for dead, and one that lives has beaten since.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What passes between a process and the confined ones that it has started: pickled calls down, typed frames up.
 
-Source: memfd_create(2) and "File sealing" in fcntl(2).
-
 A process that opens an untrusted file may be taken over by it, so nothing that it sends is unpickled. An answer is a
 length, a JSON header of the form that the caller expects, and raw bytes whose number follows from that header, or the
 descriptor of a sealed memory. Each is checked before memory is allocated for what comes next.
+
+Source of the sealing: memfd_create(2) and "File sealing" in fcntl(2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """By how much a page must be turned to stand upright, found without reading it.
 
-Beside the upright stroke of a syllable's vowel its consonant stands to the left, and to the right the next syllable
-keeps away. On the head it is the other way round.
+The classifier has no eye for Korean: beside the upright stroke of a syllable's vowel its consonant stands to the left,
+and to the right the next syllable keeps away. On the head it is the other way round.
 
 The nearest neighbours of letters tell whether lines run across or along the page; a small classifier tells on samples
 of the lines which way is up. Where either is unsure the page stays as it is: turning an upright page would lose it.

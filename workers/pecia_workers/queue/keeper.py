@@ -1,6 +1,7 @@
 """What this process has taken: from Redis through a gate, under numbered calls, or straight from Postgres.
 
-By lane and age, without turns and shares. Suspects wait for Redis, and Celery and Flower see nothing of these parts.
+What is claimed from Postgres comes by lane and age, without turns and shares. Suspects wait for Redis, and Celery and
+Flower see nothing of these parts.
 """
 
 from __future__ import annotations

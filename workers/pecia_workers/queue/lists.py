@@ -1,6 +1,7 @@
-"""How the fleet reaches Redis: one URL in redis-py's form, for our own scripts and for kombu alike.
+"""How the fleet reaches Redis, its lists, and what workers took out of them.
 
-Every connection has timeouts, keepalive and health checks, so that a half-open one heals within seconds.
+One URL in redis-py's form serves our own scripts and kombu alike. Every connection has timeouts, keepalive and health
+checks, so that a half-open one heals within seconds.
 
 A part waits in a list, or stands in `taken` of a worker until the worker lets go of it; who runs it, Postgres knows.
 Keys, beside the lists and bells of `pecia_schemas.messages`:

@@ -1,6 +1,6 @@
 """How an attempt at a part ends early, and how long it has worked.
 
-A page of a long document may wait for a decoder for longer than it may take.
+Its time limit counts work alone: a page of a long document may wait for a decoder for longer than it may take.
 """
 
 from __future__ import annotations
