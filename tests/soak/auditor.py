@@ -52,8 +52,8 @@ _LOST_BY = f"""
     WHERE begun.state = 'running' AND begun.actor <> ALL(%s) GROUP BY begun.actor
 """  # noqa: S608  a constant of this module
 _DEATHS = f"""
-    SELECT id FROM parts
-    WHERE deaths > (SELECT count(*) FROM job_events WHERE part_id = parts.id AND {_LOSSES})
+    SELECT parts.id FROM parts LEFT JOIN job_events ON job_events.part_id = parts.id AND {_LOSSES}
+    WHERE parts.deaths > 0 GROUP BY parts.id HAVING parts.deaths > count(job_events.part_id)
 """  # noqa: S608  a constant of this module
 _COUNTERS = """
     SELECT jobs.id FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id AND parts.stage <> 'ingest'
