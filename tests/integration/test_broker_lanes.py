@@ -12,8 +12,7 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish, queue_name
-from pecia_workers.queue import QUEUES, Claimed, LaneRules, Lists
-from pecia_workers.queue.lists import CREDIT, SERVED
+from pecia_workers.queue.lists import CREDIT, QUEUES, SERVED, Claimed, LaneRules, Lists
 
 ALL = tuple(QUEUES)
 NUMBERS = count(1)

@@ -26,7 +26,8 @@ from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
 from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import Done, Finished, Ledger
+from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.process import Account, spawn
 from pecia_workers.upkeep.loop import _duties, _retention

@@ -36,8 +36,8 @@ from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import ClaimedPart, Ledger, PartLostError
-from pecia_workers.ledger.ledger import take_in
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.ledger import Ledger, PartLostError, take_in
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.rekeying import Rekeying
 from pecia_workers.sources.intake import Intake

@@ -26,7 +26,7 @@ from celery.worker import state
 from redis import RedisError
 
 from pecia_workers.engines.base import Budget
-from pecia_workers.queue import Capacity
+from pecia_workers.queue.keeper import Capacity
 from pecia_workers.queue.transport import kick
 from pecia_workers.worker.jobs import CANCELLED, Ending, Interruption, Job
 from pecia_workers.worker.runner import PartRunner

@@ -43,18 +43,10 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_witness, stages_served
-from pecia_workers.ledger import (
-    ClaimedPart,
-    ClaimRequest,
-    Cut,
-    Failed,
-    Finished,
-    Ledger,
-    Outcome,
-    PartLostError,
-    open_database,
-)
-from pecia_workers.ledger.database import OUTAGE, outlast
+from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
+from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
+from pecia_workers.ledger.database import OUTAGE, open_database, outlast
+from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import pardon, running_parts
 from pecia_workers.ledger.retention import unheld
