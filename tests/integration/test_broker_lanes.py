@@ -57,15 +57,6 @@ def test_a_lane_that_waits_gets_its_share_of_the_tokens_and_no_more(
             assert share * total - 2 * MOST_COST <= served[lane] <= share * total + 1
 
 
-def test_without_shares_the_order_is_strict(redis: Redis) -> None:
-    for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT):
-        fill(redis, lane, [10] * 50)
-
-    order = [part.lane for part in claim(Lists(redis), slots=150)]
-
-    assert order == sorted(order, key=lambda lane: lane.rank)
-
-
 def test_a_lane_collects_nothing_while_nothing_waits_in_it(redis: Redis) -> None:
     lists = Lists(redis, rules(bulk=0.5))
     fill(redis, Lane.URGENT, [10] * 40)
