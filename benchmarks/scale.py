@@ -233,8 +233,8 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             await connection.run_sync(standing, window=20_000)
 
     async def reconcile() -> None:
-        expected = await expected_in_redis(database, grace=timedelta())
-        await find_missing(database, {str(part) for part in ids}, expected.before)
+        _, before = await expected_in_redis(database, grace=timedelta())
+        await find_missing(database, {str(part) for part in ids}, before)
 
     old = timedelta(days=29)
     steps: dict[str, Callable[[], Awaitable[object]]] = {
