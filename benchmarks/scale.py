@@ -31,9 +31,11 @@ from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring
-from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger, retention
-from pecia_workers.ledger.claim import claim_parts, claim_waiting
+from pecia_workers.ledger import retention
+from pecia_workers.ledger.claim import ClaimRequest, claim_parts, claim_waiting
+from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.publication import expected_in_redis, find_missing, relay_due
 from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
 from pecia_workers.ledger.standing import standing
@@ -231,8 +233,8 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             await connection.run_sync(standing, window=20_000)
 
     async def reconcile() -> None:
-        expected = await expected_in_redis(database, grace=timedelta())
-        await find_missing(database, {str(part) for part in ids}, expected.before)
+        _, before = await expected_in_redis(database, grace=timedelta())
+        await find_missing(database, {str(part) for part in ids}, before)
 
     old = timedelta(days=29)
     steps: dict[str, Callable[[], Awaitable[object]]] = {

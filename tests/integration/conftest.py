@@ -26,9 +26,9 @@ from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import Cut, Done, Failed, Finished, Ledger, NewPart, Outcome
-from pecia_workers.ledger.commit import Spent
-from pecia_workers.queue import connect
+from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.queue.lists import connect
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 

@@ -27,7 +27,7 @@ from pecia import (
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.ledger import ClaimedPart
+from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
 from pecia_workers.worker.runtime import failure_of
@@ -268,9 +268,9 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(ward: Ward
         store = PayloadStore.open(ward.payload_url, keys=ring(NEW | OLD))
         rekeying = Rekeying(database=database, store=store, keys=ring(NEW | OLD))
         (span,) = [span async for span in spans(database, PAYLOADS)]
-        (due,) = await payloads_due(database, span, rekeying.keys)
+        ((document, _),) = await payloads_due(database, span, rekeying.keys)
         await asyncio.to_thread(job.retry)
-        await rekeying._document(due)
+        await rekeying._document(document)
         return rekeying.done
 
     assert ward.ask(retried_meanwhile) == Rekeyed(in_use=1)

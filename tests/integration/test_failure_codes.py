@@ -24,7 +24,7 @@ from pecia_schemas.encryption import new_key
 from pecia_workers.engines import EngineError, EngineRequest
 from pecia_workers.engines.base import Capabilities, Generation
 from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.ledger import Ledger
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.worker import runtime as runtimes
 from videos import video

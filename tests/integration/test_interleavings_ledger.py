@@ -19,18 +19,10 @@ from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_workers.ledger import (
-    ClaimedPart,
-    ClaimRequest,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    Ledger,
-    NewPart,
-    Outcome,
-)
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
+from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 
 pytestmark = pytest.mark.gate
 
@@ -213,7 +205,7 @@ async def test_a_heartbeat_survives_an_error_that_is_no_outage(
 ) -> None:
     with caplog.at_level(logging.CRITICAL):
         identity = WorkerIdentity.new("engine")
-        async with keep_registered(house.database_url, identity, lease=timedelta(milliseconds=80)):
+        async with Heartbeat(house.database_url, identity, lease=timedelta(milliseconds=80)):
             await _until(lambda: house.rows("SELECT 1 FROM workers"))
             house.rows("ALTER TABLE workers RENAME TO hidden")
             await asyncio.sleep(0.2)

@@ -24,7 +24,9 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
 from pecia_workers.engines.base import Budget, Generation
 from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.ledger import ClaimedPart, Done, claim, ledger
+from pecia_workers.ledger import claim, ledger
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import Done
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.worker import runtime as runtimes

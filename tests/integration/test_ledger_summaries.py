@@ -10,7 +10,7 @@ from house import House, claimed
 from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
 from pecia_schemas import Stage
-from pecia_workers.ledger import Ledger
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from relaying import RelayingBus

@@ -26,10 +26,12 @@ from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
 from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import Done, Finished, Ledger
+from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.process import Account, spawn
-from pecia_workers.upkeep.loop import _duties, _retention
+from pecia_workers.upkeep.loop import _duties
+from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import open_stores
 from synced import synced
 
@@ -128,8 +130,11 @@ def test_upkeep_does_all_its_steps(pooled_url: str, redis_url: str, client: Clie
 
     async def keep() -> None:
         async with open_stores(settings) as stores:
-            for step in [*_duties(stores, settings).values(), *_retention(stores, settings).values()] * MANY:
-                await step()
+            for _ in range(MANY):
+                for duty in _duties(stores, settings).values():
+                    await duty()
+                for step in retention_steps(settings).values():
+                    await step(stores.database)
 
     asyncio.run(keep())
     assert expired.refresh().state is JobState.EXPIRED

@@ -12,8 +12,7 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.queue import DEAD, QUEUES, Claim, Ended, Lists
-from pecia_workers.queue.lists import taken_name
+from pecia_workers.queue.lists import DEAD, QUEUES, Claim, Ended, Lists, taken_name
 
 ALL = tuple(QUEUES)
 NUMBERS = count(1)

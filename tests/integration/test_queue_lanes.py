@@ -12,8 +12,7 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish, queue_name
-from pecia_workers.queue import QUEUES, Claimed, LaneRules, Lists
-from pecia_workers.queue.lists import CREDIT, SERVED
+from pecia_workers.queue.lists import CREDIT, QUEUES, SERVED, Claimed, LaneRules, Lists
 
 ALL = tuple(QUEUES)
 NUMBERS = count(1)
@@ -56,15 +55,6 @@ def test_a_lane_that_waits_gets_its_share_of_the_tokens_and_no_more(
         total = served.total()
         for lane, share in ((Lane.NORMAL, normal), (Lane.BULK, bulk)):
             assert share * total - 2 * MOST_COST <= served[lane] <= share * total + 1
-
-
-def test_without_shares_the_order_is_strict(redis: Redis) -> None:
-    for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT):
-        fill(redis, lane, [10] * 50)
-
-    order = [part.lane for part in claim(Lists(redis), slots=150)]
-
-    assert order == sorted(order, key=lambda lane: lane.rank)
 
 
 def test_a_lane_collects_nothing_while_nothing_waits_in_it(redis: Redis) -> None:

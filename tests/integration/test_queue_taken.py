@@ -21,8 +21,9 @@ from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.queue import Capacity, Ended, Keeper, Lists, connect, hand_back, transport
-from pecia_workers.queue.lists import celery_settings, taken_name, takers
+from pecia_workers.queue import transport
+from pecia_workers.queue.keeper import Capacity, Keeper
+from pecia_workers.queue.lists import Ended, Lists, celery_settings, connect, hand_back, taken_name, takers
 from pecia_workers.upkeep.watching import count_taken, count_waiting
 
 QUEUE = "read.normal"

@@ -36,8 +36,8 @@ from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import ClaimedPart, Ledger, PartLostError
-from pecia_workers.ledger.ledger import take_in
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.rekeying import Rekeying
 from pecia_workers.sources.intake import Intake
@@ -340,14 +340,17 @@ def test_only_who_runs_the_part_gives_its_job_a_document_also_if_the_answer_was_
     reference, holds = ward.store.put(b"document"), ward.store.holds_async
 
     async def story(database: AsyncEngine) -> None:
-        _, part = await ward.claim(job, database, "worker")
-        assert not await take_in(database, "worker", replace(part, attempt=7), reference, holds)
-        assert not await take_in(database, "other", part, reference, holds)
+        ours, part = await ward.claim(job, database, "worker")
+        other = Ledger(database, "other", announce=hear_nothing)
+        for ledger, earlier in ((ours, replace(part, attempt=7)), (other, part)):
+            with pytest.raises(PartLostError):
+                await ledger.take_in(earlier, reference, holds)
         assert ward.row(job)["payload"] is None
-        assert await take_in(database, "worker", part, reference, holds) == reference
-        assert await take_in(database, "worker", part, reference, holds) == reference
+        assert await ours.take_in(part, reference, holds) == reference
+        assert await ours.take_in(part, reference, holds) == reference
         await asyncio.to_thread(job.cancel)
-        assert not await take_in(database, "worker", part, reference, holds)
+        with pytest.raises(PartLostError):
+            await ours.take_in(part, reference, holds)
 
     ward.ask(story)
 

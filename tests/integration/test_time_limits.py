@@ -17,7 +17,7 @@ from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
 from pecia_workers.engines.simulated import Clock
-from pecia_workers.ledger import Ledger
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.upkeep.steps import expire, open_stores
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.worker.runtime import Runtime

@@ -15,7 +15,7 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_name
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.simulated import SimulatedEngine
-from pecia_workers.ledger import Done
+from pecia_workers.ledger.commit import Done
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20

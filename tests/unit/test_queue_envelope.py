@@ -9,8 +9,8 @@ from pydantic import SecretStr
 from pecia_schemas import Lane, Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp, queues_of, worker_argv
-from pecia_workers.queue import Claimed, task_name
-from pecia_workers.queue.transport import envelope
+from pecia_workers.queue.lists import Claimed
+from pecia_workers.queue.transport import envelope, task_name
 
 
 @pytest.mark.parametrize("stage", Stage)

@@ -3,7 +3,8 @@
 import pytest
 from kombu.connection import Connection
 
-from pecia_workers.queue import celery_settings, transport
+from pecia_workers.queue import transport
+from pecia_workers.queue.lists import celery_settings
 
 
 def _connection(url: str) -> Connection:

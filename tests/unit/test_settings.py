@@ -6,7 +6,7 @@ import pytest
 
 from pecia_schemas import Lane
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
-from pecia_workers.queue import LaneRules
+from pecia_workers.queue.lists import LaneRules
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:

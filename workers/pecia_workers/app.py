@@ -17,7 +17,10 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.ledger.database import OUTAGE
-from pecia_workers.queue import QUEUES, Keeper, LaneRules, celery_settings, connect, task_name, transport
+from pecia_workers.queue import transport
+from pecia_workers.queue.keeper import Keeper
+from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
+from pecia_workers.queue.transport import task_name
 from pecia_workers.worker.attempts import waited_s
 
 if TYPE_CHECKING:

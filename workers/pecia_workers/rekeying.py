@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import PayloadRef
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_workers.ledger.rekeying import (
@@ -21,7 +22,6 @@ from pecia_workers.ledger.rekeying import (
     REVISIONS,
     SECRETS,
     TASKS,
-    PayloadDue,
     Rows,
     move_payload,
     payloads_due,
@@ -69,34 +69,34 @@ class Rekeying:
 
     async def _documents(self, told: Told) -> None:
         async for span in spans(self.database, PAYLOADS):
-            for due in await payloads_due(self.database, span, self.keys):
-                await self._document(due)
+            for document, in_use in await payloads_due(self.database, span, self.keys):
+                if in_use:
+                    self.done.in_use += 1
+                else:
+                    await self._document(document)
                 told(1)
 
-    async def _document(self, due: PayloadDue) -> None:
-        if due.in_use:
-            self.done.in_use += 1
-            return
+    async def _document(self, document: PayloadRef) -> None:
         try:
-            moved = await self._store_anew(due)
+            moved = await self._store_anew(document)
         except (PayloadMissingError, PayloadCorruptError, DecryptionError):
             self.done.refused += 1
         else:
             self.done.payloads += moved
             self.done.in_use += not moved
 
-    async def _store_anew(self, due: PayloadDue) -> bool:
+    async def _store_anew(self, document: PayloadRef) -> bool:
         with tempfile.TemporaryDirectory(prefix="pecia-rekeying-", dir=self.spool) as directory:
             copy = Path(directory) / "document"
-            await self.store.download(due.reference, copy)
+            await self.store.download(document, copy)
             stored = await asyncio.to_thread(self.store.put, copy)
-        return await move_payload(self.database, due.reference, stored, self.keys, store=self.store)
+        return await move_payload(self.database, document, stored, self.keys, store=self.store)
 
     async def _rows(self, kind: Rows, told: Told) -> int:
         rewritten = 0
         async for span in spans(self.database, kind):
-            resealed = await reseal(self.database, kind, span, self.keys)
-            rewritten += resealed.rewritten
-            self.done.refused += resealed.refused
-            told(resealed.rewritten + resealed.refused)
+            resealed, refused = await reseal(self.database, kind, span, self.keys)
+            rewritten += resealed
+            self.done.refused += refused
+            told(resealed + refused)
         return rewritten

@@ -23,7 +23,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 
 
 class Service(Protocol):
@@ -54,7 +54,7 @@ def serve(
 
 
 async def _serve(identity: WorkerIdentity, service: Service, settings: WorkerSettings) -> None:
-    async with keep_registered(settings.database_url.get_secret_value(), identity, lease=settings.lease):
+    async with Heartbeat(settings.database_url.get_secret_value(), identity, lease=settings.lease):
         await _until_signalled(service, settings.drain_timeout.total_seconds())
 
 

@@ -12,7 +12,7 @@ from forking import Program, Programs
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
-from pecia_workers.queue import connect
+from pecia_workers.queue.lists import connect
 from pecia_workers.upkeep.watching import held_parts
 
 

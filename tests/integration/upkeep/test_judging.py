@@ -14,8 +14,7 @@ from command import ran
 from house import House
 from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring
-from pecia_workers.ledger import ClaimRequest
-from pecia_workers.ledger.claim import claim_parts
+from pecia_workers.ledger.claim import ClaimRequest, claim_parts
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register

@@ -22,21 +22,21 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.workers import (
+    Heartbeat,
     WorkerIdentity,
     fields_filled,
-    keep_registered,
+    forget_gone,
     language_read,
     register,
     stages_on_duty,
 )
-from pecia_workers.upkeep.steps import forget_workers
 
 LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
 
 
 async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
-    async with keep_registered(tables.database_url, WORKER, lease=LEASE):
+    async with Heartbeat(tables.database_url, WORKER, lease=LEASE):
         first = await seen(tables)
         await asyncio.sleep(0.2)
         later = await seen(tables)
@@ -65,7 +65,7 @@ async def test_a_worker_registers_what_its_engine_can_do_and_hold(
 ) -> None:
     engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
-    async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
+    async with Heartbeat(tables.database_url, WORKER.running(engine), lease=LEASE):
         assert (await seen(tables))["capabilities"] == {
             "model": "PP-OCRv6-small",
             "device": "cpu",
@@ -87,7 +87,7 @@ async def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers
     lost: list[int] = []
 
     lose = partial(lost.append, 1)
-    async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
+    async with Heartbeat(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
         await seen(tables)
         tables.query(told)
         async with asyncio.timeout(WAIT_S):
@@ -100,7 +100,7 @@ async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(table
     turning = [True]
 
     alive = partial(all, turning)
-    async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
+    async with Heartbeat(tables.database_url, WORKER, lease=LEASE, alive=alive):
         first = await seen(tables)
         turning[0] = False
         await asyncio.sleep(0.2)
@@ -120,7 +120,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: H
 
     async def story(database: AsyncEngine) -> None:
         assert await stages_on_duty(database) == set()
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE):
+        async with Heartbeat(tables.database_url, WORKER, lease=LEASE):
             await seen(tables)
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()
@@ -179,7 +179,7 @@ def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_run
     tables.query("UPDATE workers SET stopped_at = seen_at WHERE name = 'stopped'")
     tables.run_on("died with a part", tables.add_job())
 
-    assert run(partial(forget_workers, settings=settings)) == 2
+    assert run(lambda stores: forget_gone(stores.database, age=settings.keep_workers)) == 2
     names = {row["name"] for row in tables.query("SELECT name FROM workers")}
     assert names == {"alive", "died today", "died with a part"}
 

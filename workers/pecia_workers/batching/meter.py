@@ -10,12 +10,11 @@ from uuid import UUID
 from pecia_schemas import Page
 from pecia_schemas.results import Timings, TokenUsage
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
-from pecia_workers.ledger import Outcome
-from pecia_workers.ledger.commit import Cut, Done, Failed, Spent
+from pecia_workers.ledger.commit import Cut, Done, Failed, Outcome, Spent
 from pecia_workers.metrics import declared as metrics
 
 if TYPE_CHECKING:
-    from pecia_workers.ledger import ClaimedPart
+    from pecia_workers.ledger.claim import ClaimedPart
 
 
 def begun(part: ClaimedPart) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, TextClause
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Lane, PayloadRef, Stage, Task
@@ -86,16 +86,25 @@ class ClaimedPart:
 # been published too often: the relay does it again. A worker that was taken for dead claims nothing until it has
 # registered anew.
 _ALIVE = "NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)"
-_SETS = "attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL"
-_ANSWER = """
-    SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
-           moved.deaths, moved.lane, moved.start_s, moved.end_s,
-           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
-           jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
-    FROM moved JOIN jobs ON jobs.id = moved.job_id
-"""
 
-_CLAIM = moving(
+
+def _claiming(chosen: str) -> TextClause:
+    return moving(
+        chosen,
+        sets="attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL",
+        begins=True,
+        ends=False,
+        answer="""
+        SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
+               moved.deaths, moved.lane, moved.start_s, moved.end_s,
+               extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
+               jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
+        FROM moved JOIN jobs ON jobs.id = moved.job_id
+        """,
+    )
+
+
+_CLAIM = _claiming(
     f"""
     asked AS (
         SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
@@ -108,14 +117,10 @@ _CLAIM = moving(
         ORDER BY parts.id
         FOR NO KEY UPDATE OF parts
     )
-    """,  # noqa: S608  constants of this module
-    sets=_SETS,
-    begins=True,
-    ends=False,
-    answer=_ANSWER,
+    """  # noqa: S608  a constant of this module
 )
 
-_CLAIM_WAITING = moving(
+_CLAIM_WAITING = _claiming(
     f"""
     chosen AS (
         SELECT id, state AS former, 'running' AS state, CAST(NULL AS text) AS reason FROM parts
@@ -123,11 +128,7 @@ _CLAIM_WAITING = moving(
           AND stage = ANY(CAST(:stages AS text[])) AND id <> ALL(CAST(:without AS uuid[])) AND {_ALIVE}
         ORDER BY run_at, id LIMIT :slots FOR NO KEY UPDATE SKIP LOCKED
     )
-    """,  # noqa: S608  constants of this module
-    sets=_SETS,
-    begins=True,
-    ends=False,
-    answer=_ANSWER,
+    """  # noqa: S608  a constant of this module
 )
 
 
@@ -135,15 +136,13 @@ async def claim_parts(
     database: AsyncEngine, worker: str, requests: Sequence[ClaimRequest], keys: Keyring
 ) -> list[ClaimedPart | None]:
     """Return each part that is now this worker's, None for those that are cancelled, done or another worker's."""
+    asked = {
+        "ids": [one.part for one in requests],
+        "deaths": [one.deaths for one in requests],
+        "actor": worker,
+    }
     async with database.begin() as connection:
-        rows = await connection.execute(
-            _CLAIM,
-            {
-                "ids": [request.part for request in requests],
-                "deaths": [request.deaths for request in requests],
-                "actor": worker,
-            },
-        )
+        rows = await connection.execute(_CLAIM, asked)
         claimed = {row["id"]: _part_of(row, keys) for row in rows.mappings()}
     return [claimed.get(request.part) for request in requests]
 
@@ -163,15 +162,9 @@ async def claim_waiting(
     """
     claimed: list[ClaimedPart] = []
     for lane in Lane:
-        asked = {
-            "actor": worker,
-            "lane": lane,
-            "stages": list(stages),
-            "slots": slots - len(claimed),
-            "without": list(without),
-        }
+        asked = {"stages": list(stages), "without": list(without), "actor": worker, "lane": lane}
         async with database.begin() as connection:
-            rows = await connection.execute(_CLAIM_WAITING, asked)
+            rows = await connection.execute(_CLAIM_WAITING, asked | {"slots": slots - len(claimed)})
             claimed += [_part_of(row, keys) for row in rows.mappings()]
         if len(claimed) == slots:
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -32,6 +32,7 @@ from pecia_schemas import (
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import PROMISE_PARTS, TELLS_PARTS, begin_jobs, cut_job, moving, settle
 from pecia_workers.ledger.claim import ClaimedPart, Fence
+from pecia_workers.ledger.database import fetch
 
 _FIND = text(
     """
@@ -66,10 +67,8 @@ async def find_results(
     database: AsyncEngine, cache_keys: Sequence[bytes], keys: Keyring
 ) -> list[Earlier | None]:
     """Return what is kept by each of the cache keys. What these keys do not decrypt is as good as not there."""
-    async with database.connect() as connection:
-        rows = (await connection.execute(_FIND, {"keys": list(cache_keys)})).all()
     found: dict[bytes, Earlier] = {}
-    for row in rows:
+    for row in await fetch(database, _FIND, keys=list(cache_keys)):
         with suppress(DecryptionError):
             content = keys.unseal(row.content, row.part_id)
             found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
@@ -218,16 +217,6 @@ class Finished:
         return replace(self, outcome=Failed(failure, sqlstate=sqlstate))
 
 
-@dataclass(slots=True)
-class Committed:
-    """What a group changed."""
-
-    attempts: set[Fence] = field(default_factory=set)
-    """Attempts whose outcome was taken; the others had been overtaken or were no longer this worker's."""
-    jobs: dict[UUID, JobState] = field(default_factory=dict)
-    """Jobs that were touched, and their state now."""
-
-
 _LOCK_JOBS = text(
     f"""
     SELECT id, state, ({TELLS_PARTS}) AS tells_parts FROM jobs
@@ -267,17 +256,21 @@ _MOVE = moving(
 
 async def commit_parts(
     database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring
-) -> Committed:
-    """Commit a group, all of it or nothing."""
+) -> tuple[set[Fence], dict[UUID, JobState]]:
+    """Commit a group, all of it or nothing.
+
+    Returns the attempts whose outcome was taken, as the others had been overtaken or were no longer this worker's; and
+    the jobs that were touched, with their state now.
+    """
     job_ids = list({finished.part.job_id for finished in group})
 
-    def commit(connection: Connection) -> Committed:
+    def commit(connection: Connection) -> tuple[set[Fence], dict[UUID, JobState]]:
         jobs = connection.execute(_LOCK_JOBS, {"job_ids": job_ids}).all()
         asked = {"actor": worker, "rows": _rows(group, keys)}
         moved = {(part, attempt) for part, attempt in connection.execute(_MOVE, asked)}
         taken = [finished for finished in group if finished.part.fence in moved]
         if not taken:
-            return Committed()
+            return set(), {}
         for finished in taken:
             if isinstance(finished.outcome, Cut):
                 cut_job(connection, finished.part.job_id, _parts_of(finished.outcome))
@@ -294,7 +287,7 @@ async def commit_parts(
         keep_results(
             connection, {part.id: done.cache_key for part, done in results if done.cache_key is not None}
         )
-        return Committed(attempts=moved, jobs=touched | ended)
+        return moved, touched | ended
 
     async with database.begin() as connection:
         return await connection.run_sync(commit)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Engine, NullPool, create_engine, text
+from sqlalchemy import Engine, NullPool, Row, TextClause, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas.connecting import (
@@ -74,6 +74,18 @@ def answers(database_url: str) -> bool:
         connection.execute(text("SELECT 1"))
         return True
     return False
+
+
+async def fetch(database: AsyncEngine, question: TextClause, **values: Any) -> Sequence[Row[Any]]:
+    """Return what one statement finds."""
+    async with database.connect() as connection:
+        return (await connection.execute(question, values)).all()
+
+
+async def change(database: AsyncEngine, statement: TextClause, **values: Any) -> int:
+    """Run one statement as a transaction; return how many rows it changed."""
+    async with database.begin() as connection:
+        return (await connection.execute(statement, values)).rowcount
 
 
 class Outage:

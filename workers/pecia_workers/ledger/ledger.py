@@ -20,7 +20,7 @@ from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts, claim_waiting
 from pecia_workers.ledger.commit import Earlier, Finished, Outcome, commit_parts, find_results
-from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.database import fetch, outlast
 from pecia_workers.ledger.recovery import find_withdrawn, give_back, revoke_part
 from pecia_workers.tracing.stores import job_finished
 from pecia_workers.worker.attempts import waiting
@@ -66,59 +66,7 @@ class PartLostError(Exception):
     """The part was cancelled or taken over meanwhile."""
 
 
-async def document_of(database: AsyncEngine, worker: str, part: ClaimedPart) -> PayloadRef | None:
-    """Return the document that the part's job has by now, None if it has none. Raises `PartLostError`."""
-    async with database.connect() as connection:
-        row = (await connection.execute(_DOCUMENT, _fence(worker, part))).one_or_none()
-    if row is None:
-        raise PartLostError
-    return row[0] and PayloadRef.model_validate(row[0])
-
-
-async def take_in(
-    database: AsyncEngine,
-    worker: str,
-    part: ClaimedPart,
-    reference: PayloadRef,
-    holds: Callable[[PayloadRef], Awaitable[bool]],
-) -> PayloadRef | None:
-    """Give the part's job its document, which is in the store; None if the part is not this worker's any more.
-
-    Returns the one that the job has then: of two the first, whether this call gave it or another. The document is let
-    go of if the job has no use for it. `holds` tells whether the store has it, if it was removed lately. Raises
-    `PayloadMissingError` if it has not: then nothing has changed.
-    """
-    payloads = {"payloads": [reference.sha256]}
-    async with database.begin() as connection:
-        released = (await connection.execute(discards.HOLD, payloads)).first()
-        if released and not await holds(reference):
-            raise PayloadMissingError(reference.sha256)
-        former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
-        ours = (await connection.execute(_LOCK_PART, _fence(worker, part))).scalar() is not None
-        if ours and former is None:
-            given = {"payload": reference.sha256, "source": reference.model_dump_json()}
-            await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
-            return reference
-        kept = PayloadRef.model_validate(former) if ours else None
-        if kept != reference:
-            await connection.execute(discards.DISCARD, payloads)
-        return kept
-
-
-def _fence(worker: str, part: ClaimedPart) -> dict[str, object]:
-    return {"id": part.id, "attempt": part.attempt, "worker": worker}
-
-
-async def read_captions(database: AsyncEngine, job_id: UUID, keys: Keyring) -> list[Segment]:
-    """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
-    async with database.connect() as connection:
-        rows = await connection.execute(_CAPTIONS, {"job_id": job_id})
-        return [Segment.model_validate(keys.unseal(content, part_id)) for part_id, content in rows]
-
-
 log = structlog.get_logger(__name__)
-
-_LARGEST_GROUP = 256
 
 Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
 
@@ -136,12 +84,10 @@ class Ledger:
         self._worker = worker
         self._announce = announce
         self._keys = keys or Keyring()
-        self._claims: Grouped[ClaimRequest, ClaimedPart | None] = Grouped(
-            self._claim_all, most=_LARGEST_GROUP
-        )
-        self._commits: Grouped[Finished, bool] = Grouped(self._commit_all, most=_LARGEST_GROUP)
-        self._withdrawals: Grouped[UUID, bool] = Grouped(self._find_withdrawn, most=_LARGEST_GROUP)
-        self._searches: Grouped[bytes, Earlier | None] = Grouped(self._find_all, most=_LARGEST_GROUP)
+        self._claims = Grouped(self._claim_all)
+        self._commits = Grouped(self._commit_all)
+        self._withdrawals = Grouped(self._find_withdrawn)
+        self._searches = Grouped(self._find_all)
 
     async def idle(self) -> None:
         """Return once no statement of a group is under way: before its connections are closed."""
@@ -180,21 +126,49 @@ class Ledger:
 
         Raises `PartLostError` if the part is no longer this worker's.
         """
-        return await outlast(lambda: document_of(self._database, self._worker, part))
+
+        async def look() -> PayloadRef | None:
+            for (source,) in await fetch(self._database, _DOCUMENT, **self._fence(part)):
+                return source and PayloadRef.model_validate(source)
+            raise PartLostError
+
+        return await outlast(look)
 
     async def take_in(
         self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
     ) -> PayloadRef:
         """Give the part's job its document, which was fetched into the store; `holds` asks the store whether it is.
 
-        Returns the document that the job has now: another, if it was given one before. Raises `PartLostError` if the
-        part is no longer this worker's, `PayloadMissingError` if the document was removed again; then the job has not
-        changed.
+        Returns the document that the job has now: of two the first, whether this call gave it or another. One that the
+        job has no use for is let go of. Raises `PartLostError` if the part is no longer this worker's,
+        `PayloadMissingError` if the document was removed again; then the job has not changed.
         """
-        kept = await outlast(lambda: take_in(self._database, self._worker, part, reference, holds))
+        kept = await outlast(lambda: self._take_in(part, reference, holds))
         if kept is None:
             raise PartLostError
         return kept
+
+    async def _take_in(
+        self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
+    ) -> PayloadRef | None:
+        payloads = {"payloads": [reference.sha256]}
+        async with self._database.begin() as connection:
+            released = (await connection.execute(discards.HOLD, payloads)).first()
+            if released and not await holds(reference):
+                raise PayloadMissingError(reference.sha256)
+            former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
+            ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
+            if ours and former is None:
+                given = {"payload": reference.sha256, "source": reference.model_dump_json()}
+                await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
+                return reference
+            kept = PayloadRef.model_validate(former) if ours else None
+            if kept != reference:
+                await connection.execute(discards.DISCARD, payloads)
+            return kept
+
+    def _fence(self, part: ClaimedPart) -> dict[str, object]:
+        return {"id": part.id, "attempt": part.attempt, "worker": self._worker}
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
         """Return the result that is kept by this key; None if there is none, or Postgres is away."""
@@ -217,8 +191,13 @@ class Ledger:
         return await self._withdrawals(part)
 
     async def captions(self, job_id: UUID) -> list[Segment]:
-        """Return what the segments of a job were captioned with, in the order of time."""
-        return await outlast(lambda: read_captions(self._database, job_id, self._keys))
+        """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
+
+        async def read() -> list[Segment]:
+            rows = await fetch(self._database, _CAPTIONS, job_id=job_id)
+            return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
+
+        return await outlast(read)
 
     async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
         return await outlast(lambda: claim_parts(self._database, self._worker, requests, self._keys))
@@ -228,13 +207,13 @@ class Ledger:
 
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
         began = time.time_ns()
-        committed = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
+        taken, jobs = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
         traces = {finished.part.job_id: finished.part.traceparent for finished in group}
-        for job_id, state in committed.jobs.items():
+        for job_id, state in jobs.items():
             if state.is_terminal:
                 job_finished(job_id, state, traces[job_id], began)
-        await self._announce(committed.jobs)
-        return [finished.part.fence in committed.attempts for finished in group]
+        await self._announce(jobs)
+        return [finished.part.fence in taken for finished in group]
 
     async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
         with outage_suppressed():
@@ -250,7 +229,9 @@ class Grouped(Generic[Item, Answer]):
     item is found that it refuses. A caller that is cancelled leaves its item in the group.
     """
 
-    def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, most: int) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, most: int = 256
+    ) -> None:
         self._run = run
         self._most = most
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()

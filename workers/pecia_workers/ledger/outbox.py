@@ -263,15 +263,9 @@ async def claim_deliveries(
         receivers = (await connection.execute(_TURNS, turns)).scalars().all()
         if not receivers:
             return []
-        claim = {
-            "turns": receivers,
-            "limit": room.deliveries,
-            "each": room.each,
-            "busy": list(room.busy),
-            "numbers": list(room.busy.values()),
-            "visibility": visibility,
-        }
-        rows = await connection.execute(_CLAIM, claim)
+        free = {"turns": receivers, "limit": room.deliveries, "each": room.each, "visibility": visibility}
+        busy = {"busy": list(room.busy), "numbers": list(room.busy.values())}
+        rows = await connection.execute(_CLAIM, free | busy)
         return [ClaimedDelivery(**row) for row in rows.mappings()]
 
 
@@ -282,21 +276,11 @@ async def record_outcome(
 
     None: another worker has taken the delivery over meanwhile, or it was erased.
     """
-    written = {
-        "id": delivery.id,
-        "attempt": delivery.attempt,
-        "state": outcome.state,
-        "status": outcome.status,
-        "error": outcome.error,
-        "retry_in": outcome.retry_in,
-        "at": tried.at,
-        "duration_s": tried.duration.total_seconds(),
-        "reply": tried.reply,
-    }
+    written = {"id": delivery.id, "attempt": delivery.attempt, **asdict(outcome), **asdict(tried)}
     async with database.begin() as connection:
         if (await connection.execute(_LOCK, written)).one_or_none() is None:
             return None
-        await connection.execute(_KEEP, written)
+        await connection.execute(_KEEP, written | {"duration_s": tried.duration.total_seconds()})
         if (await connection.execute(_RECORD, written)).rowcount != 1:
             return None
         return await _note(connection, delivery, outcome.receiver, pause, took=tried.duration)
@@ -318,8 +302,8 @@ async def _note(
     """
     told = asdict(pause) | {
         "receiver": delivery.receiver,
-        "endpoint": delivery.endpoint_id,
         "url": delivery.url,
+        "endpoint": delivery.endpoint_id,
     }
     if state is ReceiverState.FAILING:
         await connection.execute(_FAILED, told)

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage
+from pecia_workers.ledger.database import change, fetch
 from pecia_workers.queue.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 
@@ -45,7 +46,7 @@ _DUE = text(
     """
     WITH lists AS (
         SELECT * FROM jsonb_to_recordset(CAST(:lists AS jsonb)) AS lists (
-            stage text, lane text, room int, turn int, after uuid)
+            stage text, lane text, parts int, turn int, after uuid)
     )
     SELECT due.id, cost, attempt, deaths, lists.stage, lists.lane, coalesce(due.flow, job_id) AS flow,
            (SELECT traceparent FROM jobs WHERE jobs.id = job_id) AS traceparent
@@ -53,7 +54,7 @@ _DUE = text(
         SELECT id, job_id, flow, cost, attempt, deaths FROM parts
         WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
           AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
-        ORDER BY run_at, id LIMIT lists.room
+        ORDER BY run_at, id LIMIT lists.parts
     ) UNION ALL (
         WITH RECURSIVE walk AS (
             SELECT lists.after AS flow, 0 AS flows
@@ -64,7 +65,7 @@ _DUE = text(
                   AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) > walk.flow
                 ORDER BY coalesce(parts.flow, job_id) LIMIT 1
             ) AS next
-            WHERE flows < lists.room
+            WHERE flows < lists.parts
         )
         SELECT turns.* FROM walk CROSS JOIN LATERAL (
             SELECT id, job_id, parts.flow, cost, attempt, deaths FROM parts
@@ -72,7 +73,7 @@ _DUE = text(
               AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) = walk.flow
               AND run_at <= now()
             ORDER BY run_at, id
-            LIMIT least(lists.turn, (SELECT 1 + (lists.room - 1) / greatest(1, max(flows)) FROM walk))
+            LIMIT least(lists.turn, (SELECT 1 + (lists.parts - 1) / greatest(1, max(flows)) FROM walk))
         ) AS turns
         WHERE walk.flows > 0
     )) AS due
@@ -94,7 +95,7 @@ _MARK = text(
 
 _EXPECTED = text(
     """
-    SELECT now() - :grace AS before, count(*) AS parts
+    SELECT count(*) AS parts, now() - :grace AS before
     FROM parts WHERE state = 'queued' AND published_at < now() - :grace
     """
 )
@@ -122,16 +123,6 @@ _FORGET_FLOWS = text(
         SELECT FROM jobs WHERE jobs.flow = flows.id AND jobs.state IN ('queued', 'running'))
     """
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What Redis should hold."""
-
-    parts: int
-    """Parts that were published before `before` and are queued."""
-    before: datetime
-    """By the clock of Postgres."""
 
 
 async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
@@ -165,7 +156,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
 
 
 async def _due(connection: AsyncConnection, rooms: Sequence[Room]) -> Sequence[RowMapping]:
-    lists = json.dumps([room.as_row() for room in rooms])
+    lists = json.dumps([asdict(room) for room in rooms], default=str)
     return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
 
 
@@ -181,11 +172,10 @@ def _message_of(row: RowMapping) -> PartMessage:
     )
 
 
-async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
-    """Return what Redis should hold, leaving out what was published within `grace`."""
-    async with database.connect() as connection:
-        row = (await connection.execute(_EXPECTED, {"grace": grace})).mappings().one()
-        return Expected(parts=row["parts"], before=row["before"])
+async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> tuple[int, datetime]:
+    """Return how many parts Redis should hold that were published before a moment: `grace` ago, by Postgres's clock."""
+    (row,) = await fetch(database, _EXPECTED, grace=grace)
+    return row.parts, row.before
 
 
 async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *, before: datetime) -> int:
@@ -200,8 +190,7 @@ async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *,
 
 async def forget_flows(database: AsyncEngine) -> int:
     """Forget the flows whose jobs are over; return how many."""
-    async with database.begin() as connection:
-        return (await connection.execute(_FORGET_FLOWS)).rowcount
+    return await change(database, _FORGET_FLOWS)
 
 
 async def find_missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Failure, FailureCode, JobState
 from pecia_schemas.moves import OPEN, end_jobs, moving, promise_callbacks, settle
 from pecia_workers.ledger.claim import Fence
+from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import is_gone
 from pecia_workers.metrics import declared as metrics
 
@@ -152,8 +153,7 @@ class Recovered:
 
 async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
     """Return running parts whose worker stopped, was taken for dead, or never registered."""
-    async with database.connect() as connection:
-        return [(row.id, row.attempt) for row in await connection.execute(_ORPHANED, {"limit": limit})]
+    return [(row.id, row.attempt) for row in await fetch(database, _ORPHANED, limit=limit)]
 
 
 async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int) -> Recovered:
@@ -184,8 +184,7 @@ async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max
 
 async def pardon(database: AsyncEngine, parts: Sequence[Fence]) -> int:
     """Take one death back from each of these parts that is not over, for their worker lives; return how many."""
-    async with database.begin() as connection:
-        return (await connection.execute(_PARDON, _listed(parts))).rowcount
+    return await change(database, _PARDON, **_listed(parts))
 
 
 def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
@@ -219,8 +218,7 @@ def _expire(connection: Connection, lock: TextClause, limit: int) -> list[UUID]:
 
 async def running_parts(database: AsyncEngine, worker: str, *, age: timedelta) -> set[UUID]:
     """Return what runs on a worker, as far as Postgres knows, and was claimed that long ago."""
-    async with database.connect() as connection:
-        return set((await connection.execute(_RUNNING, {"worker": worker, "age": age})).scalars())
+    return {row.id for row in await fetch(database, _RUNNING, worker=worker, age=age)}
 
 
 async def give_back(
@@ -232,8 +230,7 @@ async def give_back(
     """
     async with database.begin() as connection:
         values = {"ids": list(parts), "actor": worker, "died_on": list(died_on)}
-        given = await connection.execute(_GIVE_BACK, values)
-        return set(given.scalars())
+        return set((await connection.execute(_GIVE_BACK, values)).scalars())
 
 
 async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:
@@ -251,8 +248,7 @@ async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UU
 
 async def find_withdrawn(database: AsyncEngine, parts: Sequence[UUID]) -> list[bool]:
     """Return for each part whether it was cancelled, or erased with its job."""
-    async with database.connect() as connection:
-        found = set((await connection.execute(_WITHDRAWN, {"ids": list(parts)})).scalars())
+    found = {row.id for row in await fetch(database, _WITHDRAWN, ids=list(parts))}
     return [part in found for part in parts]
 
 
@@ -308,19 +304,15 @@ class Judge:
 
     async def judge(self) -> Recovered:
         """Look once; return what became of the parts of workers that are gone."""
-        async with self._database.connect() as connection:
-            beats = {row.name: row.seen_at for row in await connection.execute(_BEATS)}
+        beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
             await self._bury(name, beats[name])
-        orphaned = await find_orphaned(self._database, limit=_PARTS)
-        if not orphaned:
-            return Recovered()
-        return await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
+        if orphaned := await find_orphaned(self._database, limit=_PARTS):
+            return await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
+        return Recovered()
 
     async def _bury(self, name: str, seen_at: datetime) -> None:
-        async with self._database.begin() as connection:
-            buried = await connection.execute(_BURY, {"name": name, "seen_at": seen_at})
-        if buried.rowcount:
+        if await change(self._database, _BURY, name=name, seen_at=seen_at):
             metrics.WORKERS_LOST.inc()
             log.warning("worker_lost", worker=name)
 
@@ -329,6 +321,4 @@ async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
     """Return those of the workers that have stopped, were taken for dead, or are unknown."""
     if not workers:
         return set()
-    async with database.connect() as connection:
-        alive = set((await connection.execute(_ALIVE, {"names": list(workers)})).scalars())
-    return workers - alive
+    return workers - {row.name for row in await fetch(database, _ALIVE, names=list(workers))}

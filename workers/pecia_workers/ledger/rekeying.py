@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import PayloadRef
@@ -30,6 +30,7 @@ from pecia_schemas.encryption import (
 )
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
+from pecia_workers.ledger.database import fetch
 
 _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""
@@ -223,34 +224,16 @@ class Holdings:
     """Of endpoints."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadDue:
-    """A document that is stored under another key than the current one."""
-
-    reference: PayloadRef
-    in_use: bool
-    """Whether a job that is not over needs it: then it stays as it is for now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resealed:
-    """What came of the rows of a span."""
-
-    rewritten: int
-    refused: int
-    """Those that the keys do not decrypt."""
-
-
 async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> AsyncIterator[Span]:
     """Yield all that there is of a kind, so many at a time, in the order of their ids."""
     after = kind.first
     while True:
-        async with database.connect() as connection:
-            last = (await connection.execute(kind.step, {"after": after, "limit": size})).scalar()
-        if last is None:
+        found = await fetch(database, kind.step, after=after, limit=size)
+        if not found:
             return
-        yield Span(after=after, last=str(last))
-        after = str(last)
+        last = str(found[0].id)
+        yield Span(after=after, last=last)
+        after = last
 
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
@@ -260,11 +243,7 @@ async def holdings(database: AsyncEngine) -> list[Holdings]:
     results += revisions
     return [
         Holdings(
-            key=key,
-            payloads=payloads[key],
-            tasks=tasks[key],
-            results=results[key],
-            secrets=secrets[key],
+            key=key, payloads=payloads[key], tasks=tasks[key], results=results[key], secrets=secrets[key]
         )
         for key in sorted({*payloads, *tasks, *results, *secrets}, key=lambda key: (key is None, key))
     ]
@@ -273,20 +252,18 @@ async def holdings(database: AsyncEngine) -> list[Holdings]:
 async def _counted(database: AsyncEngine, kind: Kind) -> Counter[str | None]:
     counted: Counter[str | None] = Counter()
     async for span in spans(database, kind):
-        async with database.connect() as connection:
-            counted.update(
-                {row.key: row.number for row in await connection.execute(kind.count, asdict(span))}
-            )
+        found = await fetch(database, kind.count, **asdict(span))
+        counted.update({row.key: row.number for row in found})
     return counted
 
 
-async def payloads_due(database: AsyncEngine, span: Span, keys: Keyring) -> list[PayloadDue]:
-    """Return the documents of a span that are under another key than the current one."""
-    async with database.connect() as connection:
-        rows = await connection.execute(_PAYLOADS_DUE, asdict(span) | {"current": keys.current})
-        return [
-            PayloadDue(reference=PayloadRef.model_validate(row.source), in_use=row.in_use) for row in rows
-        ]
+async def payloads_due(database: AsyncEngine, span: Span, keys: Keyring) -> list[tuple[PayloadRef, bool]]:
+    """Return the documents of a span that are under another key than the current one.
+
+    With each, whether a job that is not over needs it: then it stays as it is for now.
+    """
+    rows = await fetch(database, _PAYLOADS_DUE, **asdict(span), current=keys.current)
+    return [(PayloadRef.model_validate(row.source), row.in_use) for row in rows]
 
 
 async def move_payload(
@@ -304,27 +281,19 @@ async def move_payload(
         if not (rows and over and await asyncio.to_thread(store.holds, stored)):
             await connection.execute(DISCARD, {"payloads": [stored.sha256]})
             return False
-        await connection.execute(_MOVE_JOBS, _moved(rows, stored, keys))
+        moved: dict[str, list[Any]] = {"ids": [], "tasks": [], "digests": []}
+        for row in rows:
+            task = unseal_task(row.task, row.id, keys) | {"source": stored.model_dump(mode="json")}
+            moved["ids"].append(row.id)
+            moved["tasks"].append(json.dumps(seal_task(task, row.id, keys)))
+            moved["digests"].append(task_digest(row.kind, task, row.lane, keys, keys.current))
+        await connection.execute(_MOVE_JOBS, {"payload": stored.sha256, **moved})
         await connection.execute(DISCARD, {"payloads": [former.sha256]})
     return True
 
 
-def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[str, Any]:
-    source = {"source": stored.model_dump(mode="json")}
-    tasks = [unseal_task(row.task, row.id, keys) | source for row in rows]
-    return {
-        "payload": stored.sha256,
-        "ids": [row.id for row in rows],
-        "tasks": [json.dumps(seal_task(task, row.id, keys)) for row, task in zip(rows, tasks, strict=True)],
-        "digests": [
-            task_digest(row.kind, task, row.lane, keys, keys.current)
-            for row, task in zip(rows, tasks, strict=True)
-        ],
-    }
-
-
-async def reseal(database: AsyncEngine, kind: Rows, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the rows of a span under the current key."""
+async def reseal(database: AsyncEngine, kind: Rows, span: Span, keys: Keyring) -> tuple[int, int]:
+    """Encrypt the rows of a span under the current key; return how many, and how many the keys do not decrypt."""
     contents: dict[UUID, str] = {}
     async with database.begin() as connection:
         rows = (await connection.execute(kind.lock, asdict(span) | {"current": keys.current})).all()
@@ -333,4 +302,4 @@ async def reseal(database: AsyncEngine, kind: Rows, span: Span, keys: Keyring) -
                 contents[row.id] = kind.anew(row.id, row.content, keys)
         if contents:
             await connection.execute(kind.write, {"ids": list(contents), "contents": list(contents.values())})
-    return Resealed(rewritten=len(contents), refused=len(rows) - len(contents))
+    return len(contents), len(rows) - len(contents)

@@ -7,16 +7,15 @@ locked; so all of it is safe with any number of instances.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards
+from pecia_workers.ledger.database import change, fetch
 
-_ACTOR = "upkeep"
-_REASON = "retention"
+_RECORDED = {"actor": "upkeep", "reason": "retention"}
 
 _RELEASE_PAYLOADS = text(
     """
@@ -81,16 +80,23 @@ _FORGET_JOBS = text(
     """  # noqa: S608  a constant of this module
 )
 
-# Not those that were opened lately: a client may be about to put jobs into them.
-_FORGET_BATCHES = text(
-    """
-    WITH due AS (
-        SELECT id FROM batches
-        WHERE opened_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)
-        LIMIT :limit FOR UPDATE SKIP LOCKED
+
+def _deletion(table: str, due: str) -> TextClause:
+    return text(
+        f"""
+        WITH due AS (SELECT id FROM {table} WHERE {due} LIMIT :limit FOR UPDATE SKIP LOCKED)
+        DELETE FROM {table} USING due WHERE {table}.id = due.id
+        """  # noqa: S608  names and conditions of this module
     )
-    DELETE FROM batches USING due WHERE batches.id = due.id
-    """
+
+
+_FORGET_DELIVERIES = _deletion("deliveries", "finished_at < now() - :age ORDER BY finished_at")
+_FORGET_TRAIL = [_deletion(table, "at < now() - :age ORDER BY at") for table in ("reads", "erasures")]
+
+# Not those that were opened lately: a client may be about to put jobs into them.
+_FORGET_BATCHES = _deletion(
+    "batches",
+    "opened_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)",
 )
 
 # Sequences grow with time: if the oldest are young, there is nothing to do.
@@ -107,41 +113,9 @@ _FORGET_EVENTS = text(
     """
 )
 
-_FORGET_DELIVERIES = text(
-    """
-    WITH due AS (
-        SELECT id FROM deliveries WHERE finished_at < now() - :age
-        ORDER BY finished_at LIMIT :limit
-        FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM deliveries USING due WHERE deliveries.id = due.id
-    """
-)
-
-_FORGET_TRAIL = [
-    text(
-        f"""
-        WITH due AS (
-            SELECT id FROM {table} WHERE at < now() - :age ORDER BY at LIMIT :limit FOR UPDATE SKIP LOCKED
-        )
-        DELETE FROM {table} USING due WHERE {table}.id = due.id
-        """  # noqa: S608  names of this module
-    )
-    for table in ("reads", "erasures")
-]
-
 _POSTPONE = text(
     "UPDATE discarded_payloads SET discarded_at = clock_timestamp() WHERE payload = ANY(CAST(:payloads AS text[]))"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """What became of payloads that waited for it."""
-
-    removed: int = 0
-    stayed: int = 0
-    """The store did not let go of them; they wait on, behind the others."""
 
 
 async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
@@ -149,56 +123,48 @@ async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int)
 
     A document leaves the store once no job holds it.
     """
-    async with database.begin() as connection:
-        return await _let_go(connection, _RELEASE_PAYLOADS, age, limit)
+    return await _let_go(database, _RELEASE_PAYLOADS, age, limit)
 
 
 async def forget_jobs(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete jobs that ended that long ago, with all that belongs to them; return how many."""
+    return await _let_go(database, _FORGET_JOBS, age, limit)
+
+
+async def _let_go(database: AsyncEngine, statement: TextClause, age: timedelta, limit: int) -> int:
     async with database.begin() as connection:
-        return await _let_go(connection, _FORGET_JOBS, age, limit)
-
-
-async def _let_go(connection: AsyncConnection, statement: TextClause, age: timedelta, limit: int) -> int:
-    asked = {"age": age, "limit": limit, "actor": _ACTOR, "reason": _REASON}
-    payloads = (await connection.execute(statement, asked)).scalars().all()
-    if payloads:
-        await connection.execute(discards.DISCARD, {"payloads": payloads})
+        due = {"age": age, "limit": limit, **_RECORDED}
+        payloads = (await connection.execute(statement, due)).scalars().all()
+        if payloads:
+            await connection.execute(discards.DISCARD, {"payloads": payloads})
     return len(payloads)
 
 
 async def erase_results(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Erase the results of jobs that ended that long ago; return of how many jobs. Their counters stay."""
     async with database.begin() as connection:
-        asked = {"age": age, "limit": limit, "actor": _ACTOR, "reason": _REASON}
-        marked: int = (await connection.execute(_ERASE_RESULTS, asked)).scalar_one()
-    return marked
+        due = {"age": age, "limit": limit, **_RECORDED}
+        return int((await connection.execute(_ERASE_RESULTS, due)).scalar_one())
 
 
 async def forget_events(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete events that are that old; return how many."""
-    return await _delete(database, _FORGET_EVENTS, age, limit)
+    return await change(database, _FORGET_EVENTS, age=age, limit=limit)
 
 
 async def forget_deliveries(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete callbacks that arrived, or were given up, that long ago; return how many."""
-    return await _delete(database, _FORGET_DELIVERIES, age, limit)
+    return await change(database, _FORGET_DELIVERIES, age=age, limit=limit)
 
 
 async def forget_batches(database: AsyncEngine, *, limit: int) -> int:
     """Delete batches that have no job any more; return how many."""
-    async with database.begin() as connection:
-        return (await connection.execute(_FORGET_BATCHES, {"limit": limit})).rowcount
+    return await change(database, _FORGET_BATCHES, limit=limit)
 
 
 async def forget_trail(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete what the audit trail holds from that long ago; return how many lines."""
-    return sum([await _delete(database, statement, age, limit) for statement in _FORGET_TRAIL])
-
-
-async def _delete(database: AsyncEngine, statement: TextClause, age: timedelta, limit: int) -> int:
-    async with database.begin() as connection:
-        return (await connection.execute(statement, {"age": age, "limit": limit})).rowcount
+    return sum([await change(database, statement, age=age, limit=limit) for statement in _FORGET_TRAIL])
 
 
 async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> int:
@@ -215,16 +181,15 @@ async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[list[
 
     Each list is of those that share a lock: `remove_payloads` takes one.
     """
-    async with database.connect() as connection:
-        return [row.payloads for row in await connection.execute(discards.WAITING, {"limit": limit})]
+    return [row.payloads for row in await fetch(database, discards.WAITING, limit=limit)]
 
 
 async def remove_payloads(
     database: AsyncEngine, payloads: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[set[str]]]
-) -> Removal:
+) -> tuple[int, int]:
     """Call `remove` with those of the payloads that no job holds and no other process works on.
 
-    It returns those that the store kept.
+    It returns those that the store kept: they wait on, behind the others. Returns how many it removed, and kept.
     """
     async with database.begin() as connection:
         await connection.execute(discards.LOCK, {"payloads": payloads})
@@ -234,16 +199,14 @@ async def remove_payloads(
         settled = [row.payload for row in waiting if row.payload not in stayed]
         await connection.execute(discards.SETTLE, {"payloads": settled})
         await connection.execute(_POSTPONE, {"payloads": list(stayed)})
-    return Removal(removed=len(free) - len(stayed), stayed=len(stayed))
+    return len(free) - len(stayed), len(stayed)
 
 
 async def forget_removals(database: AsyncEngine) -> None:
     """Forget which payloads were removed, long after anybody can have been about to submit them."""
-    async with database.begin() as connection:
-        await connection.execute(discards.FORGET, {"memory": discards.MEMORY})
+    await change(database, discards.FORGET, memory=discards.MEMORY)
 
 
 async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
     """Return those of the payloads that no job holds."""
-    async with database.connect() as connection:
-        return set((await connection.execute(discards.UNHELD, {"payloads": list(payloads)})).scalars())
+    return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Lane, PartState, Stage
+from pecia_schemas import JobState, Lane, Stage
 from pecia_schemas.duty import ON_DUTY, UNSERVED, UNSIGNED, Lack
 from pecia_schemas.moves import COUNTED, OPEN, recount
+from pecia_workers.ledger.database import fetch
 
 _MOST_OF_A_LIST = 100_000
 """Parts of a list that are counted."""
@@ -251,13 +252,12 @@ class Glance:
 
 def glance(connection: Connection) -> Glance:
     """Return how the fleet stands."""
-    row = connection.execute(_GLANCE, {"most": MOST_JOBS, "window": GLANCE_S}).mappings().one()
-    return Glance(**row)
+    return Glance(**connection.execute(_GLANCE, {"most": MOST_JOBS, "window": GLANCE_S}).mappings().one())
 
 
 _IDS_PER_QUERY = 5_000
 
-_WHERE = text("SELECT id, state, attempt FROM parts WHERE id = ANY(CAST(:ids AS uuid[]))")
+_KNOWN = text("SELECT id FROM parts WHERE id = ANY(CAST(:ids AS uuid[]))")
 
 # One statement sees jobs and parts as of one moment: a commit under way is not a difference.
 _LATELY = "jobs.state IN ('queued', 'running') OR jobs.finished_at > now() - interval '1 day'"
@@ -300,33 +300,23 @@ _OPEN_PAYLOADS = text(
 _LOCK = text("SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE")
 
 
-class Whereabouts(NamedTuple):
-    """Where a part is, and in which attempt."""
-
-    state: PartState
-    attempt: int
-
-
-async def whereabouts(database: AsyncEngine, parts: Collection[str]) -> dict[str, Whereabouts]:
-    """Return where the parts are; those that there are not are left out."""
-    ids, found = list(parts), {}
-    async with database.connect() as connection:
-        for start in range(0, len(ids), _IDS_PER_QUERY):
-            rows = await connection.execute(_WHERE, {"ids": ids[start : start + _IDS_PER_QUERY]})
-            found.update({str(part): Whereabouts(PartState(state), attempt) for part, state, attempt in rows})
+async def known_parts(database: AsyncEngine, parts: Collection[str]) -> set[str]:
+    """Return those of the parts that there are."""
+    ids, found = list(parts), set[str]()
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        rows = await fetch(database, _KNOWN, ids=ids[start : start + _IDS_PER_QUERY])
+        found.update(str(row.id) for row in rows)
     return found
 
 
 async def find_jobs(database: AsyncEngine, query: TextClause) -> set[UUID]:
     """Return the jobs that are wrong by `MISCOUNTED`, `UNENDED` or `STUCK_SUMMARIES`."""
-    async with database.connect() as connection:
-        return set((await connection.execute(query)).scalars())
+    return {job_id for (job_id,) in await fetch(database, query)}
 
 
 async def open_payloads(database: AsyncEngine) -> dict[str, list[UUID]]:
     """Return the names of the documents that open jobs need, and whose they are."""
-    async with database.connect() as connection:
-        return {row.payload: row.job_ids for row in await connection.execute(_OPEN_PAYLOADS)}
+    return {row.payload: row.job_ids for row in await fetch(database, _OPEN_PAYLOADS)}
 
 
 async def mend_jobs(database: AsyncEngine, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:

@@ -8,13 +8,13 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import structlog
@@ -26,7 +26,7 @@ from pecia_schemas import Stage
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.duty import ON_DUTY
 from pecia_workers.engines.base import Engine
-from pecia_workers.ledger.database import open_database, open_for_questions
+from pecia_workers.ledger.database import change, fetch, open_database, open_for_questions
 
 log = structlog.get_logger(__name__)
 
@@ -135,8 +135,7 @@ _STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE na
 
 async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
     """Write the worker's row, alive from now on."""
-    async with database.begin() as connection:
-        await connection.execute(_REGISTER, asdict(worker) | {"stages": list(worker.stages)})
+    await change(database, _REGISTER, **(asdict(worker) | {"stages": list(worker.stages)}))
 
 
 def is_registered(database_url: str, pid: int) -> bool:
@@ -149,33 +148,30 @@ def is_registered(database_url: str, pid: int) -> bool:
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
     """Say that the worker lives. Returns False if its row is gone or says that it is dead: then it must register."""
-    async with database.begin() as connection:
-        return (await connection.execute(_BEAT, {"name": worker.name})).rowcount == 1
+    return await change(database, _BEAT, name=worker.name) == 1
 
 
 async def stages_on_duty(database: AsyncEngine) -> frozenset[Stage]:
     """Return what the workers that live now can do between them; stages of a newer version are left out."""
-    async with database.connect() as connection:
-        served = set((await connection.execute(_STAGES_ON_DUTY)).scalars())
+    served = {stage for (stage,) in await fetch(database, _STAGES_ON_DUTY)}
     return frozenset(stage for stage in Stage if stage in served)
 
 
 async def fields_filled(database: AsyncEngine) -> bool:
     """Return whether a worker that reads pages now fills fields too, or may; True while there is none to say no."""
-    async with database.connect() as connection:
-        return bool((await connection.execute(_FIELDS_FILLED)).scalar())
+    ((filled,),) = await fetch(database, _FIELDS_FILLED)
+    return bool(filled)
 
 
 async def language_read(database: AsyncEngine, language: str) -> bool:
     """Return whether a worker that reads pages now reads that language, or may; True while there is none to say no."""
-    async with database.connect() as connection:
-        return bool((await connection.execute(_LANGUAGE_READ, {"language": language})).scalar())
+    ((read,),) = await fetch(database, _LANGUAGE_READ, language=language)
+    return bool(read)
 
 
 async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
     """Say that the worker stopped of its own will: what it still holds is no strike against the part."""
-    async with database.begin() as connection:
-        await connection.execute(_STOPPED, {"name": worker.name})
+    await change(database, _STOPPED, name=worker.name)
 
 
 async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
@@ -183,48 +179,29 @@ async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
 
     Parts and events keep their names.
     """
-    async with database.begin() as connection:
-        return (await connection.execute(_FORGET, {"age": age})).rowcount
+    return await change(database, _FORGET, age=age)
 
 
-@asynccontextmanager
-async def keep_registered(
-    database_url: str,
-    worker: WorkerIdentity,
-    *,
-    lease: timedelta,
-    alive: Callable[[], bool] = lambda: True,
-    on_lost: Callable[[], object] = lambda: None,
-) -> AsyncIterator[Beats]:
-    """Keep the worker's row alive while the block runs, whether or not Postgres is there at the moment.
+class Heartbeat:
+    """Keeps the worker's row alive while a block runs, whether or not Postgres is there at the moment.
 
     On a thread and a connection of its own, so that a busy loop is not taken for a dead one; while `alive` says no, the
     row is left alone. `on_lost` is called on that thread, before the worker registers again, if the row says that the
     worker is dead.
     """
-    beats = Beats(database_url, worker, every=min(_LONGEST_BEAT, lease / 4), alive=alive, on_lost=on_lost)
-    await asyncio.to_thread(beats.start)
-    try:
-        yield beats
-    finally:
-        await asyncio.to_thread(beats.stop)
-
-
-class Beats:
-    """The heartbeat of one process."""
 
     def __init__(
         self,
         database_url: str,
         worker: WorkerIdentity,
         *,
-        every: timedelta,
-        alive: Callable[[], bool],
-        on_lost: Callable[[], object],
+        lease: timedelta,
+        alive: Callable[[], bool] = lambda: True,
+        on_lost: Callable[[], object] = lambda: None,
     ) -> None:
         self._database_url = database_url
         self._worker = worker
-        self._every_s = every.total_seconds()
+        self._every_s = min(_LONGEST_BEAT, lease / 4).total_seconds()
         self._alive = alive
         self._on_lost = on_lost
         self._known = threading.Event()
@@ -237,16 +214,15 @@ class Beats:
         """Whether the row says that the worker lives: before, and once it is taken for dead, it must claim nothing."""
         return self._known.is_set()
 
-    def start(self) -> None:
-        """Begin; wait a moment until the worker is known."""
+    async def __aenter__(self) -> Self:
         self._thread.start()
-        self._known.wait(_FAREWELL_S)
+        await asyncio.to_thread(self._known.wait, _FAREWELL_S)
+        return self
 
-    def stop(self) -> None:
-        """End, and say in Postgres that the worker stopped of its own will."""
+    async def __aexit__(self, *_error: object) -> None:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(_JOIN_S)
+        await asyncio.to_thread(self._thread.join, _JOIN_S)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -355,12 +331,10 @@ async def share_output_lengths(
 
 async def note_memory(database: AsyncEngine, worker: str, share: float) -> None:
     """Write down the share that a successor should begin with."""
-    async with database.begin() as connection:
-        await connection.execute(_NOTE, {"name": worker, "share": share})
+    await change(database, _NOTE, name=worker, share=share)
 
 
 async def memory_left(database: AsyncEngine, *, host: str, engine: str) -> float:
     """Return the share that the last engine of that name to die on that machine, lately, has left; 1 without any."""
-    async with database.connect() as connection:
-        left = (await connection.execute(_LEFT, {"host": host, "engine": engine})).scalar()
-    return 1.0 if left is None else float(left)
+    left = await fetch(database, _LEFT, host=host, engine=engine)
+    return float(left[0].memory) if left else 1.0

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import structlog
@@ -43,7 +43,6 @@ _TELL = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
 _NOTHING = "pecia:nothing"
 """A key that is gone at once."""
 
-
 NO_FLOW = UUID(int=0)
 """Smaller than the id of any flow."""
 
@@ -61,16 +60,6 @@ class Room:
     """The flow that was served last."""
     is_waited_for: bool
     """Whether clients left parts to the relay because the list was full."""
-
-    def as_row(self) -> dict[str, Any]:
-        """Return it as Postgres looks for parts by it."""
-        return {
-            "stage": self.stage,
-            "lane": self.lane,
-            "room": self.parts,
-            "turn": self.turn,
-            "after": str(self.after),
-        }
 
 
 class Bus:

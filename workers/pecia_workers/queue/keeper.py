@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -21,7 +21,7 @@ import structlog
 from redis import Redis, RedisError
 
 from pecia_schemas.connecting import name_of
-from pecia_workers.ledger import ClaimedPart
+from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import Claim, Claimed, Ended, LaneRules, Lists, hand_back
@@ -65,7 +65,6 @@ class Gate(Protocol):
 
     def dispatch(self) -> None:
         """Begin with what came; called after all parts of one claim were delivered."""
-        ...
 
 
 class Keeper:
@@ -165,10 +164,8 @@ class Keeper:
 
     @property
     def _ended(self) -> Ended:
-        finished, unfinished = (
-            tuple(islice(noted, CLAIM_LIMIT)) for noted in (self._finished, self._unfinished)
-        )
-        return Ended(finished=finished, unfinished=unfinished)
+        finished, unfinished = (islice(noted, CLAIM_LIMIT) for noted in (self._finished, self._unfinished))
+        return Ended(finished=tuple(finished), unfinished=tuple(unfinished))
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
         self.moved_at = time.monotonic()
@@ -228,11 +225,8 @@ class Keeper:
         self.settle()
         since = self._clock() - self._hold_limit_s
         for part, begun in self._held.items():
-            if (
-                begun + self._waited_s(part) < since
-                and part not in self._overdue
-                and part not in self._finished
-            ):
+            known = part in self._overdue or part in self._finished
+            if not known and begun + self._waited_s(part) < since:
                 self._overdue.add(part)
                 metrics.OVERDUE_PARTS.inc()
                 _log.error("held for too long: %s", part, extra={"part": part})
@@ -249,6 +243,13 @@ class Keeper:
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 1.0
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
+    while not task.done():  # a library may swallow the first: redis-py does while it connects
+        task.cancel()
+        await asyncio.wait([task], timeout=_LOOK_S)
 
 
 class DirectClaims:
@@ -280,9 +281,8 @@ class DirectClaims:
 
     async def stop(self) -> None:
         """Begin nothing more, and cancel what runs: `run` gives it back."""
-        while self._looking and not self._looking.done():  # redis-py may swallow the first while it connects
-            self._looking.cancel()
-            await asyncio.wait([self._looking], timeout=_LOOK_S)
+        if self._looking:
+            await end(self._looking)
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

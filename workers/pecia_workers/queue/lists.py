@@ -86,7 +86,8 @@ def celery_settings(url: str) -> dict[str, Any]:
 
 def _kombu_url(url: str) -> str:
     parts = _parse(url)
-    account = _account(parts)
+    user, password = (quote(parts.get(name, ""), safe="") for name in ("username", "password"))
+    account = f"{user}:{password}@" if user or password else ""
     if _is_unix(parts):
         query = urlencode({"virtual_host": parts.get("db", 0)})
         return f"redis+socket://{account}{quote(parts['path'])}?{query}"
@@ -95,13 +96,6 @@ def _kombu_url(url: str) -> str:
         host = f"[{host}]"
     scheme = "rediss" if _is_tls(parts) else "redis"
     return f"{scheme}://{account}{host}:{parts.get('port', _DEFAULT_PORT)}/{parts.get('db', 0)}"
-
-
-def _account(parts: dict[str, Any]) -> str:
-    user, password = parts.get("username", ""), parts.get("password", "")
-    if not user and not password:
-        return ""
-    return f"{quote(user, safe='')}:{quote(password, safe='')}@"
 
 
 def _ssl_options(url: str) -> dict[str, Any] | None:
@@ -157,15 +151,11 @@ LOWER_LANES = tuple(lane for lane in Lane if lane is not Lane.URGENT)
 """Lanes that others are served before."""
 
 
-def _no_shares() -> dict[Lane, float]:
-    return dict.fromkeys(LOWER_LANES, 0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRules:
     """What a claim keeps to beside the order of the lanes. By default nothing: strict order, no patience."""
 
-    shares: Mapping[Lane, float] = field(default_factory=_no_shares)
+    shares: Mapping[Lane, float] = field(default_factory=lambda: dict.fromkeys(LOWER_LANES, 0.0))
     """Share of the claimed tokens that a lower lane gets while it has a backlog."""
     patience: timedelta = timedelta()
     """After which a lower lane that was not served is served one part first. 0: never."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from queue import Empty
 from typing import Any, Final
@@ -51,45 +50,37 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
 
     Built here, so that nothing in Redis can name a task or its arguments.
     """
+    redelivered = claimed.deaths > 0
     return {
         "body": _BODY,
         "decoded": NO_ARGUMENTS,
         "content-type": "application/json",
         "content-encoding": "utf-8",
-        "headers": _headers(claimed),
+        "headers": {
+            **({"traceparent": claimed.traceparent} if claimed.traceparent else {}),
+            "lang": "py",
+            "task": task_name(claimed.stage),
+            "id": claimed.part,
+            "root_id": claimed.part,
+            "parent_id": None,
+            "group": None,
+            "retries": 0,
+            "timelimit": [None, None],
+            "argsrepr": "()",
+            "kwargsrepr": "{}",
+            "ignore_result": True,
+            "redelivered": redelivered,
+            "x-lane": claimed.lane,
+            "x-cost": claimed.cost,
+            "x-deliveries": claimed.deaths + 1,
+            "x-suspect": claimed.suspect,
+        },
         "properties": {
             "correlation_id": claimed.part,
             "delivery_tag": claimed.part,
             "priority": 0,
-            "delivery_info": {
-                "exchange": "",
-                "routing_key": claimed.queue,
-                "redelivered": claimed.deaths > 0,
-            },
+            "delivery_info": {"exchange": "", "routing_key": claimed.queue, "redelivered": redelivered},
         },
-    }
-
-
-def _headers(claimed: Claimed) -> dict[str, Any]:
-    trace = {"traceparent": claimed.traceparent} if claimed.traceparent else {}
-    return {
-        **trace,
-        "lang": "py",
-        "task": task_name(claimed.stage),
-        "id": claimed.part,
-        "root_id": claimed.part,
-        "parent_id": None,
-        "group": None,
-        "retries": 0,
-        "timelimit": [None, None],
-        "argsrepr": "()",
-        "kwargsrepr": "{}",
-        "ignore_result": True,
-        "redelivered": claimed.deaths > 0,
-        "x-lane": claimed.lane,
-        "x-cost": claimed.cost,
-        "x-deliveries": claimed.deaths + 1,
-        "x-suspect": claimed.suspect,
     }
 
 
@@ -127,12 +118,10 @@ class QoS(stock.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Note that the part goes back, or that it is finished."""
-        if self.channel not in _claiming:
-            return
-        if requeue:
+        if not requeue:
+            self.ack(delivery_tag)
+        elif self.channel in _claiming:
             self.channel.keeper.give_back(delivery_tag)
-        else:
-            self.channel.keeper.finish(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
         """Do nothing: what is in flight stays taken, whatever happens to a connection."""
@@ -194,25 +183,17 @@ class Channel(stock.Channel):
             claim = self.keeper.claim(self.lists)
             if not claim.parts and not claim.more:
                 return
-            with self._given_back_on_error(claim.parts) as delivered:
+            delivered = 0
+            try:
                 for claimed in claim.parts:
                     self.connection._deliver(envelope(claimed), claimed.queue)  # noqa: SLF001  how kombu channels deliver
-                    delivered.add(claimed.part)
-            self.keeper.dispatch()
+                    delivered += 1
+            finally:
+                for claimed in claim.parts[delivered:]:
+                    self.keeper.give_back(claimed.part)
+                self.keeper.dispatch()
             if not claim.more:
                 return
-
-    @contextmanager
-    def _given_back_on_error(self, parts: Sequence[Claimed]) -> Iterator[set[str]]:
-        delivered: set[str] = set()
-        try:
-            yield delivered
-        except BaseException:
-            for claimed in parts:
-                if claimed.part not in delivered:
-                    self.keeper.give_back(claimed.part)
-            self.keeper.dispatch()
-            raise
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         if not self.lists:

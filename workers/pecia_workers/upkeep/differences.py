@@ -17,17 +17,9 @@ from uuid import UUID
 
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger import standing
 from pecia_workers.ledger.publication import expected_in_redis, find_missing
 from pecia_workers.ledger.recovery import find_orphaned
-from pecia_workers.ledger.standing import (
-    MISCOUNTED,
-    STUCK_SUMMARIES,
-    UNENDED,
-    find_jobs,
-    mend_jobs,
-    open_payloads,
-    whereabouts,
-)
 from pecia_workers.queue.lists import DEAD, EARLIER
 from pecia_workers.upkeep.steps import GRACE, Judging, Stores, relay, republish_lost
 from pecia_workers.upkeep.watching import held_parts
@@ -42,16 +34,14 @@ Items = frozenset[Any]
 
 
 class Difference(StrEnum):
-    """What can be wrong. `sentence` says it of a number of things, `is_mended` whether a repair puts it right."""
+    """What can be wrong. `sentence` says it of a number of things."""
 
     sentence: str
-    is_mended: bool
 
-    def __new__(cls, name: str, sentence: str, is_mended: bool = True) -> Self:  # noqa: D102
+    def __new__(cls, name: str, sentence: str) -> Self:  # noqa: D102
         member = str.__new__(cls, name)
         member._value_ = name
         member.sentence = sentence
-        member.is_mended = is_mended
         return member
 
     LOST_MESSAGES = "lost messages", "parts are queued in Postgres and have no message in Redis"
@@ -67,13 +57,16 @@ class Difference(StrEnum):
     STRANGERS = (
         "strangers",
         "parts in Redis are unknown to Postgres: do two fleets share this Redis, or was Postgres set back?",
-        False,
     )
     MISSING_PAYLOADS = (
         "missing payloads",
         "open jobs have a document that is not in the payload store: restore it, or cancel them",
-        False,
     )
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether a repair puts it right."""
+        return self in _MENDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +100,9 @@ async def _look(scene: Scene, kinds: tuple[Difference, ...]) -> Found:
 
 async def _lost_messages(scene: Scene) -> set[Hashable]:
     database = scene.stores.database
-    expected = await expected_in_redis(database, grace=GRACE)
+    _, before = await expected_in_redis(database, grace=GRACE)
     present = await asyncio.to_thread(held_parts, scene.stores.redis)
-    return set(await find_missing(database, present, expected.before))
+    return set(await find_missing(database, present, before))
 
 
 async def _dead_messages(scene: Scene) -> set[Hashable]:
@@ -124,8 +117,7 @@ async def _earlier_keys(scene: Scene) -> set[Hashable]:
 
 async def _strangers(scene: Scene) -> set[Hashable]:
     held = set(filter(_is_id, await asyncio.to_thread(held_parts, scene.stores.redis)))
-    known = await whereabouts(scene.stores.database, held)
-    return {part for part in held if part not in known}
+    return set(held - await standing.known_parts(scene.stores.database, held))
 
 
 def _is_id(part: str) -> bool:
@@ -136,7 +128,7 @@ def _is_id(part: str) -> bool:
 
 
 async def _missing_payloads(scene: Scene) -> set[Hashable]:
-    needed = await open_payloads(scene.stores.database)
+    needed = await standing.open_payloads(scene.stores.database)
     at_a_time = asyncio.Semaphore(_LOOKS_AT_A_TIME)
 
     async def is_there(name: str) -> bool:
@@ -150,9 +142,11 @@ async def _missing_payloads(scene: Scene) -> set[Hashable]:
 _LOOKS: dict[Difference, Callable[[Scene], Awaitable[Iterable[Hashable]]]] = {
     Difference.LOST_MESSAGES: _lost_messages,
     Difference.ORPHANS: lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS),
-    Difference.MISCOUNTED: lambda scene: find_jobs(scene.stores.database, MISCOUNTED),
-    Difference.UNENDED: lambda scene: find_jobs(scene.stores.database, UNENDED),
-    Difference.STUCK_SUMMARIES: lambda scene: find_jobs(scene.stores.database, STUCK_SUMMARIES),
+    Difference.MISCOUNTED: lambda scene: standing.find_jobs(scene.stores.database, standing.MISCOUNTED),
+    Difference.UNENDED: lambda scene: standing.find_jobs(scene.stores.database, standing.UNENDED),
+    Difference.STUCK_SUMMARIES: lambda scene: standing.find_jobs(
+        scene.stores.database, standing.STUCK_SUMMARIES
+    ),
     Difference.DEAD_MESSAGES: _dead_messages,
     Difference.EARLIER_KEYS: _earlier_keys,
     Difference.STRANGERS: _strangers,
@@ -169,8 +163,8 @@ async def mend(scene: Scene, found: Found) -> None:
 
 
 async def _publish_lost(scene: Scene, _items: Items) -> None:
-    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
-    await republish_lost(scene.stores, before=expected.before)
+    _, before = await expected_in_redis(scene.stores.database, grace=GRACE)
+    await republish_lost(scene.stores, before=before)
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:
@@ -181,7 +175,7 @@ async def _requeue(scene: Scene, _items: Items) -> None:
 
 async def _mend_jobs(scene: Scene, items: Items) -> None:
     job_ids: list[UUID] = sorted(items)
-    ended = await mend_jobs(scene.stores.database, job_ids, actor=_ACTOR)
+    ended = await standing.mend_jobs(scene.stores.database, job_ids, actor=_ACTOR)
     await scene.stores.bus.tell(ended)
 
 

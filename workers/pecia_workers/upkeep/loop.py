@@ -13,20 +13,12 @@ from redis.exceptions import RedisError
 from pecia_schemas.connecting import is_transient, name_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.publication import forget_flows
+from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.service import serve
 from pecia_workers.upkeep.retention import retention_steps
-from pecia_workers.upkeep.steps import (
-    Judging,
-    Measurement,
-    Reconciler,
-    Stores,
-    expire,
-    forget_workers,
-    open_stores,
-    relay,
-)
+from pecia_workers.upkeep.steps import Judging, Measurement, Reconciler, Stores, expire, open_stores, relay
 from pecia_workers.upkeep.watching import hand_back_of_gone, look_every_s
 
 log = structlog.get_logger(__name__)
@@ -58,7 +50,9 @@ class Upkeep:
             judging = {"orphans": self._then_at_once(Judging(stores, settings))}
             loops.create_task(self._repeat(judging, self._stopping, look_every_s(settings)))
             loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
-            loops.create_task(self._repeat(_retention(stores, settings), self._stopping, every_s))
+            # What may take long, and must keep no part waiting.
+            ends = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
+            loops.create_task(self._repeat(ends, self._stopping, every_s))
 
     def _then_at_once(self, step: Step) -> Step:
         async def run() -> int:
@@ -113,20 +107,16 @@ class Upkeep:
 def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
     seen = {"measure": partial(Measurement(window=settings.window), stores)} if settings.metrics_port else {}
+    gone = {"forget": partial(forget_gone, stores.database, age=settings.keep_workers)}
     return {
         "taken": partial(hand_back_of_gone, stores.database, stores.redis),
         "expire": partial(expire, stores),
-        "forget": partial(forget_workers, stores, settings),
+        **(gone if settings.keep_workers else {}),
         "flows": partial(forget_flows, stores.database),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
         **seen,
     }
-
-
-def _retention(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
-    """Return what may take long, and must keep no part waiting."""
-    return {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
 
 
 def run_upkeep(settings: WorkerSettings) -> None:

@@ -91,14 +91,14 @@ class PayloadRemoval:
         store = await asyncio.to_thread(_store, self._settings)
         at_once = asyncio.Semaphore(_REMOVALS_AT_ONCE)
 
-        async def empty(bucket: Sequence[str]) -> retention.Removal:
+        async def empty(bucket: Sequence[str]) -> tuple[int, int]:
             async with at_once:
                 return await retention.remove_payloads(database, bucket, store.delete_many)
 
-        removals = await asyncio.gather(*map(empty, buckets))
-        if stayed := sum(removal.stayed for removal in removals):
+        removed, stayed = map(sum, zip(*await asyncio.gather(*map(empty, buckets)), strict=True))
+        if stayed:
             raise PayloadsStayedError(f"{stayed} of {sum(map(len, buckets))}")
-        return sum(removal.removed for removal in removals)
+        return removed
 
 
 class EmptyBatches:

@@ -19,23 +19,13 @@ from pecia_schemas import JobState, Lane
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
-from pecia_workers.ledger.publication import (
-    expected_in_redis,
-    relay_due,
-    unpublish_missing,
-)
+from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
 from pecia_workers.ledger.recovery import Judge, expire_jobs
 from pecia_workers.ledger.standing import Left, Standing, standing
-from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import DEAD, QUARANTINES, QUEUES, connect
-from pecia_workers.upkeep.watching import (
-    count_taken,
-    count_waiting,
-    held_parts,
-    mend_turns,
-)
+from pecia_workers.upkeep.watching import count_taken, count_waiting, held_parts, mend_turns
 
 _BATCH = 1_000
 GRACE = timedelta(seconds=5)
@@ -61,9 +51,7 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
     """Yield what the settings name, for the running loop."""
     redis_url = settings.redis_url.get_secret_value()
     stores = Stores(
-        database=open_database(
-            settings.database_url.get_secret_value(), connections=4, patience=LONG_PATIENCE
-        ),
+        database=open_database(settings.database_url.get_secret_value(), patience=LONG_PATIENCE),
         redis=connect(redis_url),
         bus=Bus(redis_url, window=settings.window),
     )
@@ -106,14 +94,9 @@ def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
         pipe.execute()
 
 
-async def forget_workers(stores: Stores, settings: WorkerSettings) -> int:
-    """Delete the rows of workers that went long ago."""
-    return await forget_gone(stores.database, age=settings.keep_workers) if settings.keep_workers else 0
-
-
 async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
-    total = relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
+    total, relayed = 0, _BATCH
     while relayed >= _BATCH:
         relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
         total += relayed
@@ -141,18 +124,15 @@ class Reconciler:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
         held = (await asyncio.to_thread(count_waiting, stores.redis)).total()
-        expected = await expected_in_redis(stores.database, grace=GRACE)
-        now = time.monotonic()
-        if now < self._at_latest and (held >= expected.parts or now < self._not_before):
+        expected, before = await expected_in_redis(stores.database, grace=GRACE)
+        began = time.monotonic()
+        if began < self._at_latest and (held >= expected or began < self._not_before):
             return 0
-        lost = await republish_lost(stores, before=expected.before)
-        self._rest(since=now)
+        lost = await republish_lost(stores, before=before)
+        ended = time.monotonic()
+        self._not_before = ended + (ended - began) * _SHARE_OF_COMPARING
+        self._at_latest = ended + _LONGEST_WITHOUT_COMPARISON_S
         return lost
-
-    def _rest(self, *, since: float) -> None:
-        now = time.monotonic()
-        self._not_before = now + (now - since) * _SHARE_OF_COMPARING
-        self._at_latest = now + _LONGEST_WITHOUT_COMPARISON_S
 
 
 class Measurement:

@@ -8,24 +8,22 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from redis import Redis
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.connecting import name_of
 from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.messages import BEHIND_TURNS, BELL_TTL_MS, bell_name, marker, rest_name, standing_name
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger.database import fetch
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import Judge, gone_of
+from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import QUARANTINES, QUEUES, connect, hand_back, taken_name, takers
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.queue.bus import Bus
 
 _LISTS = (*QUEUES, *QUARANTINES)
 _MESSAGES_PER_CALL = 5_000
@@ -40,13 +38,8 @@ def count_waiting(redis: Redis) -> Counter[str]:
             pipe.llen(queue)
             pipe.hget(standing_name(queue), BEHIND_TURNS)
         replies = pipe.execute()
-    lengths = zip(replies[::2], replies[1::2], strict=True)
-    return Counter(
-        {
-            queue: max(0, length + int(behind or 0))
-            for queue, (length, behind) in zip(_LISTS, lengths, strict=True)
-        }
-    )
+    found = zip(_LISTS, replies[::2], replies[1::2], strict=True)
+    return Counter({queue: max(0, length + int(behind or 0)) for queue, length, behind in found})
 
 
 def count_taken(redis: Redis) -> Counter[str]:
@@ -95,16 +88,12 @@ def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
 def _waiting(redis: Redis, queue: str) -> Iterator[str]:
     # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
     start = 0
-    while messages := _slice(redis, queue, start):
+    messages: Any
+    while messages := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
         for message in messages:
             with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
                 yield str(json.loads(message)["part"])
         start += len(messages)
-
-
-def _slice(redis: Redis, queue: str, start: int) -> list[str]:
-    messages: Any = redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1)
-    return list(messages)
 
 
 log = structlog.get_logger(__name__)
@@ -143,7 +132,8 @@ async def _judge(database: AsyncEngine, bus: Bus, settings: WorkerSettings, due:
     while True:
         await asyncio.sleep(look_every_s(settings))
         with _failure_told():
-            if not await _upkeep_is_on_duty(database):
+            ((upkeep_is_on_duty,),) = await fetch(database, _UPKEEP)
+            if not upkeep_is_on_duty:
                 await bus.tell((await judge.judge()).jobs)
                 due.set()
 
@@ -155,11 +145,6 @@ async def _publish(database: AsyncEngine, bus: Bus, settings: WorkerSettings, du
             with _failure_told():
                 await hand_back_of_gone(database, redis)
                 await relay_due(database, bus, limit=_RELAYED_AT_ONCE)
-
-
-async def _upkeep_is_on_duty(database: AsyncEngine) -> bool:
-    async with database.connect() as connection:
-        return bool((await connection.execute(_UPKEEP)).scalar())
 
 
 @contextmanager

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from pecia_schemas import FailureCode
+from pecia_schemas import FailureCode
 
 
 class PartFailedError(Exception):
@@ -34,7 +33,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self._began = monotonic()
-        self._limit: asyncio.Timeout | None = None
+        self.limit: asyncio.Timeout | None = None
         self._left_s = 0.0
         self._waits = 0
         self._since = 0.0
@@ -50,19 +49,10 @@ class _Clock:
         """Seconds for which it went."""
         return monotonic() - self._began - self.waited_s
 
-    @asynccontextmanager
-    async def limited(self, seconds: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds) as limit:
-            self._limit = limit
-            try:
-                yield
-            finally:
-                self._limit = None
-
     def stop(self) -> None:
         if not self._waits:
             self._since = monotonic()
-            if self._limit and (end := self._limit.when()) is not None:
+            if self.limit and (end := self.limit.when()) is not None:
                 self._left_s = end - asyncio.get_running_loop().time()
                 self._reschedule(None)
         self._waits += 1
@@ -74,8 +64,8 @@ class _Clock:
         self._waits -= 1
 
     def _reschedule(self, end: float | None) -> None:
-        if self._limit and not self._limit.expired():
-            self._limit.reschedule(end)
+        if self.limit and not self.limit.expired():
+            self.limit.reschedule(end)
 
 
 _CLOCK: Final[ContextVar[_Clock | None]] = ContextVar("part_clock", default=None)
@@ -99,8 +89,12 @@ async def limited(seconds: float) -> AsyncIterator[None]:
     """End the block with `TimeoutError` once a clocked part has worked in it for so long."""
     clock = _CLOCK.get()
     assert clock is not None  # noqa: S101  only clocked parts are limited
-    async with clock.limited(seconds):
-        yield
+    async with asyncio.timeout(seconds) as limit:
+        clock.limit = limit
+        try:
+            yield
+        finally:
+            clock.limit = None
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from enum import Enum, auto
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,8 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
 from pecia_schemas import Stage
-from pecia_workers.ledger import ClaimedPart, Cut, Done, Outcome
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import Cut, Done, Outcome
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 
 CANCELLED = "cancelled"
@@ -32,52 +33,36 @@ class Interruption(Enum):
     """The worker stops."""
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Job:
     """A part in flight. Celery keeps it as the request's result and terminates it through that."""
 
-    __slots__ = (
-        "__weakref__",
-        "begun",
-        "callback",
-        "cost",
-        "deaths",
-        "former",
-        "interruption",
-        "limit_s",
-        "on_interrupt",
-        "part",
-        "soft",
-        "started",
-        "suspect",
-        "task",
-        "timeout_callback",
-    )
+    headers: InitVar[dict[str, Any]]
+    begun: Callable[[Mapping[str, Any]], None]
+    callback: Callable[[Any], None]
+    timeout_callback: Callable[[bool, float], None]
+    soft_limit_s: InitVar[float | None]
+    hard_limit_s: InitVar[float | None]
+    started: float
+    part: UUID = field(init=False)
+    cost: int = field(init=False)
+    deaths: int = field(init=False)
+    suspect: bool = field(init=False)
+    limit_s: float | None = field(init=False)
+    soft: bool = field(init=False)
+    task: asyncio.Task[None] | None = None
+    former: Job | None = None
+    interruption: Interruption | None = None
+    on_interrupt: Callable[[Job], object] | None = None
 
-    def __init__(
-        self,
-        headers: dict[str, Any],
-        *,
-        begun: Callable[[Mapping[str, Any]], None],
-        callback: Callable[[Any], None],
-        timeout_callback: Callable[[bool, float], None],
-        soft_limit_s: float | None,
-        hard_limit_s: float | None,
-        started: float,
+    def __post_init__(
+        self, headers: dict[str, Any], soft_limit_s: float | None, hard_limit_s: float | None
     ) -> None:
         self.part = UUID(headers["id"])
-        self.cost: int = headers["x-cost"]
-        self.deaths: int = headers["x-deliveries"] - 1
-        self.suspect: bool = headers["x-suspect"]
-        self.begun = begun
-        self.callback = callback
-        self.timeout_callback = timeout_callback
+        self.cost, self.deaths = headers["x-cost"], headers["x-deliveries"] - 1
+        self.suspect = headers["x-suspect"]
         self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
         self.soft = self.limit_s is not None and self.limit_s == soft_limit_s
-        self.started = started
-        self.task: asyncio.Task[None] | None = None
-        self.former: Job | None = None
-        self.interruption: Interruption | None = None
-        self.on_interrupt: Callable[[Job], None] | None = None
 
     def interrupt(self, why: Interruption) -> None:
         """Cancel it, unless that was done already. From any thread."""
@@ -120,13 +105,7 @@ class Ending:
     @classmethod
     def given_back(cls, seconds: float, *, timed_out: bool = False) -> Ending:
         """Say that it did not end here: its message goes back to its list."""
-        result = (1, ErrorInfo(Reject(requeue=True)), seconds)
-        return cls(result=result, timed_out=timed_out)
-
-    @classmethod
-    def silent(cls) -> Ending:
-        """Say nothing: Celery knows already."""
-        return cls(result=None)
+        return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
 
 
 def _bare(error: Exception) -> Exception:
@@ -175,12 +154,8 @@ def task_result(outcome: Outcome) -> dict[str, Any] | None:
     """Return what became of a part that did not fail."""
     match outcome:
         case Done(content=content):
-            usage = content.usage
-            return {
-                "verdict": str(content.verdict),
-                "prompt_tokens": usage.prompt,
-                "output_tokens": usage.output,
-            }
+            prompt, output = content.usage.prompt, content.usage.output
+            return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
         case Cut(parts=parts):
             return {"parts": len(parts)}
     return None

@@ -60,7 +60,10 @@ class Spool:
         copy = self._enter(reference)
         try:
             with waiting():
-                await self._make_ready(copy, reference)
+                async with copy.ready:
+                    if not copy.verified:
+                        await self._provide(copy, reference)
+                        copy.verified = True
             yield copy.path
         finally:
             copy.users -= 1
@@ -70,18 +73,15 @@ class Spool:
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
         """Remove copies that are not being read: decrypted ones, and those that `unheld` names, which no job holds."""
-        self._sweep_decrypted()
-        idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
-        for key in await unheld(idle) if idle else ():
-            if (copy := self._copies.get(key)) and not copy.users:
-                self._forget(key)
-
-    def _sweep_decrypted(self) -> None:
         for key, copy in list(self._copies.items()):
             if copy.decrypted and not copy.users:
                 if copy.idle:
                     self._forget(key)
                 copy.idle = True
+        idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
+        for key in await unheld(idle) if idle else ():
+            if (idler := self._copies.get(key)) and not idler.users:
+                self._forget(key)
 
     def _enter(self, reference: PayloadRef) -> _Copy:
         copy = self._copies.get(reference.sha256)
@@ -94,12 +94,6 @@ class Spool:
         copy.users += 1
         copy.idle = False
         return copy
-
-    async def _make_ready(self, copy: _Copy, reference: PayloadRef) -> None:
-        async with copy.ready:
-            if not copy.verified:
-                await self._provide(copy, reference)
-                copy.verified = True
 
     async def _provide(self, copy: _Copy, reference: PayloadRef) -> None:
         if copy.owned:

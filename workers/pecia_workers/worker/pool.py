@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from celery.worker import state
 from redis import RedisError
 
 from pecia_workers.engines.base import Budget
-from pecia_workers.queue import Capacity
+from pecia_workers.queue.keeper import Capacity
 from pecia_workers.queue.transport import kick
 from pecia_workers.worker.jobs import CANCELLED, Ending, Interruption, Job
 from pecia_workers.worker.runner import PartRunner
@@ -59,17 +60,19 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._suspects = 0
         self._arrived: list[Job] = []
         self._begun: deque[tuple[Job, Mapping[str, Any]]] = deque()
+        """What Postgres has handed out."""
         self._ended: deque[tuple[Job, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
+        """What parts really cost: claims weighed the asking price."""
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
             self._runtime,
             submitted=self._wake_hub,
-            begun=self._begin,
-            tell=self._tell,
+            begun=partial(self._note, self._begun),
+            tell=partial(self._note, self._ended),
             fatal=self.fatal,
-            priced=self._price,
+            priced=partial(self._note, self._priced),
         )
         self._budget = self._bounded(self._start_runtime())
         self.limit = self._budget.slots
@@ -163,22 +166,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._hub:
             self._hub.call_soon(self._run_ready)
 
-    def _begin(self, job: Job, about: Mapping[str, Any]) -> None:
-        """Note that Postgres has handed a part out. Called on the loop thread."""
-        self._begun.append((job, about))
-        self._wake_to_collect()
-
-    def _tell(self, job: Job, ending: Ending) -> None:
+    def _note(self, noted: deque[Any], *what: Any) -> None:
         """Let the hub thread know. Called on the loop thread, which must not touch Celery."""
-        self._ended.append((job, ending))
-        self._wake_to_collect()
-
-    def _price(self, part: UUID, tokens: int) -> None:
-        """Note what a part really costs: claims weighed the asking price. Called on the loop thread."""
-        self._priced.append((part, tokens))
-        self._wake_to_collect()
-
-    def _wake_to_collect(self) -> None:
+        noted.append(what)
         if not self._woken and self._hub:
             self._woken = True
             asyncio.get_running_loop().call_later(_GATHER_S, self._wake)
@@ -189,19 +179,16 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _collect(self) -> None:
         """Tell Celery what has ended; then claim into the room it left, which tells Redis too."""
         self._woken = False
-        self._correct_prices()
-        self._finish_all()
-        self._run_ready()
-        with suppress(RedisError):  # Celery's own poll will find out, and reconnect
-            kick()
-        self._keeper.settle()
-
-    def _correct_prices(self) -> None:
         while self._priced:
             part, tokens = self._priced.popleft()
             if job := self._jobs.get(part):
                 self._tokens += tokens - job.cost
                 job.cost = tokens
+        self._finish_all()
+        self._run_ready()
+        with suppress(RedisError):  # Celery's own poll will find out, and reconnect
+            kick()
+        self._keeper.settle()
 
     def _finish_all(self) -> None:
         while self._begun:
@@ -212,10 +199,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             try:
                 self._finish(job, ending)
             except Exception as error:  # noqa: BLE001  the others must end too
-                found = type(error).__name__
-                _log.error(
-                    "could not report the end of %s: %s", job.part, found, extra={"part": str(job.part)}
-                )
+                part, found = str(job.part), type(error).__name__
+                _log.error("could not report the end of %s: %s", part, found, extra={"part": part})
 
     def _finish(self, job: Job, ending: Ending) -> None:
         self._tokens -= job.cost
@@ -276,13 +261,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         while self._jobs and not self._broken and not _is_set(state.should_terminate):
             if time.monotonic() > deadline:
                 return
-            self._pump()
+            self._finish_all()
+            self._run_ready()
+            self._keeper.settle()
             time.sleep(_PUMP_S)
-
-    def _pump(self) -> None:
-        self._finish_all()
-        self._run_ready()
-        self._keeper.settle()
 
     def _close_down(self) -> None:
         if self._stopped:

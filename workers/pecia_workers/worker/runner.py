@@ -50,7 +50,6 @@ class PartRuntime(Protocol):
 
     async def lost(self) -> None:
         """Return once what runs the parts is gone for good, though no part runs that could find out."""
-        ...
 
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]
@@ -62,26 +61,21 @@ class PartRuntime(Protocol):
         if it failed and will be tried again, `PartFailedError` if it failed for good. After any other exception the
         part is given back.
         """
-        ...
 
     async def give_back(self, parts: Collection[UUID]) -> None:
         """Note that these stay unfinished here; awaited before their messages go back to the lists.
 
         Messages of those that what runs the parts died on are stale then: a claim of one finds nothing to do.
         """
-        ...
 
     async def overdue(self, part: UUID) -> None:
         """Give a part up that has been held for too long: it goes on elsewhere, as if a worker had died on it."""
-        ...
 
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery, before or after it began."""
-        ...
 
     async def stop(self) -> None:
         """Free everything."""
-        ...
 
 
 _log = logging.getLogger(__name__)
@@ -134,7 +128,7 @@ class PartRunner:
     def submit(self, jobs: Collection[Job]) -> None:
         """Begin all of them together, so that the runtime can group what it asks the database."""
         for job in jobs:
-            job.on_interrupt = self._interrupted
+            job.on_interrupt = lambda job: self._loop.call_soon_threadsafe(self._cancel, job)
         self._loop.call_soon_threadsafe(self._spawn, jobs)
 
     def revoke(self, part: UUID) -> None:
@@ -160,9 +154,6 @@ class PartRunner:
         for job in jobs:
             job.task = self._loop.create_task(self._run(job))
         self._submitted()
-
-    def _interrupted(self, job: Job) -> None:
-        self._loop.call_soon_threadsafe(self._cancel, job)
 
     def _cancel(self, job: Job) -> None:
         if job.task:  # one turn later: a task cancelled before its first step would never tell its end
@@ -221,7 +212,7 @@ class PartRunner:
         if job.interruption is Interruption.STOPPED:
             return None
         if job.interruption is Interruption.REVOKED:
-            return Ending.silent()
+            return Ending(result=None)
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
         # What Postgres takes for running must not lie in Redis: a worker that claimed it there would find it taken.
@@ -230,8 +221,7 @@ class PartRunner:
         return Ending.given_back(_age(job), timed_out=timed_out)
 
     async def _abandon(self, jobs: Collection[Job]) -> None:
-        tasks = [job.task for job in jobs if job.task]
-        if tasks:
+        if tasks := [job.task for job in jobs if job.task]:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
         await self._give_back(jobs, limit_s=_STOP_S)
 

@@ -43,25 +43,17 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_witness, stages_served
-from pecia_workers.ledger import (
-    ClaimedPart,
-    ClaimRequest,
-    Cut,
-    Failed,
-    Finished,
-    Ledger,
-    Outcome,
-    PartLostError,
-    open_database,
-)
-from pecia_workers.ledger.database import OUTAGE, outlast
+from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
+from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
+from pecia_workers.ledger.database import OUTAGE, open_database, outlast
+from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import pardon, running_parts
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
+    Heartbeat,
     WorkerIdentity,
     fields_filled,
-    keep_registered,
     language_read,
     stages_on_duty,
 )
@@ -71,7 +63,7 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.limits import MediaError
 from pecia_workers.queue.bus import Bus
-from pecia_workers.queue.keeper import DirectClaims
+from pecia_workers.queue.keeper import DirectClaims, end
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
@@ -148,12 +140,11 @@ class Runtime:
         budget = await self._start_stages(engine, priced)
         self._engine = engine
         self._engine_seen = meter.EngineWatch(engine.capabilities.name) if engine else None
-        registered = identity.running(engine) if engine else identity
         self._in_background(self._keep_turning())
         self._beats = await self._resources.enter_async_context(
-            keep_registered(
+            Heartbeat(
                 settings.database_url.get_secret_value(),
-                registered,
+                identity.running(engine) if engine else identity,
                 lease=settings.lease,
                 alive=self._is_turning,
                 on_lost=partial(asyncio.get_running_loop().call_soon_threadsafe, self._taken_for_dead),
@@ -171,17 +162,20 @@ class Runtime:
         return budget
 
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
-        scratch, store = self._open_scratch(), self._open_store()
-        spool = Spool(store, scratch)
+        settings = self._settings
+        scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
+        self._resources.callback(scratch.remove)
+        store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
+        spool = Spool(store, scratch.path)
         self._in_background(keep_swept(spool, partial(unheld, self._database)))
-        decoder = Decoder(self._settings)
+        decoder = Decoder(settings)
         await decoder.start()
         self._resources.push_async_callback(decoder.stop)
-        intake = Intake(store, self._ledger, scratch, self._settings)
+        intake = Intake(store, self._ledger, scratch.path, settings)
         self._handlers[Stage.INGEST] = Ingest(
             spool,
             decoder,
-            self._settings,
+            settings,
             self._stages_served,
             intake,
             fields_filled=lambda: outlast(partial(fields_filled, self._database)),
@@ -192,16 +186,15 @@ class Runtime:
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         generator = self._meter.on(await self._batcher(engine, priced))
-        fallback, settings = await self._fallback(), self._settings
+        fallback = await self._fallback()
         witnesses, seconds = await self._witnesses(engine, priced)
         engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
         cache = self._cache = ResultCache(self._ledger.earlier, settings, engines)
-        captions_of = self._ledger.captions
         self._handlers[Stage.READ] = ReadPage(
             spool, decoder, generator, settings, cache, fallback=fallback, witnesses=witnesses
         )
         self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
-        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(captions_of, generator, settings, cache)
+        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(self._ledger.captions, generator, settings, cache)
         return _claimable(engine.budget, decoder.slots, witnesses.spare)
 
     async def _witnesses(self, engine: Engine, priced: Priced) -> tuple[Witnesses, Generator | None]:
@@ -237,11 +230,10 @@ class Runtime:
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
         settings = self._settings
-        sharing = shared_lengths(self._database, settings.output_quantile)
-        lengths = await self._resources.enter_async_context(sharing)
+        enter = self._resources.enter_async_context
+        lengths = await enter(shared_lengths(self._database, settings.output_quantile))
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        inherited = inherited_memory(self._database, self._identity)
-        memory = await self._resources.enter_async_context(inherited)
+        memory = await enter(inherited_memory(self._database, self._identity))
         batcher = self._admission = Batcher(engine, policy, lengths, priced=priced, memory=memory)
         self._resources.callback(_tell_use, engine, batcher)
         return batcher
@@ -251,18 +243,8 @@ class Runtime:
         on_duty = await outlast(partial(stages_on_duty, self._database))
         return stages_served(self._settings) | on_duty
 
-    def _open_scratch(self) -> Path:
-        parent = self._settings.spool_dir
-        scratch = ScratchDirectory.create(Path(parent) if parent else None)
-        self._resources.callback(scratch.remove)
-        return scratch.path
-
-    def _open_store(self) -> PayloadStore:
-        settings = self._settings
-        return PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
-
     def _in_background(self, work: Awaitable[Any]) -> None:
-        self._resources.push_async_callback(_end, asyncio.ensure_future(work))
+        self._resources.push_async_callback(end, asyncio.ensure_future(work))
 
     async def _let_ledger_end(self) -> None:
         with suppress(TimeoutError):  # Postgres is away
@@ -343,13 +325,7 @@ class Runtime:
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = _unnoticed
     ) -> Mapping[str, Any] | None:
-        """Run one part to its commit. It is not run if more workers died on it than its message tells.
-
-        Returns what Celery is told of the result once it is committed; `begun` gets what it is told of the part. Raises
-        `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry` if it
-        failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine is
-        gone.
-        """
+        """Run one part to its commit, as `PartRuntime` says. Raises `RuntimeLostError` if the engine is gone."""
         try:
             return task_result(await self._run(part, deaths=deaths, begun=begun))
         except Ignore:
@@ -489,13 +465,6 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
-
-
-async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
-    while not task.done():  # a library may swallow the first: redis-py does while it connects
-        task.cancel()
-        await asyncio.wait([task], timeout=_LOOK_S)
 
 
 async def _finish(work: Coroutine[Any, Any, R]) -> R:
