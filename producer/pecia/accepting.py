@@ -86,6 +86,15 @@ The caller publishes the parts that do not wait for a time; they are marked alre
 """
 
 
+def accept_one(connection: Connection, new: NewJob, keys: Keyring) -> Accepted | None:
+    """Write a job that `is_simple` by one statement; None if its key is known, or its payload was released lately."""
+    created, _ = _insert(connection, [new], {}, held=False)
+    if (created_at := created.get(new.id)) is None:
+        return None
+    view = view_of(new, MappingProxyType(new.job["metadata"]), created_at, keys)
+    return Accepted(view=view, created=True, flow=new.id)
+
+
 def accept(
     connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
 ) -> list[Accepted | SubmitError]:
