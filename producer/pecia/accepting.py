@@ -159,8 +159,9 @@ def _insert(
     if not batch:
         return {}, set()
     shared = _shared(batch[0].job) | {"held": held}
-    rows = json.dumps([_row_of(new, flows.get(new.turns)) for new in batch])
-    asked = {"rows": rows, "shared": json.dumps(shared)}
+    rows = [_row_of(new, flows.get(new.turns)) for new in batch]
+    said = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    asked = {"rows": json.dumps(said), "shared": json.dumps(shared)}
     written = connection.execute_as_is(_CREATE, asked).all()
     created = {row.id: row.created_at for row in written if row.released is None}
     return created, {row.released for row in written if row.released is not None}
