@@ -86,6 +86,15 @@ The caller publishes the parts that do not wait for a time; they are marked alre
 """
 
 
+def accept_one(connection: Connection, new: NewJob, keys: Keyring) -> Accepted | None:
+    """Write a job that `is_simple` by one statement; None if its key is known, or its payload was released lately."""
+    created, _ = _insert(connection, [new], {}, held=False)
+    if (created_at := created.get(new.id)) is None:
+        return None
+    view = view_of(new, MappingProxyType(new.job["metadata"]), created_at, keys)
+    return Accepted(view=view, created=True, flow=new.id)
+
+
 def accept(
     connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
 ) -> list[Accepted | SubmitError]:
@@ -150,8 +159,9 @@ def _insert(
     if not batch:
         return {}, set()
     shared = _shared(batch[0].job) | {"held": held}
-    rows = json.dumps([_row_of(new, flows.get(new.turns)) for new in batch])
-    asked = {"rows": rows, "shared": json.dumps(shared)}
+    rows = [_row_of(new, flows.get(new.turns)) for new in batch]
+    said = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    asked = {"rows": json.dumps(said), "shared": json.dumps(shared)}
     written = connection.execute_as_is(_CREATE, asked).all()
     created = {row.id: row.created_at for row in written if row.released is None}
     return created, {row.released for row in written if row.released is not None}

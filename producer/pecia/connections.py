@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from pecia import bulk, tracing
+from pecia import accepting, bulk, tracing
 from pecia.accounts import Place, TrailPages
 from pecia.bulk import Item, Outcome, messages
 from pecia.configuration import redis_url
@@ -95,6 +95,10 @@ class Connections(Holdings[Database]):
     def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
         try:
+            if len(new) == 1 and new[0].is_simple:
+                one = partial(accepting.accept_one, new=new[0], keys=self.keys)
+                if (accepted := self._database.transaction(one, alone=True)) is not None:
+                    return [accepted]
             return self.store.accept(new, is_stored=self.holds)
         except DatabaseRefusedError as error:
             if len(new) == 1:

@@ -30,6 +30,7 @@ from pecia_schemas.connecting import (
     PatientConnection,
     Verdict,
     begin_within,
+    bounds_of,
     ends_connection,
     is_transient,
     may_be_committed,
@@ -48,6 +49,8 @@ _MOST: Final = 15
 """Connections at a time: further transactions wait for one."""
 _KEPT: Final = 5
 """Connections that are kept while nothing needs them."""
+_FRESH_S: Final = 1.0
+"""How lately a connection has answered of which it need not be asked whether it lives."""
 
 
 class Pooled:
@@ -77,20 +80,23 @@ class Pool:
     def __init__(self, parameters: Mapping[str, Any], patience: timedelta) -> None:
         self._parameters = parameters
         self._patience = patience
-        self._begin = begin_within(patience)
+        self._begin, self._bounds = begin_within(patience), bounds_of(patience, "SESSION")
         self._idle: list[PatientConnection] = []
         self._free = BoundedSemaphore(_MOST)
         self._over = False
 
     @contextmanager
-    def transaction(self) -> Iterator[Pooled]:
-        """Lend a connection on which a transaction has begun; commit it, or roll it back after an error."""
+    def transaction(self, *, alone: bool = False) -> Iterator[Pooled]:
+        """Lend a connection on which a transaction has begun; commit it, or roll it back after an error.
+
+        A statement that is `alone` may be the transaction: one round trip in place of three.
+        """
         if not self._free.acquire(timeout=self._patience.total_seconds()):
             raise DatabaseUnavailableError(
                 f"All {_MOST} connections of this client are at work: share it between fewer threads."
             )
         try:
-            with self._begun() as connection:
+            with self._begun(alone=alone) as connection:
                 yield Pooled(connection)
         finally:
             self._free.release()
@@ -103,8 +109,8 @@ class Pool:
             connection.close()
 
     @contextmanager
-    def _begun(self) -> Iterator[PatientConnection]:
-        connection = self._living() or self._opened()
+    def _begun(self, *, alone: bool) -> Iterator[PatientConnection]:
+        connection = self._living(alone=alone) or self._opened()
         try:
             connection.be_patient(self._patience)
             yield connection
@@ -119,12 +125,14 @@ class Pool:
         finally:
             self._take_back(connection)
 
-    def _living(self) -> PatientConnection | None:
+    def _living(self, *, alone: bool) -> PatientConnection | None:
         """Return an idle connection on which a transaction begins, if there is one: this is how it is pinged."""
         with suppress(IndexError):
             connection = self._idle.pop()
+            if alone and connection.prepare_threshold and time.monotonic() < connection.fresh_until:
+                return connection
             try:
-                connection.execute(cast("Any", self._begin))
+                self._begin_on(connection)
             except psycopg.Error:
                 connection.close()
                 self._drop_idle()
@@ -139,11 +147,17 @@ class Pool:
         try:
             if connection.execute(BACKEND).fetchone() == (connection.info.backend_pid,):
                 connection.prepare_threshold = PREPARED_AFTER
-            connection.execute(cast("Any", self._begin))
+                connection.execute(cast("Any", self._bounds))
+            self._begin_on(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _begin_on(self, connection: PatientConnection) -> None:
+        """Begin a transaction; on a connection of the server's own its limits stand already."""
+        begin = "BEGIN" if connection.prepare_threshold else self._begin
+        connection.execute(cast("Any", begin), prepare=False)
 
     def _take_back(self, connection: PatientConnection) -> None:
         if connection.closed:
@@ -152,6 +166,7 @@ class Pool:
             connection.close()
         else:
             connection.be_pinged(self._patience)
+            connection.fresh_until = time.monotonic() + _FRESH_S
             self._idle.append(connection)
 
     def _drop_idle(self) -> None:
@@ -176,8 +191,10 @@ class Database:
         self._pool = Pool(connecting(database_url, self._patience), STATEMENT_TIMEOUT)
         self._answers = Answers(database_url)
 
-    def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
-        """Run `work` in one transaction and return what it returns.
+    def transaction(
+        self, work: Callable[[Connection], T], *, repeatable: bool = True, alone: bool = False
+    ) -> T:
+        """Run `work` in one transaction, `alone` if it is one statement, and return what it returns.
 
         After a lost connection it is unknown whether it was committed: then it runs again only if it is `repeatable`.
         """
@@ -185,7 +202,7 @@ class Database:
         while True:
             with self._answers.translated():
                 try:
-                    with self._pool.transaction() as connection:
+                    with self._pool.transaction(alone=alone) as connection:
                         return work(connection)
                 except Exception as error:
                     if (pause := tries.pause(error)) is None:

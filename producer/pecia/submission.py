@@ -94,6 +94,11 @@ class NewJob:
         """The idempotency key."""
         return str(self.job["idempotency_key"])
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether all that is to be written is the job, with nothing to be looked up for it."""
+        return self.turns is None and "webhook" not in self.job
+
     def message(self, flow: UUID) -> PartMessage | None:
         """Return what to publish now; None if it has to wait for its time."""
         part = self.part

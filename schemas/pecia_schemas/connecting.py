@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import psycopg
@@ -187,10 +187,15 @@ def begin_within(patience: timedelta) -> str:
 
     That costs no round trip, and leaves nothing on a server connection that a pooler gives to others next.
     """
+    return f"BEGIN; {bounds_of(patience, 'LOCAL')}"
+
+
+def bounds_of(patience: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
+    """Return what sets these limits for a transaction, or for a session with the server itself."""
     limit_ms = int(patience.total_seconds() * 1000)
     return (
-        f"BEGIN; SET LOCAL statement_timeout = {limit_ms};"
-        f" SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+        f"SET {scope} statement_timeout = {limit_ms};"
+        f" SET {scope} idle_in_transaction_session_timeout = {limit_ms}"
     )
 
 
@@ -198,6 +203,8 @@ class _Patient:
     """How long a connection waits for an answer."""
 
     patience_s = _ALIVE_S
+    fresh_until = 0.0
+    """By `time.monotonic()`: until when its last answer says that it lives."""
 
     def be_patient(self, patience: timedelta) -> None:
         """Wait for what a statement may take on the server."""

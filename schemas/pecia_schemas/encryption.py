@@ -310,9 +310,8 @@ it is."""
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
     """Return the task, as `task_to_json` wrote it, with `_SECRETS` encrypted where there is a key."""
-    return dict(task) | {
-        name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in _secrets(task) if keys.current
-    }
+    secrets = _secrets(task) if keys.current else ()
+    return dict(task) | {name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in secrets}
 
 
 def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:

@@ -78,12 +78,9 @@ class PartMessage:
 
     def encode(self) -> str:
         """Return the bytes on the wire, as text."""
-        message = {"part": str(self.part), "lane": self.lane, "cost": self.cost, "flow": str(self.flow)}
-        if self.traceparent:
-            message["trace"] = self.traceparent
-        if self.deaths:
-            message["deaths"] = self.deaths
-        return _COMPACT.encode(message)
+        trace = f',"trace":{_COMPACT.encode(self.traceparent)}' if self.traceparent else ""
+        deaths = f',"deaths":{self.deaths}' if self.deaths else ""
+        return f'{{"part":"{self.part}","lane":"{self.lane}","cost":{self.cost},"flow":"{self.flow}"{trace}{deaths}}}'
 
 
 def queue_name(stage: Stage, lane: Lane) -> str:

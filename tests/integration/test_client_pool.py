@@ -7,6 +7,7 @@ from threading import Barrier
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from pecia import DatabaseUnavailableError, InvalidSettingError
 from pecia.database import _KEPT, _MOST, Pool, Pooled, connecting
@@ -84,6 +85,16 @@ def test_a_connection_that_is_lost_at_work_takes_the_idle_ones_with_it(pool: Poo
 def test_more_threads_than_connections_wait_and_few_are_kept(pool: Pool) -> None:
     assert len(at_once(pool, _MOST)) == _MOST
     assert len(pool._idle) == _KEPT
+
+
+def test_a_statement_alone_is_the_transaction_on_a_connection_that_has_just_answered(pool: Pool) -> None:
+    status = []
+    for _ in range(2):
+        with pool.transaction(alone=True) as connection:
+            status.append(connection._driver.info.transaction_status)
+            for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                assert connection.execute(f"SHOW {limit}", {}).scalar() == "30s"
+    assert status == [TransactionStatus.INTRANS, TransactionStatus.IDLE]
 
 
 def test_who_waits_for_a_connection_in_vain_is_told(database_url: str) -> None:

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from pecia import tracing
+from pecia import accepting, tracing
 from pecia.accounts import Place, TrailPages
 from pecia.aio import bulk
 from pecia.aio.database import AsyncDatabase, within_work
@@ -96,6 +96,10 @@ class AsyncConnections(Holdings[AsyncDatabase]):
     async def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
         try:
+            if len(new) == 1 and new[0].is_simple:
+                one = partial(accepting.accept_one, new=new[0], keys=self.keys)
+                if (accepted := await self._database.transaction(one, alone=True)) is not None:
+                    return [accepted]
             return await self.store.accept(new, is_stored=self.holds)
         except DatabaseRefusedError as error:
             if len(new) == 1:

@@ -53,7 +53,13 @@ class AsyncDatabase:
         close_after(self._engine.sync_engine, STATEMENT_TIMEOUT)
         self._answers = Answers(database_url)
 
-    async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+    async def transaction(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        repeatable: bool = True,
+        alone: bool = False,  # noqa: ARG002  SQLAlchemy's begins every transaction
+    ) -> T:
         """Run `work` in one transaction and return what it returns, as `Database.transaction` does.
 
         A caller's cancellation cancels the statement, and the connection goes back to the pool.
