@@ -49,7 +49,7 @@ def servers(*, redis_memory: str = "512mb") -> Iterator[Servers]:
             pecia_migrations.upgrade(postgres.url_of("postgres"))
             yield Servers(
                 database_url=postgres.url_of("postgres"),
-                template=postgres.database,
+                template="pecia",
                 redis_url=redis.url,
                 payload_url=str(home / "payloads"),
                 directory=home,

@@ -7,7 +7,8 @@ import sys
 from offline import INSTRUCTION, KV_CACHE_BYTES, SIZES, picture
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest, create_engine
+from pecia_workers.engines.base import Engine, EngineRequest
+from pecia_workers.engines.registry import create_engine
 
 LONG = EngineRequest(
     id="long",

@@ -18,14 +18,8 @@ from limits import WAIT_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
 from pecia_schemas import FailureCode, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import (
-    Engine,
-    EngineDeadError,
-    EngineRefusedError,
-    EngineRequest,
-    Generation,
-    create_engine,
-)
+from pecia_workers.engines.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.registry import create_engine
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 

@@ -13,8 +13,7 @@ from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
 from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
-from pecia_workers.engines.base import Load
+from pecia_workers.engines.base import Engine, EngineRefusedError, EngineRequest, Generation, Load
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.models import fingerprint
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from engine_contract import *  # noqa: F403  the tests themselves
 from pecia_schemas import DocumentType, Verdict
-from pecia_workers.engines import Engine
+from pecia_workers.engines.base import Engine
 from pecia_workers.local.samples import sample_document
 
 

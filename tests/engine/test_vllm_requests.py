@@ -18,8 +18,13 @@ from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr
 from offline import SCHEMA, SIZES, clip
 from pecia_schemas import DocumentType, FailureCode
-from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest
-from pecia_workers.engines.base import EngineOverloadedError, Sampling
+from pecia_workers.engines.base import (
+    Engine,
+    EngineOverloadedError,
+    EngineRefusedError,
+    EngineRequest,
+    Sampling,
+)
 
 asked = partial(offline.asked, max_output_tokens=24)
 

@@ -13,8 +13,7 @@ from asking_openai import started
 from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, picture
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest
-from pecia_workers.engines.base import ClipTimes
+from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest
 from pecia_workers.engines.vllm.options import engine_arguments
 from pecia_workers.engines.vllm.processes import prepare_environment
 

@@ -12,8 +12,9 @@ from forking import LastingTemplate, fork_from
 from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, create_engine
+from pecia_workers.engines.base import Engine
 from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.local.samples import sample_document
 from virtual_time import FixedLength

@@ -21,8 +21,7 @@ from house import House, claimed
 from pecia import CaptionVideo, Client, ClientSettings, DocumentType, Job, ReadDocument
 from pecia_schemas import FailureCode, Stage
 from pecia_schemas.encryption import new_key
-from pecia_workers.engines import EngineError, EngineRequest
-from pecia_workers.engines.base import Capabilities, Generation
+from pecia_workers.engines.base import Capabilities, EngineError, EngineRequest, Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned

@@ -21,8 +21,14 @@ from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
-from pecia_workers.engines.base import Budget, Generation
+from pecia_workers.engines.base import (
+    Budget,
+    EngineDeadError,
+    EngineRefusedError,
+    EngineRequest,
+    Generation,
+    Load,
+)
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger import claim, ledger
 from pecia_workers.ledger.claim import ClaimedPart

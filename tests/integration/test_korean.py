@@ -16,7 +16,8 @@ from korean_pages import KoreanPage, korean_pages
 from pecia import Document, Job, JobFailedError, ReadDocument
 from pecia_schemas import DocumentType, FailureCode, Page, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineRequest, Generation, create_engine
+from pecia_workers.engines.base import EngineRequest, Generation
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.media.preparation import prepare
 

@@ -201,7 +201,7 @@ def test_given_stores_are_used_and_not_started(home: Path, stores: dict[str, str
     with _unmigrated(home, settings=given) as fleet:
         assert fleet.settings == given
         assert {service.state for service in fleet.services()} == {ServiceState.EXTERNAL}
-        assert not (fleet.home.postgres / "postmaster.pid").exists()
+        assert not (fleet.home.path / "postgres" / "postmaster.pid").exists()
 
 
 def test_a_given_password_is_not_shown(home: Path) -> None:

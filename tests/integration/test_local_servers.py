@@ -40,7 +40,7 @@ def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
 def test_two_servers_never_share_their_data(
     redis_server: Callable[..., EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_workers.local.redis._LEAVING_S", 0.1)
+    monkeypatch.setattr("pecia_workers.local.wheels.LEAVING_S", 0.1)
     server = redis_server()
     with pytest.raises(
         EmbeddedError, match=f"Another Redis.*{server.pid}.*stop it, or choose another directory"

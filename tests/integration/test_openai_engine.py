@@ -10,8 +10,7 @@ from asking_openai import PAGE, WORDS, answer, asked, engine_at, started
 from chat_server import Behaviour, picture_of, serving
 from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
-from pecia_workers.engines import EngineError, EngineRefusedError
-from pecia_workers.engines.base import ClipTimes, Sampling
+from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, Sampling
 from pecia_workers.engines.in_flight import LOOPS
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}

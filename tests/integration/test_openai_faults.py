@@ -17,8 +17,14 @@ from pecia_schemas import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines import EngineDeadError, EngineError, EngineRefusedError, EngineUnavailableError
-from pecia_workers.engines.base import Generation, Load
+from pecia_workers.engines.base import (
+    EngineDeadError,
+    EngineError,
+    EngineRefusedError,
+    EngineUnavailableError,
+    Generation,
+    Load,
+)
 
 pytestmark = pytest.mark.gate
 

@@ -17,7 +17,8 @@ from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineError, EngineRequest, Generation, create_engine
+from pecia_workers.engines.base import EngineError, EngineRequest, Generation
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document, sample_documents, write_scan
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits

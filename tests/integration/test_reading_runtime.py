@@ -15,8 +15,8 @@ from pecia_schemas import BlockKind, Document, DocumentType, FailureCode
 from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import create_engine
 from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.reading.fields import closed
 from pecia_workers.reading.page import instruction_for

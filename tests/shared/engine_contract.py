@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas import DocumentType, Stage, Verdict
 from pecia_schemas.tasks import page_cost
-from pecia_workers.engines import Engine, EngineRequest
+from pecia_workers.engines.base import Engine, EngineRequest
 
 __all__ = [
     "running",

@@ -96,7 +96,7 @@ class Rig:
     @property
     def redis_data(self) -> Path:
         """Where Redis keeps its data."""
-        return self.servers.home.redis
+        return self.servers.home.path / "redis"
 
 
 @contextmanager

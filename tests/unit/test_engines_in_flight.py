@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pecia_schemas import Verdict
-from pecia_workers.engines import EngineError, Generation
+from pecia_workers.engines.base import EngineError, Generation
 from pecia_workers.engines.in_flight import InFlight, Turns
 
 

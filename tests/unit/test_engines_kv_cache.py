@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import KvShape, kv_bytes, kv_tokens
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import GIB, profile_named

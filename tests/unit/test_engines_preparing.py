@@ -9,8 +9,7 @@ import pytest
 
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineRefusedError, EngineRequest
-from pecia_workers.engines.base import ClipTimes
+from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest
 from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.preparing import Preparation, Prepared, preparers
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import BatchLimits, Room
-from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, gpus_per_worker, shares, visible_gpus
 from pecia_workers.engines.models import local_model
 from pecia_workers.engines.plan import plan_engine

@@ -4,7 +4,8 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineUnavailableError, create_engine
+from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.registry import create_engine
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pecia_schemas import DocumentType, Verdict
-from pecia_workers.engines import EngineError, EngineRequest
+from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.output_lengths import DrawnLengths
 from pecia_workers.engines.simulated import SimulatedEngine

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineDeadError, EngineUnavailableError
+from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.start_failures import check_model, start_failure
 
 CONFIG = {

@@ -6,9 +6,9 @@ import pytest
 
 from pecia_schemas.duty import Lack
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import create_engine
 from pecia_workers.engines.cpu import tesseract
 from pecia_workers.engines.cpu.tesseract import find_tessdata
+from pecia_workers.engines.registry import create_engine
 
 
 @pytest.fixture(autouse=True)

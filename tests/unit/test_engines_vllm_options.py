@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.vllm.options import engine_arguments
 
 KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from command import run_pecia
 from pecia_schemas import DocumentType
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines import Engine
-from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
+from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import SimulatedEngine

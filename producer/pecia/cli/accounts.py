@@ -22,9 +22,6 @@ _FATES = {
 }
 
 _Jobs = Annotated[list[UUID] | None, typer.Option(metavar="ID", help="This job; may be repeated.")]
-_Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
-]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")]
 
 
@@ -35,7 +32,7 @@ def purge(
         str | None,
         typer.Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago."),
     ] = None,
-    metadata: _Metadata = None,
+    metadata: values.OnlyWith = None,
     reason: Annotated[str | None, typer.Option(help="Kept with the record: nothing of a document.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be erased.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -53,8 +50,7 @@ def purge(
             _confirm(found, yes=yes)
             found = client.purge([one.job_id for one in found], reason=reason)
     if as_json:
-        for one in found:
-            output.json_line(one.model_dump(mode="json"))
+        output.json_lines(found)
     else:
         _tell(found, done=not dry_run)
 
@@ -96,10 +92,9 @@ def audit(
     Example: `pecia audit --since 7d --json`
     """
     with Client() as reader:
-        entries = reader.audit(job=job, client=client, since=values.since(since))
+        entries = reader.audit(job=job, client=client, since=values.moment(since))
         if as_json:
-            for entry in entries:
-                output.json_line(entry.model_dump(mode="json"))
+            output.json_lines(entries)
         else:
             output.console().print(_trail_table(list(entries)))
 
@@ -112,7 +107,7 @@ def _trail_table(entries: Sequence[AuditEntry]) -> Table:
     for entry in entries:
         counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
         made.add_row(
-            entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            output.when(entry.at),
             entry.actor,
             entry.action,
             str(entry.job_id),
@@ -122,20 +117,20 @@ def _trail_table(entries: Sequence[AuditEntry]) -> Table:
 
 
 _COLUMNS = (
-    "jobs",
-    "parts",
-    "pages",
-    "segments",
-    "reused",
-    "prompt",
-    "image",
-    "cached",
-    "output",
-    "wasted",
-    "saved",
-    "engine s",
-    "queue s p50/p95",
-    "first token s p50/p95",
+    *(
+        "jobs",
+        "parts",
+        "pages",
+        "segments",
+        "reused",
+        "prompt",
+        "image",
+        "cached",
+        "output",
+        "wasted",
+        "saved",
+    ),
+    *("engine s", "queue s p50/p95", "first token s p50/p95"),
 )
 
 
@@ -157,7 +152,7 @@ def usage(
     Example: `pecia usage --since 7d --by document_type`
     """
     with Client() as client:
-        found = client.usage(since=values.since(since), by=by)
+        found = client.usage(since=values.moment(since), by=by)
     if as_json:
         output.json_line(found.model_dump(mode="json"))
     else:

@@ -232,8 +232,16 @@ def backfill(
             tally.documents += 1
             tally.bytes += one.size
     else:
-        settings = _settings(backlog)
-        task = _task(document_type, language, fields, cache=not no_cache)
+        settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+        limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
+        settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
+        task = ReadDocument(
+            ANY_SOURCE,
+            document_type=document_type,
+            language=values.language(language),
+            fields=values.json_object(fields, "--fields"),
+            cache=not no_cache,
+        )
         told = values.metadata(metadata)
         name = submission.checked_batch(batch) or submitting.new_name("backfill")
         order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook, name=name)
@@ -270,22 +278,6 @@ def _over(groups: Iterable[JobGroup[Any]], waiting: deque[JobGroup[Any]]) -> Ite
 
 def _uncut(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
     return (job for job in chain.from_iterable(groups) if not job.done and job.progress.total is None)
-
-
-def _task(kind: DocumentType, language: str | None, fields: Path | None, *, cache: bool) -> ReadDocument:
-    return ReadDocument(
-        ANY_SOURCE,
-        document_type=kind,
-        language=values.language(language),
-        fields=values.json_object(fields, "--fields"),
-        cache=cache,
-    )
-
-
-def _settings(backlog: int | None) -> ClientSettings:
-    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
-    limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
-    return settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
 
 
 def _batches(found: Iterable[Found], size: int) -> Iterator[list[Found]]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 from uuid import UUID
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from pecia.cli import output, values
 from pecia.cli.output import fitting
 from pecia.client import Client
 from pecia.records import DeadPart
-from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import FailureCode
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each part.")]
@@ -42,10 +38,9 @@ def list_dead(
     Example: `pecia dead list --code poisoned`
     """
     with Client() as client:
-        parts = client.dead_parts(job=job, code=code, since=values.since(since), limit=limit)
+        parts = client.dead_parts(job=job, code=code, since=values.moment(since), limit=limit)
     if as_json:
-        for part in parts:
-            output.json_line(part.model_dump(mode="json", exclude={"events"}))
+        output.json_lines(parts, exclude={"events"})
     else:
         typer.echo(_table(parts))
 
@@ -67,7 +62,17 @@ def show(
         return
     typer.echo(f"{part.failure.code}: {part.failure.message}")
     typer.echo(_table([part]))
-    output.console().print(_history(part.events))
+    history = [
+        (
+            event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f"),
+            "" if event.attempt is None else str(event.attempt),
+            event.state,
+            event.reason or "",
+            event.actor,
+        )
+        for event in part.events
+    ]
+    output.console().print(output.grid(("at", "attempt", "state", "why", "who"), history))
 
 
 @app.command("retry")
@@ -93,7 +98,7 @@ def retry(
     if bool(part_ids) is everything:
         raise typer.BadParameter("name parts, or say --all", param_hint="PART")
     with Client() as client:
-        found = client.dead_parts(job=job, code=code, since=values.since(since)) if everything else ()
+        found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
         chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]
         for reopened in client.retry_dead(chosen):
             typer.echo(f"{reopened.id} {reopened.state} {output.progress_text(reopened.progress)}")
@@ -108,7 +113,7 @@ def _table(parts: list[DeadPart]) -> str:
                 str(part.job_id),
                 part.kind,
                 f"{part.stage} {part.number}",
-                part.failed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+                output.when(part.failed_at),
                 str(part.attempts),
                 str(part.deaths),
                 part.worker or "",
@@ -118,18 +123,3 @@ def _table(parts: list[DeadPart]) -> str:
         ],
         spare=("kind", "worker", "failed", "deaths", "attempts", "job"),
     )
-
-
-def _history(events: Iterable[JobEvent]) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("at", "attempt", "state", "why", "who"):
-        made.add_column(heading, overflow="fold")
-    for event in events:
-        made.add_row(
-            event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f"),
-            "" if event.attempt is None else str(event.attempt),
-            event.state,
-            event.reason or "",
-            event.actor,
-        )
-    return made

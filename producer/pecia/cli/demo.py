@@ -104,8 +104,16 @@ def demo() -> None:
             took = time.monotonic() - started
             _judge(showings, notices)
         console.print(_table(showings))
+        pages = sum(showing.job.progress.done for showing in showings)
+        console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
         complaints = _complaints(showings)
-        _conclude(console, showings, took, complaints)
+        for complaint in complaints:
+            console.print(f"[red]Not as it should be:[/] {complaint}")
+        if not complaints:
+            console.print(
+                f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
+                " the urgent one overtook the bulk."
+            )
     if complaints:
         raise typer.Exit(1)
 
@@ -168,19 +176,6 @@ def _complaints(showings: Sequence[Showing]) -> list[str]:
     if not all(early and any(late and early < late for late in bulk) for early in urgent):
         complaints.append("the urgent document did not overtake the bulk ones")
     return complaints
-
-
-def _conclude(console: Console, showings: Sequence[Showing], took: float, complaints: Sequence[str]) -> None:
-    pages = sum(showing.job.progress.done for showing in showings)
-    console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
-    if complaints:
-        for complaint in complaints:
-            console.print(f"[red]Not as it should be:[/] {complaint}")
-        return
-    console.print(
-        f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
-        " the urgent one overtook the bulk."
-    )
 
 
 def _table(showings: Sequence[Showing]) -> Table:

@@ -11,21 +11,8 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from pecia.errors import (
-    BatchNotFoundError,
-    ConfigurationError,
-    DatabaseRefusedError,
-    IdempotencyConflictError,
-    InvalidFormatError,
-    InvalidSettingError,
-    JobNotFoundError,
-    JobTimeoutError,
-    PeciaError,
-    QueueFullError,
-    RetryRefusedError,
-    SubmitError,
-    UnavailableError,
-)
+from pecia import errors
+from pecia.errors import PeciaError
 from pecia.job import AnyJob
 from pecia_schemas.states import JobState
 
@@ -42,18 +29,18 @@ class Ending(IntEnum):
 
 
 _OF_ERRORS: dict[type[PeciaError], Ending] = {
-    JobTimeoutError: Ending.TIMEOUT,
-    UnavailableError: Ending.UNAVAILABLE,
-    InvalidSettingError: Ending.USAGE,
-    InvalidFormatError: Ending.USAGE,
-    ConfigurationError: Ending.UNAVAILABLE,
-    QueueFullError: Ending.UNAVAILABLE,
-    IdempotencyConflictError: Ending.USAGE,
-    SubmitError: Ending.USAGE,
-    DatabaseRefusedError: Ending.USAGE,
-    JobNotFoundError: Ending.USAGE,
-    BatchNotFoundError: Ending.USAGE,
-    RetryRefusedError: Ending.USAGE,
+    errors.JobTimeoutError: Ending.TIMEOUT,
+    errors.UnavailableError: Ending.UNAVAILABLE,
+    errors.InvalidSettingError: Ending.USAGE,
+    errors.InvalidFormatError: Ending.USAGE,
+    errors.ConfigurationError: Ending.UNAVAILABLE,
+    errors.QueueFullError: Ending.UNAVAILABLE,
+    errors.IdempotencyConflictError: Ending.USAGE,
+    errors.SubmitError: Ending.USAGE,
+    errors.DatabaseRefusedError: Ending.USAGE,
+    errors.JobNotFoundError: Ending.USAGE,
+    errors.BatchNotFoundError: Ending.USAGE,
+    errors.RetryRefusedError: Ending.USAGE,
 }
 
 
@@ -99,11 +86,8 @@ def of_usage(error: TyperException) -> str:
     """Return the sentence for a command line that cannot be meant."""
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "pecia"
-    return f"{error.format_message().rstrip('.?')}{_mark(error)} See `{command} --help`."
-
-
-def _mark(error: TyperException) -> str:
-    return "?" if error.format_message().endswith("?") else "."
+    said = error.format_message()
+    return f"{said.rstrip('.?')}{'?' if said.endswith('?') else '.'} See `{command} --help`."
 
 
 def of_fault(error: Exception) -> str:

@@ -9,6 +9,16 @@ from typing import Annotated
 import typer
 
 from pecia.configuration import resolve
+from pecia_schemas.settings import ClientSettings
+
+
+def variables_of(settings: ClientSettings) -> dict[str, str]:
+    """Return the variables that name a fleet's stores."""
+    return {
+        "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
+        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
+        "PECIA_PAYLOAD_URL": settings.payload_url,
+    }
 
 
 def env(
@@ -24,12 +34,7 @@ def env(
 
     Example: `eval "$(pecia env)"`
     """
-    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
-    variables = {
-        "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
-        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
-        "PECIA_PAYLOAD_URL": settings.payload_url,
-    }
+    variables = variables_of(resolve(None, database_url=None, redis_url=None, payload_url=None))
     if as_json:
         typer.echo(json.dumps(variables))
         return

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -26,7 +25,7 @@ from pecia.configuration import resolve
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
 from pecia.evaluation.scores import Report, Summary, hand_over, report
-from pecia.evaluation.truth import Exhibit, TruthError, exhibits
+from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
 from pecia.job import JobGroup
 from pecia.records import Listing
 from pecia_schemas.settings import ClientSettings
@@ -36,9 +35,6 @@ _UNNAMED = "document"
 Jobs = Annotated[
     list[UUID] | None,
     typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
 ]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
@@ -51,14 +47,13 @@ def certify(
     sample: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
     seed: Seed = 0,
     everything: Annotated[
-        bool,
-        typer.Option("--all", help="Draw from all pages that were read. Review the same ones before."),
+        bool, typer.Option("--all", help="Draw from all pages that were read. Review the same ones before.")
     ] = False,
     bound: Annotated[
         float, typer.Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
     ] = 0.01,
     job: Jobs = None,
-    metadata: Metadata = None,
+    metadata: values.OnlyWith = None,
     since: Since = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
@@ -80,10 +75,10 @@ def certify(
         raise typer.Exit(Ending.FAILED)
     found = certificates(pages, bound=bound, seed=seed)
     if as_json:
-        for one in found:
-            output.json_line(one.model_dump(mode="json"))
+        output.json_lines(found)
     else:
-        typer.echo(_table(found, bound))
+        heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
+        typer.echo(fitting(heading, [_certified_row(one) for one in found], spare=("values there",)))
 
 
 async def _drawn(
@@ -103,11 +98,6 @@ async def _drawn(
         await connections.close()
 
 
-def _table(found: Sequence[Certificate], bound: float) -> str:
-    heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-    return fitting(heading, [_certified_row(one) for one in found], spare=("values there",))
-
-
 def _certified_row(one: Certificate) -> tuple[str, ...]:
     above: Rate | None = one.above
     return (
@@ -122,7 +112,7 @@ def _certified_row(one: Certificate) -> tuple[str, ...]:
 
 def listing(metadata: list[str] | None, since: str | None) -> Listing:
     """Return the jobs that the options mean, of all or of those that `--job` names."""
-    return asking.listing({"metadata": values.metadata(metadata), "since": values.since(since)})
+    return asking.listing({"metadata": values.metadata(metadata), "since": values.moment(since)})
 
 
 def client_settings() -> ClientSettings:
@@ -152,15 +142,8 @@ _COLUMNS = {
     "seconds": "s/page",
 }
 _SPARE = (
-    "right doubted",
-    "errors doubted",
-    "order in file",
-    "CER in file",
-    "coverage",
-    "WER",
-    "wrong blank",
-    "marks",
-    "s/page",
+    *("right doubted", "errors doubted", "order in file", "CER in file", "coverage", "WER", "wrong blank"),
+    *("marks", "s/page"),
 )
 
 Folder = Annotated[
@@ -176,7 +159,6 @@ Engine = Annotated[
     str | None,
     typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")]
 Against = Annotated[
     Path | None,
     typer.Option(
@@ -192,17 +174,18 @@ Of = Annotated[
         help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
     ),
 ]
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 
 def evaluate(
     folder: Folder,
     *,
     engine: Engine = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")
+    ] = False,
     against: Against = None,
     of: Of = None,
-    timeout: Timeout = None,
+    timeout: values.Timeout = None,
 ) -> None:
     """Read files whose content is known, and show by kind of page how much is right.
 
@@ -246,7 +229,8 @@ def _client(engine: str | None) -> Iterator[Client]:
     with ExitStack() as stack:
         client = _of_running() if engine is None else None
         if client is None:
-            fleet = stack.enter_context(_throw_away()(engine or "cpu", tell=partial(typer.echo, err=True)))
+            throw_away = part_of_local("fleet", "A fleet of its own takes its servers along")
+            fleet = stack.enter_context(throw_away(engine or "cpu", tell=partial(typer.echo, err=True)))
             client = Client(fleet.database_url, fleet.redis_url, fleet.payload_url)
         yield stack.enter_context(client)
 
@@ -259,17 +243,6 @@ def _of_running() -> Client | None:
         raise
     except ConfigurationError:
         return None
-
-
-def _throw_away() -> Callable[..., Any]:
-    """Return what starts a fleet. Raises `ConfigurationError` if that is not installed."""
-    try:
-        found: Callable[..., Any] = next(iter(entry_points(group="pecia.local", name="fleet"))).load()
-    except (StopIteration, ImportError):
-        raise ConfigurationError(
-            "A fleet of its own takes its servers along: pip install 'pecia[local]'."
-        ) from None
-    return found
 
 
 def _read(client: Client, shown: list[Exhibit], read: dict[str, UUID]) -> JobGroup[Any]:

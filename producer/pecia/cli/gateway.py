@@ -56,6 +56,7 @@ def create(
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
+    span = values.moment(expires, "--expires")
     with _keys() as keys:
         key, shown = keys.add(
             tenant=tenant,
@@ -64,7 +65,7 @@ def create(
             lanes=tuple(lane or Lane),
             pages_per_day=pages_per_day,
             pages_in_flight=pages_in_flight,
-            expires_at=_end(expires),
+            expires_at=datetime.now(UTC) + span if isinstance(span, timedelta) else span,
         )
     if as_json:
         output.json_line(key.model_dump(mode="json") | {"key": shown})
@@ -75,9 +76,7 @@ def create(
 
 @app.command("list")
 def list_keys(
-    *,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    as_json: AsJson = False,
+    *, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None, as_json: AsJson = False
 ) -> None:
     """Show the keys there are, those that ended too, and how much of its limits each has taken.
 
@@ -116,11 +115,6 @@ def _keys() -> Iterator[AccessKeys[Database]]:
         connections.close()
 
 
-def _end(when: str | None) -> datetime | None:
-    span = values.moment(when, "--expires")
-    return datetime.now(UTC) + span if isinstance(span, timedelta) else span
-
-
 def _row(key: AccessKey, taken: Load) -> Sequence[str]:
     state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
     limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
@@ -151,7 +145,9 @@ def gateway() -> None:
         payload_url=stores.payload_url,
     )
     try:
-        listener = _listener(settings.gateway_address, settings.gateway_port)
+        family = socket.AF_INET6 if ":" in settings.gateway_address else socket.AF_INET
+        address = settings.gateway_address, settings.gateway_port
+        listener = socket.create_server(address, family=family, backlog=1024)
     except OSError as error:
         where = f"{settings.gateway_address}, port {settings.gateway_port}"
         endings.complain(f"the gateway cannot listen on {where}: {error.strerror}.")
@@ -169,8 +165,3 @@ def gateway() -> None:
         # uvicorn stops at it, and raises it once more when it has stopped.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listener(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=1024)

@@ -8,7 +8,7 @@ import typer
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.values import InBatch, Metadata, States, Verdicts, which
+from pecia.cli.values import InBatch, Metadata, States, Timeout, Verdicts, which
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
@@ -20,7 +20,6 @@ Ids = Annotated[
     typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 
 def status(ids: Ids, *, as_json: AsJson = False) -> None:
@@ -146,7 +145,7 @@ def list_jobs(
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
     asked = which(batch, state, verdict, metadata)
-    asked["since"], asked["kind"] = values.since(since), kind
+    asked["since"], asked["kind"] = values.moment(since), kind
     with Client() as client:
         if verdict:
             output.pages(client.pages(limit=limit, **asked), as_json=as_json)

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _COLOUR: Final = re.compile(r"\x1b\[\d+m")
 _PIPED: Final = 200
@@ -56,14 +57,9 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a row, which is several lines if its last cell is too long for one."""
     indent = " " * (sum(widths[:-1]) + 2 * len(widths) - 1)
     cells = [cell + " " * (width - _width(cell)) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-    first, *more = _folded(row[-1], widths[-1])
-    return "\n".join([" " + "  ".join([*cells, first]).rstrip(), *(indent + part for part in more)])
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    if _width(cell) <= width:
-        return [cell]
-    return [cell[start : start + width] for start in range(0, len(cell), width)]
+    last, width = row[-1], widths[-1]
+    folded = [last] if _width(last) <= width else [last[at : at + width] for at in range(0, len(last), width)]
+    return "\n".join([" " + "  ".join([*cells, folded[0]]).rstrip(), *(indent + part for part in folded[1:])])
 
 
 def _widths(columns: dict[str, list[str]]) -> list[int]:
@@ -89,7 +85,32 @@ _COLOURS: dict[JobState, dict[str, Any]] = {
 
 
 _LABEL = 32
+"""Of a longer one the end is shown: that tells files of a folder apart."""
 _LABEL_COLUMN = 5
+
+
+def when(moment: datetime) -> str:
+    """Return a moment as a clock here shows it."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Collection[str] = ()) -> Table:
+    """Return a table whose cells are folded where they are too long, but for columns that stay `whole`."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  JSON takes none
+    from rich.table import Table  # noqa: PLC0415
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, no_wrap=heading in whole, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> None:
+    """Print each on a line of its own, as an object."""
+    for one in found:
+        json_line(one.model_dump(mode="json", exclude=exclude))
 
 
 def json_line(value: Mapping[str, Any]) -> None:
@@ -99,7 +120,8 @@ def json_line(value: Mapping[str, Any]) -> None:
 
 def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:
     """Return a job and, if it is over, what it made and was not erased."""
-    result = job.result(timeout=0, revision=revision) if _is_readable(job) else None
+    is_readable = job.state.has_result and job.erased_at is None
+    result = job.result(timeout=0, revision=revision) if is_readable else None
     return {
         "job": str(job.id),
         "file": file or job.label,
@@ -111,10 +133,6 @@ def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> d
     }
 
 
-def _is_readable(job: AnyJob) -> bool:
-    return job.state.has_result and job.erased_at is None
-
-
 def _when(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment else None
 
@@ -124,9 +142,11 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
 
     content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
+        summary = result.summary
         content = {
             "segments": [_segment_json(one) for one in result.segments],
-            "summary": _summary_json(result),
+            "summary": summary
+            and {"text": summary.text, "verdict": summary.verdict, **_source_json(summary)},
         }
     elif isinstance(result, Document):
         content = {"pages": [_page_json(page) for page in result.pages]}
@@ -146,13 +166,6 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
         "verdict": segment.verdict,
         **_source_json(segment),
     }
-
-
-def _summary_json(captions: Captions) -> dict[str, Any] | None:
-    summary = captions.summary
-    if summary is None:
-        return None
-    return {"text": summary.text, "verdict": summary.verdict, **_source_json(summary)}
 
 
 def _page_json(page: Page) -> dict[str, Any]:
@@ -198,10 +211,7 @@ def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
             told = {"job": str(page.job_id), "page": page.number, "verdict": page.verdict}
             json_line(told | {"read_at": page.read_at.isoformat()})
         return
-    rows = [
-        (str(page.job_id), str(page.number), page.verdict, f"{page.read_at.astimezone():%Y-%m-%d %H:%M:%S}")
-        for page in found
-    ]
+    rows = [(str(page.job_id), str(page.number), page.verdict, when(page.read_at)) for page in found]
     typer.echo(fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
@@ -228,9 +238,7 @@ def _content_text(result: BaseModel, name: str) -> None:
             if page.fields is not None:
                 json_line(page.fields)
                 typer.echo()
-        for missing in result.failed:
-            failure = missing.failure
-            typer.echo(f"{name}, page {missing.number}: {failure.code}: {failure.message}", err=True)
+        _failed_text(result, f"{name}, page")
 
 
 def _captions_text(captions: Captions, name: str) -> None:
@@ -239,9 +247,13 @@ def _captions_text(captions: Captions, name: str) -> None:
         typer.echo(f"--- {name}, {when} ({segment.verdict})\n{segment.text}\n")
     if captions.summary:
         typer.echo(f"--- {name}, summary ({captions.summary.verdict})\n{captions.summary.text}\n")
-    for missing in captions.failed:
+    _failed_text(captions, f"{name}, segment")
+
+
+def _failed_text(result: Captions | Document, piece: str) -> None:
+    for missing in result.failed:
         failure = missing.failure
-        typer.echo(f"{name}, segment {missing.number}: {failure.code}: {failure.message}", err=True)
+        typer.echo(f"{piece} {missing.number}: {failure.code}: {failure.message}", err=True)
 
 
 def _clock(moment: timedelta) -> str:
@@ -270,16 +282,19 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
 
 
 def _row(job: AnyJob) -> tuple[str, ...]:
+    label = printable(job.label)
+    style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
+    why = "erased" if job.erased_at else job.failure.code if job.failure else ""
     return (
         str(job.id),
         job.kind,
         job.lane,
-        _coloured(job.state),
+        typer.style(job.state, **style) if style else job.state,
         progress_text(job.progress),
-        _shortened(printable(job.label)),
-        job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-        _took(job),
-        _why(job),
+        label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
+        when(job.submitted_at),
+        f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
+        why,
     )
 
 
@@ -288,27 +303,6 @@ def printable(label: str | None) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label or "")
 
 
-def _shortened(label: str) -> str:
-    """Return a label, or how a long one ends: that tells files of a folder apart."""
-    return label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}"
-
-
-def _coloured(state: JobState) -> str:
-    style = None if "NO_COLOR" in os.environ else _COLOURS.get(state)
-    return typer.style(state, **style) if style else state
-
-
-def _why(job: AnyJob) -> str:
-    """Return why there is nothing to read of a job, in a word."""
-    if job.erased_at is not None:
-        return "erased"
-    return job.failure.code if job.failure else ""
-
-
 def progress_text(progress: Progress) -> str:
     """Return how many parts have ended, of how many, as in `3/12`."""
     return f"{progress.finished}/{'?' if progress.total is None else progress.total}"
-
-
-def _took(job: AnyJob) -> str:
-    return f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pecia.cli.environment import variables_of
 from pecia.errors import UnavailableError
 from pecia_schemas.settings import ClientSettings
 
@@ -24,9 +25,17 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
 
     Raises `UnavailableError`, in the midst of whatever runs, if the worker ends by itself.
     """
+    # The launcher becomes the worker, which hears SIGTERM when this process is gone.
+    launcher = [sys.executable, "-m", "pecia_workers.local.launcher"]
+    death = [str(os.getpid()), str(int(signal.SIGTERM)), "-1", "-1"]
+    command = [sys.executable, "-m", "pecia_workers", "worker", "engine", "--name", f"backfill-{os.getpid()}"]
     # In a session of its own, for Ctrl-C is ours; what it says goes to standard error.
     worker = subprocess.Popen(
-        _command(), env=_environment(settings), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+        [*launcher, *death, *command],
+        env=os.environ | variables_of(settings) | {"PECIA_ENGINE": "ray"},
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
     )
 
     def look(*_: Any) -> None:
@@ -45,23 +54,6 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGCHLD, former)
         _stop(worker)
-
-
-def _command() -> list[str]:
-    """Return the worker's command, which the launcher becomes: it hears SIGTERM when this process is gone."""
-    launcher = [sys.executable, "-m", "pecia_workers.local.launcher"]
-    death = [str(os.getpid()), str(int(signal.SIGTERM)), "-1", "-1"]
-    worker = [sys.executable, "-m", "pecia_workers", "worker", "engine", "--name", f"backfill-{os.getpid()}"]
-    return [*launcher, *death, *worker]
-
-
-def _environment(settings: ClientSettings) -> dict[str, str]:
-    stores = {
-        "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
-        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
-        "PECIA_PAYLOAD_URL": settings.payload_url,
-    }
-    return os.environ | stores | {"PECIA_ENGINE": "ray"}
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:

@@ -23,7 +23,7 @@ import uvicorn
 from pecia import saving
 from pecia.cli import endings, output, values, watching
 from pecia.cli.endings import Ending
-from pecia.cli.evaluation import Jobs, Metadata, Seed, Since, client_settings, listing
+from pecia.cli.evaluation import Jobs, Seed, Since, client_settings, listing
 from pecia.cli.jobs import AsJson
 from pecia.cli.watching import counted
 from pecia.client import Client
@@ -127,22 +127,19 @@ class Delivery:
 
     def check(self, kinds: Collection[str], count: int) -> None:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
-        if self.target is None:
-            self._check_standard_output(count)
-        elif count > 1 and Path(self.target).is_file():
+        form = self.form
+        if self.target is None and form and form.is_binary and sys.stdout.isatty():
+            raise typer.BadParameter(
+                f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format"
+            )
+        if self.target is None and form and form not in _STREAMS and count > 1:
+            raise typer.BadParameter(
+                f"several results as {form} are files: add -o DIR", param_hint="--format"
+            )
+        if self.target and count > 1 and Path(self.target).is_file():
             raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
-
-    def _check_standard_output(self, count: int) -> None:
-        if self.form and self.form.is_binary and sys.stdout.isatty():
-            raise typer.BadParameter(
-                f"a {self.form} is nothing for a terminal: add -o FILE", param_hint="--format"
-            )
-        if self.form is not None and self.form not in _STREAMS and count > 1:
-            raise typer.BadParameter(
-                f"several results as {self.form} are files: add -o DIR", param_hint="--format"
-            )
 
 
 def result(
@@ -176,12 +173,13 @@ def result(
         jobs = values.chosen(client, ids, which)
         if table:
             raise typer.Exit(_each(jobs, lambda job: _print_table(job, table, revision)))
-        ending = (
-            _each(jobs, lambda job: _show(job, revision, as_json=as_json))
-            if asked.is_plain
-            else deliver(jobs, asked)
-        )
-    raise typer.Exit(ending)
+        if not asked.is_plain:
+            raise typer.Exit(deliver(jobs, asked))
+        if as_json:
+            raise typer.Exit(
+                _each(jobs, lambda job: output.json_line(output.result_json(job, None, revision)))
+            )
+        raise typer.Exit(_each(jobs, lambda job: output.result_text(job, None, revision)))
 
 
 def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) -> Ending:
@@ -221,20 +219,13 @@ def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending
     return worst
 
 
-def _show(job: AnyJob, revision: int | None, *, as_json: bool) -> None:
-    if as_json:
-        output.json_line(output.result_json(job, None, revision))
-    else:
-        output.result_text(job, None, revision)
-
-
 def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
     try:
         if place is None:
             _print(job, asked)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
-            job.save(place, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
+            _save(job, place, asked)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -244,7 +235,12 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
 
 def _print(job: AnyJob, asked: Delivery) -> None:
     if asked.form and asked.form.is_binary:
-        _print_file(job, asked)
+        with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
+            path = Path(scratch) / "result"
+            _save(job, path, asked)
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
     elif asked.form is Format.FIELDS:
         for line in fields.lines(job.result(timeout=0, revision=asked.revision)):
             typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
@@ -261,13 +257,8 @@ def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
     typer.echo(tables[number - 1].to_csv(), nl=False)
 
 
-def _print_file(job: AnyJob, asked: Delivery) -> None:
-    with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
-        path = Path(scratch) / "result"
-        job.save(path, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+def _save(job: AnyJob, path: Path, asked: Delivery) -> None:
+    job.save(path, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
 
 
 _GRACE_S = 3
@@ -278,7 +269,7 @@ def review(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 0,
     host: Annotated[str, typer.Option(help="An address of this machine alone.")] = "127.0.0.1",
     job: Jobs = None,
-    metadata: Metadata = None,
+    metadata: values.OnlyWith = None,
     since: Since = None,
     sample: Annotated[
         int | None,

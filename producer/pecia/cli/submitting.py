@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
@@ -21,7 +21,7 @@ from pecia.cli.watching import counted, follow
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
-from pecia.job import JobGroup
+from pecia.job import AnyJob, JobGroup
 from pecia.submission import Submission
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
@@ -61,7 +61,6 @@ NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait, then print what was made of it, piece by piece.")]
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")]
 
 
@@ -156,7 +155,11 @@ def run(tasks: Iterable[Task[Any]], found: Sequence[Input], told: Told, wanted: 
         submitted = _submitted(client, counted(labelled, len(names), "submitted"), names, told, wanted)
         if told.batch and sys.stderr.isatty():
             endings.complain(f"batch {told.batch}, {len(submitted.group):,} jobs")
-        ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
+        if wanted.wait:
+            ending = _wait(submitted, wanted)
+        else:
+            _print(submitted, wanted, lambda job, _: typer.echo(job.id))
+            ending = Ending.DONE
     raise typer.Exit(max(submitted.ending, ending))
 
 
@@ -199,13 +202,12 @@ def new_name(verb: str) -> str:
     return f"{verb}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def _receipts(submitted: Submitted, *, as_json: bool) -> Ending:
+def _print(submitted: Submitted, wanted: Wanted, as_text: Callable[[AnyJob, str], None]) -> None:
     for job, name in zip(submitted.group, submitted.names, strict=True):
-        if as_json:
+        if wanted.as_json:
             output.json_line(output.result_json(job, name))
         else:
-            typer.echo(job.id)
-    return Ending.DONE
+            as_text(job, name)
 
 
 def _wait(submitted: Submitted, wanted: Wanted) -> Ending:
@@ -215,18 +217,11 @@ def _wait(submitted: Submitted, wanted: Wanted) -> Ending:
         follow(submitted.group, wanted.timeout)
     except JobTimeoutError as error:
         late = error
-    ending = _hand_over(submitted, wanted)
+    if wanted.delivery.is_plain:
+        _print(submitted, wanted, output.result_text)
+        ending = endings.of_results(submitted.group)
+    else:
+        ending = deliver(submitted.group, wanted.delivery, submitted.names)
     if late is not None:
         raise late
     return ending
-
-
-def _hand_over(submitted: Submitted, wanted: Wanted) -> Ending:
-    if not wanted.delivery.is_plain:
-        return deliver(submitted.group, wanted.delivery, submitted.names)
-    for job, name in zip(submitted.group, submitted.names, strict=True):
-        if wanted.as_json:
-            output.json_line(output.result_json(job, name))
-        else:
-            output.result_text(job, name)
-    return endings.of_results(submitted.group)

@@ -64,8 +64,12 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
         yield from _of_folder(Path(word), wanted)
     elif os.path.exists(word):  # noqa: PTH110  as above
         yield _of_file(Path(word))
-    else:
-        yield from _of_pattern(word)
+    else:  # the shell has left it to us: quoted, or with too many matches for a command line
+        matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
+        if not matches:
+            what = "no file matches" if glob.has_magic(word) else "there is no file"
+            raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
+        yield from (_of_file(Path(path)) for path in matches)
 
 
 def label_of(name: str) -> str | None:
@@ -113,15 +117,6 @@ def sniffed(path: Path) -> MediaType | None:
         return None
 
 
-def _of_pattern(word: str) -> Iterator[Input]:
-    """Match a pattern that the shell has left to us: quoted, or with too many matches for a command line."""
-    matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
-    if not matches:
-        what = "no file matches" if glob.has_magic(word) else "there is no file"
-        raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
-    yield from (_of_file(Path(path)) for path in matches)
-
-
 Ids = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
@@ -137,6 +132,11 @@ Verdicts = Annotated[
 Metadata = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")
 ]
+
+OnlyWith = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
@@ -187,15 +187,11 @@ _AGO = re.compile(r"(\d+)([smhdw])")
 def ids(words: Sequence[str]) -> list[str]:
     """Return the ids that were typed, whole or how they begin, or that standard input has if the word is `-`."""
     typed = [id_ for word in words for id_ in (sys.stdin.read().split() if word == "-" else [word])]
-    return [_id(word) for word in typed]
-
-
-def _id(word: str) -> str:
-    if as_prefix(word) is None:
-        raise typer.BadParameter(
-            f"'{word}' is no UUID, as a job's id is, nor how one begins", param_hint="ID"
-        )
-    return word
+    for one in typed:
+        if as_prefix(one) is None:
+            sentence = f"'{one}' is no UUID, as a job's id is, nor how one begins"
+            raise typer.BadParameter(sentence, param_hint="ID")
+    return typed
 
 
 def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -238,7 +234,13 @@ def password(file: Path | None, *, ask: bool) -> str | None:
     """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
     if file is not None:
         return next(iter(_text(file, "--password-file").splitlines()), None)
-    return _typed_password() if ask else None
+    try:
+        return typer.prompt("Password", hide_input=True, err=True) if ask else None
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
+        typer.echo(err=True)
+        raise typer.BadParameter(
+            "no password was typed; --password-file reads it from a file", param_hint="--password"
+        ) from None
 
 
 def instructions(file: Path | None) -> str | None:
@@ -262,17 +264,6 @@ def _text(file: Path, option: str) -> str:
         ) from None
 
 
-def _typed_password() -> str:
-    try:
-        typed: str = typer.prompt("Password", hide_input=True, err=True)
-    except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
-        typer.echo(err=True)
-        raise typer.BadParameter(
-            "no password was typed; --password-file reads it from a file", param_hint="--password"
-        ) from None
-    return typed
-
-
 def seconds(value: float | None, option: str) -> timedelta | None:
     """Return a length of time; None for none."""
     try:
@@ -294,12 +285,7 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     return value
 
 
-def since(value: str | None) -> datetime | timedelta | None:
-    """Return what `--since` says."""
-    return moment(value, "--since")
-
-
-def moment(value: str | None, option: str) -> datetime | timedelta | None:
+def moment(value: str | None, option: str = "--since") -> datetime | timedelta | None:
     """Return a distance (`30m`, `2h`, `7d`) or a point in time (ISO 8601, UTC if it says nothing else)."""
     if value is None:
         return None

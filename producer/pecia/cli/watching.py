@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import chain
 from threading import Event, Thread
 from typing import Annotated, Any, Final, TypeVar
 
@@ -44,7 +43,11 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
         if sys.stderr.isatty():
             _watch(group, Deadline(timeout))
         else:
-            _wait(group, timeout)
+            try:
+                group.wait(timeout)
+            except JobTimeoutError:
+                group.refresh()
+                raise
 
 
 @contextmanager
@@ -104,14 +107,6 @@ def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def _wait(group: JobGroup[Any], timeout: float | None) -> None:
-    try:
-        group.wait(timeout)
-    except JobTimeoutError:
-        group.refresh()
-        raise
-
-
 def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
@@ -125,22 +120,13 @@ def _bar() -> Progress:
 
 def _figures(group: JobGroup[Any]) -> dict[str, Any]:
     """Return the state of the bar: parts, their number unknown until every document has been cut."""
-    totals = [_total(job) for job in group]
+    totals = [job.progress.finished if job.done else job.progress.total for job in group]
     done = sum(job.done for job in group)
     return {
         "description": f"{done}/{len(group)} jobs, parts",
         "completed": sum(job.progress.finished for job in group),
         "total": None if None in totals else sum(total for total in totals if total is not None),
     }
-
-
-def _total(job: AnyJob) -> int | None:
-    return job.progress.finished if job.done else job.progress.total
-
-
-def pause() -> None:
-    """Let a moment pass between two looks at a live table."""
-    time.sleep(_LOOK_S)
 
 
 _ROWS: Final = 40
@@ -226,7 +212,7 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         yield Look(counts, _in_order(jobs))
         if all(job.done for job in jobs) and not counts.open:
             return
-        pause()
+        time.sleep(_LOOK_S)
 
 
 def _looks_at_many(client: Client, asked: Which, *, whole: bool) -> Iterator[Look]:
@@ -279,8 +265,7 @@ def summary(counts: Counts, rate: float) -> str:
     said = ", ".join(f"{number:,} {name}" for name, number in named.items())
     if not counts.open:
         return f"{said}; {counts.done:,} pages read"
-    left = _left(counts)
-    took = f", {_rounded(left / rate)} left" if rate else ""
+    took = f", {timedelta(seconds=round(_left(counts) / rate))} left" if rate else ""
     return f"{said}; {rate:.1f} pages/s{took}"
 
 
@@ -289,10 +274,6 @@ def _left(counts: Counts) -> float:
     cut = counts.jobs - counts.uncut
     of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)
     return counts.parts - counts.done - counts.failed - counts.cancelled + of_uncut
-
-
-def _rounded(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
 
 
 def _counted(jobs: list[AnyJob]) -> Counts:
@@ -328,7 +309,6 @@ def _print_changes(looks: Iterator[Look]) -> None:
 
 def _in_order(jobs: list[AnyJob]) -> list[AnyJob]:
     """Return what runs, then what waits, then what ended, each the newest first."""
+    first = {JobState.RUNNING: 0, JobState.QUEUED: 1}
     newest = sorted(jobs, key=lambda job: job.id, reverse=True)
-    running = [job for job in newest if job.state is JobState.RUNNING]
-    waiting = [job for job in newest if job.state is JobState.QUEUED]
-    return list(chain(running, waiting, (job for job in newest if job.done)))
+    return sorted(newest, key=lambda job: first.get(job.state, 2))

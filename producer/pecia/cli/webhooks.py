@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Annotated
 from uuid import UUID
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -129,10 +127,13 @@ def list_endpoints(*, as_json: AsJson = False) -> None:
     with Client() as client:
         found = client.endpoints()
     if as_json:
-        for endpoint in found:
-            output.json_line(endpoint.model_dump(mode="json", exclude={"secret"}))
+        output.json_lines(found, exclude={"secret"})
     else:
-        output.console().print(_endpoints(found))
+        rows = [
+            (str(one.id), one.url, ", ".join(one.events), _health(one), str(one.waiting)) for one in found
+        ]
+        headings = ("endpoint", "URL", "told of", "state", "waiting")
+        output.console().print(output.grid(headings, rows, whole=("endpoint",)))
 
 
 @app.command("remove")
@@ -213,13 +214,14 @@ def deliveries(
             found = [client.delivery(delivery)]
         else:
             found = client.deliveries(
-                job=job, endpoint=endpoint, state=state, since=values.since(since), limit=limit
+                job=job, endpoint=endpoint, state=state, since=values.moment(since), limit=limit
             )
     _tell_of(found, as_json=as_json)
     if any(one.last_error == NO_SECRET for one in found):
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
-        output.console().print(_tries(found[0]))
+        headings = ("try", "at", "seconds", "status", "why", "reply")
+        output.console().print(output.grid(headings, _tries(found[0])))
 
 
 @app.command("replay")
@@ -243,7 +245,9 @@ def replay(
         raise typer.BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
     with Client() as client:
         dead = (
-            client.deliveries(job=job, endpoint=endpoint, state=DeliveryState.DEAD, since=values.since(since))
+            client.deliveries(
+                job=job, endpoint=endpoint, state=DeliveryState.DEAD, since=values.moment(since)
+            )
             if everything
             else ()
         )
@@ -293,8 +297,7 @@ def listen(
         port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
         raise typer.BadParameter(
-            f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.",
-            param_hint="--secret",
+            f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
     heard: list[Heard] = []
 
@@ -321,7 +324,7 @@ def _tell_heard(heard: Heard, *, as_json: bool) -> None:
         data = notice.data
         part = f" {data.part.stage} {data.part.number}" if data.part else ""
         typer.echo(
-            f"{_time(notice.timestamp)} {notice.type}{part} {data.job_id} {output.progress_text(data.progress)} "
+            f"{output.when(notice.timestamp)} {notice.type}{part} {data.job_id} {output.progress_text(data.progress)} "
             f"sequence {data.sequence}, delivery {heard.delivery}"
         )
 
@@ -332,58 +335,39 @@ def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
         return
     typer.echo(f"endpoint {endpoint.id}\nsecret   {endpoint.secret}")
     if endpoint.former_until:
-        typer.echo(f"Until {_time(endpoint.former_until)} notices verify with the former secret too.")
+        typer.echo(f"Until {output.when(endpoint.former_until)} notices verify with the former secret too.")
 
 
 def _tell_of(found: Sequence[Delivery], *, as_json: bool) -> None:
     if as_json:
-        for delivery in found:
-            output.json_line(delivery.model_dump(mode="json"))
-    else:
-        output.console().print(_deliveries(found))
-
-
-def _endpoints(found: Sequence[Endpoint]) -> Table:
-    made = _table("endpoint", "URL", "told of", "state", "waiting")
-    for one in found:
-        told = ", ".join(one.events)
-        made.add_row(str(one.id), one.url, told, _health(one), str(one.waiting))
-    return made
+        output.json_lines(found)
+        return
+    rows = [
+        (
+            str(one.id),
+            one.type,
+            str(one.job_id or ""),
+            one.state,
+            str(len(one.attempts)),
+            one.last_error or ("" if one.last_status is None else str(one.last_status)),
+            output.when(one.next_at) if one.next_at else "",
+        )
+        for one in found
+    ]
+    headings = ("delivery", "what", "job", "state", "tries", "last", "next")
+    output.console().print(output.grid(headings, rows, whole=("delivery", "job")))
 
 
 def _health(endpoint: Endpoint) -> str:
     if endpoint.disabled_at:
-        return f"gone since {_time(endpoint.disabled_at)}"
+        return f"gone since {output.when(endpoint.disabled_at)}"
     if endpoint.paused_until:
-        return f"paused until {_time(endpoint.paused_until)}, {endpoint.failures} failures"
+        return f"paused until {output.when(endpoint.paused_until)}, {endpoint.failures} failures"
     return f"{endpoint.failures} failures" if endpoint.failures else "well"
 
 
-def _deliveries(found: Sequence[Delivery]) -> Table:
-    made = _table("delivery", "what", "job", "state", "tries", "last", "next")
-    for one in found:
-        last = one.last_error or ("" if one.last_status is None else str(one.last_status))
-        again = _time(one.next_at) if one.next_at else ""
-        tries = str(len(one.attempts))
-        made.add_row(str(one.id), one.type, str(one.job_id or ""), one.state, tries, last, again)
-    return made
-
-
-def _tries(delivery: Delivery) -> Table:
-    made = _table("try", "at", "seconds", "status", "why", "reply")
+def _tries(delivery: Delivery) -> Iterator[tuple[str, ...]]:
     for one in delivery.attempts:
         seconds = f"{one.duration.total_seconds():.3f}"
         status = "" if one.status is None else str(one.status)
-        made.add_row(str(one.number), _time(one.at), seconds, status, one.error or "", one.reply or "")
-    return made
-
-
-def _table(*headings: str) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        made.add_column(heading, no_wrap=heading in ("endpoint", "delivery", "job"), overflow="fold")
-    return made
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        yield str(one.number), output.when(one.at), seconds, status, one.error or "", one.reply or ""

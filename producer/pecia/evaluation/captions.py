@@ -44,7 +44,10 @@ class _Words:
 def score(captions: Captions | None, references: Sequence[str], *, file: str) -> CaptionScore:
     """Compare the summary of captions, or the only segment's text, with the references; None: they failed."""
     words = _Words()
-    text = _whole(captions) if captions else ""
+    text = ""
+    if captions:
+        pieces = [captions.summary] if captions.summary else captions.segments
+        text = "\n".join(piece.text for piece in pieces)
     rouge = RougeScorer(["rougeL"], tokenizer=words).score_multi(references, text)
     meteor = meteor_score(
         [words.tokenize(reference) for reference in references],
@@ -53,9 +56,3 @@ def score(captions: Captions | None, references: Sequence[str], *, file: str) ->
         wordnet=_NO_SYNONYMS,
     )
     return CaptionScore(file=file, rouge_l=rouge["rougeL"].fmeasure, meteor=meteor)
-
-
-def _whole(captions: Captions) -> str:
-    if captions.summary:
-        return captions.summary.text
-    return "\n".join(segment.text for segment in captions.segments)

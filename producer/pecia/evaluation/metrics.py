@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from rapidfuzz import fuzz
 from rapidfuzz.distance import Levenshtein
 
-from pecia_schemas.blocks import Cell, Mark, Table
+from pecia_schemas.blocks import Mark, Table
 
 T = TypeVar("T")
 
@@ -42,7 +42,11 @@ def plain(text: str) -> str:
 
     Ligatures, full-width letters, quotation marks, dashes and boxes are made alike; superscripts and subscripts stay.
     """
-    signs = "".join(sign if _is_raised(sign) else unicodedata.normalize("NFKC", sign) for sign in text)
+    raised = ("<super>", "<sub>")
+    signs = "".join(
+        sign if unicodedata.decomposition(sign).startswith(raised) else unicodedata.normalize("NFKC", sign)
+        for sign in text
+    )
     return _SPACE_OF_HAN.sub("", " ".join(_RULE.sub(" ", signs.translate(_ONE_SIGN)).split()))
 
 
@@ -128,17 +132,11 @@ def order(read: str, true: str) -> float | None:
     return sum(pairs) / len(pairs) if pairs else None
 
 
-def _is_raised(sign: str) -> bool:
-    return unicodedata.decomposition(sign).startswith(("<super>", "<sub>"))
-
-
 def _placed(table: Table) -> set[tuple[object, ...]]:
-    return {_of_cell(cell) for cell in table.cells}
-
-
-def _of_cell(cell: Cell) -> tuple[object, ...]:
-    text = plain(cell.text).replace(" ", "")
-    return (cell.row, cell.column, cell.row_span, cell.column_span, text)
+    return {
+        (cell.row, cell.column, cell.row_span, cell.column_span, plain(cell.text).replace(" ", ""))
+        for cell in table.cells
+    }
 
 
 def _most_alike(mark: Mark, others: Sequence[Mark]) -> Mark | None:

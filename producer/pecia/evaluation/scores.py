@@ -72,6 +72,10 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
     numbers = metrics.numeric(read), metrics.numeric(true)
     about = metrics.numeric(metrics.words("\n".join(doubt.text for doubt in page.doubts)))
     errors, right = metrics.doubted(*numbers, about)
+    in_file: dict[str, Any] = {}
+    if truth.in_file is not None:
+        in_file["characters_in_file"] = metrics.character_errors(text, truth.in_file)
+        in_file["order_in_file"] = metrics.order(text, truth.in_file)
     return PageScore(
         file=file,
         number=page.number,
@@ -89,17 +93,10 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         if truth.marks is None
         else metrics.marks([mark for block in page.blocks for mark in block.marks], truth.marks),
         order=metrics.order(text, truth.text),
-        **({} if truth.in_file is None else _in_file(text, truth.in_file)),
+        **in_file,
         coverage=page.coverage,
         seconds=page.timings.decode + page.timings.engine,
     )
-
-
-def _in_file(read: str, true: str) -> dict[str, Any]:
-    return {
-        "characters_in_file": metrics.character_errors(read, true),
-        "order_in_file": metrics.order(read, true),
-    }
 
 
 def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> PageScore:

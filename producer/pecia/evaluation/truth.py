@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -115,14 +115,17 @@ _FORMS: Final[dict[str, Callable[[Path, MediaType], Truth]]] = {
 }
 
 
+def part_of_local(name: str, why: str) -> Any:
+    """Return what `pecia[local]` has under this name. Raises `ConfigurationError` if that is not installed."""
+    try:
+        return next(iter(entry_points(group="pecia.local", name=name))).load()
+    except (StopIteration, ImportError):
+        raise ConfigurationError(f"{why}: pip install 'pecia[local]'.") from None
+
+
 def _layer(path: Path) -> Truth | None:
     """Return the PDF's own text, which another distribution's decoder reads; None if a page of it has none."""
-    try:
-        own_text = next(iter(entry_points(group="pecia.local", name="layer"))).load()
-    except (StopIteration, ImportError):
-        raise ConfigurationError(
-            "The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'."
-        ) from None
+    own_text = part_of_local("layer", "The text of PDFs is read by the fleet's decoder")
     pages: list[tuple[str, str]] = own_text(path)
     if not pages or not all(in_file.strip() for _, in_file in pages):
         return None

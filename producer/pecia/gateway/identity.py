@@ -213,22 +213,21 @@ def too_many(code: str, detail: str, wait: int) -> ProblemError:
     return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
 
 
-class _Needs:
-    """The bearer of a key that has a scope."""
+def _having(scope: Scope) -> Any:
+    """Return what finds the bearer of a key that has this scope."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-
-    async def __call__(self, bearer: Annotated[Bearer, Depends(bearer_of)]) -> Bearer:
-        if self.scope not in bearer.key.scopes:
+    async def allowed(bearer: Annotated[Bearer, Depends(bearer_of)]) -> Bearer:
+        if scope not in bearer.key.scopes:
             raise ProblemError(
-                HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{self.scope}`."
+                HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{scope}`."
             )
         return bearer
 
+    return Depends(allowed)
 
-Submitter = Annotated[Bearer, Depends(_Needs(Scope.SUBMIT))]
-Reader = Annotated[Bearer, Depends(_Needs(Scope.READ))]
-Reviewer = Annotated[Bearer, Depends(_Needs(Scope.REVIEW))]
-Administrator = Annotated[Bearer, Depends(_Needs(Scope.ADMIN))]
+
+Submitter = Annotated[Bearer, _having(Scope.SUBMIT)]
+Reader = Annotated[Bearer, _having(Scope.READ)]
+Reviewer = Annotated[Bearer, _having(Scope.REVIEW)]
+Administrator = Annotated[Bearer, _having(Scope.ADMIN)]
 Anyone = Annotated[Bearer, Depends(bearer_of)]

@@ -19,28 +19,8 @@ from pecia.access import Load
 from pecia.aio.job import events_as_written, parts_as_they_end
 from pecia.asking import Which
 from pecia.formats import Format
-from pecia.gateway import sending
-from pecia.gateway.bodies import (
-    Cancellation,
-    Cancelled,
-    CountedBatch,
-    FoundPages,
-    Job,
-    Jobs,
-    NewBatch,
-    Own,
-    Parts,
-    Retry,
-)
-from pecia.gateway.identity import (
-    Administrator,
-    Anyone,
-    Bearer,
-    Reader,
-    Reviewer,
-    Submitter,
-    bearers_of,
-)
+from pecia.gateway import bodies, sending
+from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
 from pecia.gateway.problems import documented
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
@@ -167,23 +147,25 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     prefix: Prefix = None,
     before: Before = None,
     limit: Limit = 100,
-) -> Jobs:
+) -> bodies.Jobs:
     """List jobs, newest first."""
     store = bearer.client.connections.store
     if ids:
         known = await store.views(ids)
-        return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
+        found = [bodies.Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known]
+        return bodies.Jobs(jobs=found, next=None)
     begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
     listing = replace(await _listing(bearer, batch, asked), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
-    return Jobs(jobs=[Job.seen(view) for view in views], next=views[-1].id if len(views) == limit else None)
+    following = views[-1].id if len(views) == limit else None
+    return bodies.Jobs(jobs=[bodies.Job.seen(view) for view in views], next=following)
 
 
 @router.get("/jobs/{job_id}", responses=documented(404, 409))
-async def look_at_job(bearer: Reader, job_id: UUID, wait: Wait = 0) -> Job:
+async def look_at_job(bearer: Reader, job_id: UUID, wait: Wait = 0) -> bodies.Job:
     """See how a job is; with `wait`, once it is over."""
     job = await bearer.client.job(job_id)
-    return Job.of(await job.wait(wait) if wait else job)
+    return bodies.Job.of(await job.wait(wait) if wait else job)
 
 
 @router.get("/jobs/{job_id}/result", responses=documented(404, 409, 410) | _WRITTEN, response_class=Response)
@@ -209,7 +191,7 @@ async def write_result(
     return Response(await finish_in_thread(formats.render, result, form), media_type=media_type)
 
 
-@router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=Parts)
+@router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=bodies.Parts)
 async def list_pages(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     job_id: UUID,
@@ -220,7 +202,7 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     as_completed: AsCompleted = False,
     last_event_id: LastEventId = None,
     revision: RevisionNumber = None,
-) -> Response | Parts:
+) -> Response | bodies.Parts:
     """Get the pages (of a video: segments) that have been read; as `text/event-stream` what `/pages/stream` sends."""
     if sending.is_wanted(request):
         return await stream_pages(bearer, job_id, request, as_completed, last_event_id)
@@ -234,7 +216,7 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
         found = await connections.store.outcomes(
             job.id, skip=before, limit=limit, read_as=asked, revision=revision
         )
-    return Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
+    return bodies.Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
 
 
 @router.get("/jobs/{job_id}/pages/stream", responses=documented(404, 410) | _STREAM, response_class=Response)
@@ -306,40 +288,44 @@ async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
 
 
 @router.post("/jobs/{job_id}/cancel", responses=documented(400, 404))
-async def cancel_job(bearer: Submitter, job_id: UUID, why: Cancellation | None = None) -> Cancelled:
+async def cancel_job(
+    bearer: Submitter, job_id: UUID, why: bodies.Cancellation | None = None
+) -> bodies.Cancelled:
     """End a job now. Pages that are read stay."""
     job = await bearer.client.job(job_id)
     cancelled = await job.cancel(reason=why.reason if why else None)
-    return Cancelled(cancelled=cancelled, job=Job.of(job))
+    return bodies.Cancelled(cancelled=cancelled, job=bodies.Job.of(job))
 
 
 @router.post("/jobs/{job_id}/retry", responses=documented(400, 404, 409))
-async def retry_job(bearer: Submitter, job_id: UUID, what: Retry | None = None) -> Job:
+async def retry_job(bearer: Submitter, job_id: UUID, what: bodies.Retry | None = None) -> bodies.Job:
     """Run again what failed or was cancelled in a job that is over."""
     job = await bearer.client.job(job_id)
-    return Job.of(await job.retry(what.parts if what else None))
+    return bodies.Job.of(await job.retry(what.parts if what else None))
 
 
 @router.delete("/jobs/{job_id}", responses=documented(400, 404))
-async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | None = None) -> Erasure | None:
+async def erase_job(
+    bearer: Administrator, job_id: UUID, why: bodies.Cancellation | None = None
+) -> Erasure | None:
     """Erase the document, results, metadata and callbacks of a job at once and for good. Null: that was done before."""
     erased = await bearer.client.purge([job_id], reason=why.reason if why else None)
     return erased[0] if erased else None
 
 
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
-async def open_batch(bearer: Submitter, asked: NewBatch) -> Batch:
+async def open_batch(bearer: Submitter, asked: bodies.NewBatch) -> Batch:
     """Make a batch to submit jobs into, or find the one that has this name already."""
     name = submission.checked_batch(asked.name)
     return await bearer.client.connections.store.open_batch(name)
 
 
 @router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
-async def look_at_batch(bearer: Reader, batch: Reference) -> CountedBatch:
+async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch:
     """See how far the jobs of a batch are."""
     store = bearer.client.connections.store
     found = await store.batch(batch)
-    return CountedBatch(**found.model_dump(), counts=await store.counts(Listing(batch=found.id)))
+    return bodies.CountedBatch(**found.model_dump(), counts=await store.counts(Listing(batch=found.id)))
 
 
 @router.get("/counts", responses=documented(404), tags=["batches"])
@@ -366,7 +352,7 @@ async def find_pages(  # noqa: PLR0917  FastAPI names them
     since: Since = None,
     after: After = None,
     limit: Limit = 100,
-) -> FoundPages:
+) -> bodies.FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
     asked: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
     listing = await _listing(bearer, batch, asked)
@@ -374,13 +360,13 @@ async def find_pages(  # noqa: PLR0917  FastAPI names them
     if after is not None:
         job, _, number = after.partition(":")
         last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
-    return FoundPages(
+    return bodies.FoundPages(
         pages=await store.found_pages(asking.verdicts(verdicts), listing, after=last, size=limit)
     )
 
 
 @router.get("/key", responses=documented(), tags=["key"])
-async def look_at_key(bearer: Anyone) -> Own:
+async def look_at_key(bearer: Anyone) -> bodies.Own:
     """See what this key may do, and what of its limits is taken."""
     load: Load = await bearer.client.connections.access.load(bearer.key)
-    return Own(key=bearer.key, **load.model_dump())
+    return bodies.Own(key=bearer.key, **load.model_dump())

@@ -22,8 +22,7 @@ router = APIRouter(tags=["webhooks"])
 
 
 async def _found(bearer: Administrator, endpoint: UUID) -> Endpoint:
-    known = await bearer.client.endpoints()
-    for one in known:
+    for one in await bearer.client.endpoints():
         if one.id == endpoint:
             return one
     raise ProblemError(HTTPStatus.NOT_FOUND, "webhook_not_found", f"There is no webhook {endpoint}.")

@@ -190,14 +190,16 @@ def _desk(request: Request) -> _Desk:
     return desk
 
 
+def _place(request: Request) -> tuple[UUID, int]:
+    return request.path_params["job"], request.path_params["number"]
+
+
 async def _list(request: Request) -> Response:
     return JSONResponse([page.model_dump(mode="json") for page in await _desk(request).pages()])
 
 
 async def _look(request: Request) -> Response:
-    return JSONResponse(
-        shown(await _desk(request).look(request.path_params["job"], request.path_params["number"]))
-    )
+    return JSONResponse(shown(await _desk(request).look(*_place(request))))
 
 
 async def _decide(request: Request) -> Response:
@@ -206,8 +208,8 @@ async def _decide(request: Request) -> Response:
     except ValidationError:
         raise HTTPException(422) from None
     decision = Decision(target=asked.target, text=asked.text, accepted=asked.accepted, checked=asked.checked)
-    job, number = request.path_params["job"], request.path_params["number"]
-    return JSONResponse(shown(await _desk(request).reviews.revise(job, number, asked.revision, decision)))
+    page = await _desk(request).reviews.revise(*_place(request), asked.revision, decision)
+    return JSONResponse(shown(page))
 
 
 async def _body(request: Request) -> bytes:
@@ -223,9 +225,7 @@ async def _body(request: Request) -> bytes:
 
 async def _draw(request: Request) -> Response:
     try:
-        media_type, data = await _desk(request).picture(
-            request.path_params["job"], request.path_params["number"]
-        )
+        media_type, data = await _desk(request).picture(*_place(request))
     except (NoPictureError, ChildProcessError):
         raise HTTPException(404) from None
     return Response(data, media_type=media_type)

@@ -56,11 +56,17 @@ def revised(page: Page, decision: Decision, by: By) -> Page:
     confirmed = {name[1:] for number in settled if (name := targets[number]) and name.startswith("f")}
     left = tuple(doubt for number, doubt in enumerate(page.doubts) if number not in settled)
     checked = decision.checked or bool(page.revision and page.revision.checked)
+    verdict = changed.verdict
+    if not left and (checked or verdict in _OF_DOUBTS):
+        verdict = Verdict.OK if changed.blocks else Verdict.BLANK
     return changed.model_copy(
         update={
             "doubts": left,
-            "grounding": tuple(_confirmed(leaf, confirmed) for leaf in changed.grounding),
-            "verdict": _verdict(changed, bool(left), checked=checked),
+            "grounding": tuple(
+                leaf.model_copy(update={"standing": Standing.CONFIRMED}) if leaf.path in confirmed else leaf
+                for leaf in changed.grounding
+            ),
+            "verdict": verdict,
             "revision": Revision(
                 number=by.number,
                 by=by.name,
@@ -71,16 +77,6 @@ def revised(page: Page, decision: Decision, by: By) -> Page:
             ),
         }
     )
-
-
-def _verdict(page: Page, is_doubted: bool, *, checked: bool) -> Verdict:
-    if is_doubted or not (checked or page.verdict in _OF_DOUBTS):
-        return page.verdict
-    return Verdict.OK if page.blocks else Verdict.BLANK
-
-
-def _confirmed(leaf: Grounding, paths: set[str]) -> Grounding:
-    return leaf.model_copy(update={"standing": Standing.CONFIRMED}) if leaf.path in paths else leaf
 
 
 def _covers(one: str, other: str) -> bool:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.showing import Finding
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-
-    from pecia_schemas.settings import WorkerSettings
 
 R = TypeVar("R")
 
@@ -56,14 +52,8 @@ def _name(item: object) -> str:
 
 def _on_the_scene(settings: WorkerSettings, play: Callable[[Scene], Awaitable[R]]) -> R:
     async def whole() -> R:
-        async with _scene(settings) as scene:
-            return await play(scene)
+        payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
+        async with open_stores(settings) as stores:
+            return await play(Scene(stores=stores, payloads=payloads, settings=settings))
 
     return asyncio.run(whole())
-
-
-@asynccontextmanager
-async def _scene(settings: WorkerSettings) -> AsyncIterator[Scene]:
-    payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
-    async with open_stores(settings) as stores:
-        yield Scene(stores=stores, payloads=payloads, settings=settings)

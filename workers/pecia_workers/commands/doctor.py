@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import typer
 from sqlalchemy import Engine, inspect, text
@@ -12,36 +13,22 @@ from sqlalchemy import Engine, inspect, text
 from pecia_schemas import refusals
 from pecia_schemas.connecting import Verdict, verdict_on
 from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
 from pecia_workers.commands.settings import settings_of_fleet
-from pecia_workers.commands.showing import Finding, show
+from pecia_workers.commands.showing import FAILED, UNAVAILABLE, Finding, show
 from pecia_workers.confinement import missing_guards
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
+from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
-from pecia_workers.ledger.standing import (
-    EngineWorker,
-    Lag,
-    engines_on_duty,
-    lag,
-    left_in_postgres,
-    roles_on_duty,
-    wait_for_a_secret,
-    waiting_in_vain,
-)
 from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.queue.lists import connect
 from pecia_workers.upkeep.watching import count_waiting
 from pecia_workers.witness.witnesses import witness_processes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pecia_schemas.settings import WorkerSettings
-
-_DIFFERENT, _UNAVAILABLE = 1, 4
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
 _LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
@@ -66,11 +53,11 @@ def doctor(
     findings = list(_findings(settings))
     show(findings, as_json=as_json)
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
-        raise typer.Exit(_UNAVAILABLE)
+        raise typer.Exit(UNAVAILABLE)
     if (deep or mend) and _examine_deeply(settings, mend=mend, yes=yes, as_json=as_json):
-        raise typer.Exit(_DIFFERENT)
+        raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
-        raise typer.Exit(_UNAVAILABLE)
+        raise typer.Exit(UNAVAILABLE)
 
 
 def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json: bool) -> bool:
@@ -148,12 +135,10 @@ def _look(
 
 
 def _look_at_confinement() -> Finding:
-    missing = missing_guards()
-    if not missing:
-        detail = "confined: no network, no other process, no file but code and fonts"
-        return Finding(subject="decoders", ok=True, detail=detail)
-    detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
-    return Finding(subject="decoders", ok=False, detail=detail)
+    detail = "confined: no network, no other process, no file but code and fonts"
+    if missing := missing_guards():
+        detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
+    return Finding(subject="decoders", ok=not missing, detail=detail)
 
 
 def _look_at_witness(settings: WorkerSettings) -> Finding:
@@ -171,12 +156,9 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
 
 def _look_at_fonts() -> Finding:
     """Say what PDFs draw blank; no fault, as their text layer is read all the same."""
-    missing = scripts_without_a_font()
-    if not missing:
-        return Finding(
-            subject="fonts", ok=True, detail="for Chinese, Japanese and Korean in PDFs that bring none"
-        )
-    detail = f"none for {' or '.join(missing)}: PDFs that bring none draw blank; install some, such as fonts-noto-cjk"
+    detail = "for Chinese, Japanese and Korean in PDFs that bring none"
+    if missing := " or ".join(scripts_without_a_font()):
+        detail = f"none for {missing}: PDFs that bring none draw blank; install some, such as fonts-noto-cjk"
     return Finding(subject="fonts", ok=True, detail=detail)
 
 
@@ -223,10 +205,10 @@ def _look_at_tables(engine: Engine) -> Finding:
 
 def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
-        on_duty = roles_on_duty(connection)
-        engines = engines_on_duty(connection)
-        lacks = waiting_in_vain(connection)
-        unsigned = wait_for_a_secret(connection)
+        on_duty = standing.roles_on_duty(connection)
+        engines = standing.engines_on_duty(connection)
+        lacks = standing.waiting_in_vain(connection)
+        unsigned = standing.wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
         detail = f"{count} on duty" if count else f"none on duty: start `pecia worker {role}`"
@@ -253,39 +235,30 @@ def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
     yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
 
 
-def _lag(engine: Engine, window: int) -> Lag:
+def _lag(engine: Engine, window: int) -> standing.Lag:
     with engine.connect() as connection:
-        return lag(connection, left_in_postgres(connection), window=window)
+        return standing.lag(connection, standing.left_in_postgres(connection), window=window)
 
 
 def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:
     detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
-    if oldest_s <= _LATE_S:
-        return Finding(subject=subject, ok=True, detail=detail)
-    return Finding(subject=subject, ok=False, detail=f"{detail}: see the log of `{command}`")
+    advice = f": see the log of `{command}`" if oldest_s > _LATE_S else ""
+    return Finding(subject=subject, ok=not advice, detail=detail + advice)
 
 
-def _abilities(worker: EngineWorker) -> str:
+def _abilities(worker: standing.EngineWorker) -> str:
     """Return what the worker's engine is and can do, as far as it said."""
     can = worker.capabilities
-    tokens = f"{can['tokens']:,} tokens" if can.get("tokens") else ""
-    slots = f"{can['slots']} at a time" if can.get("slots") else ""
-    languages = f"languages {', '.join(can['languages'])}" if can.get("languages") else ""
-    adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
-    preparers = f"{can['preparers']} preparing" if can.get("preparers") else ""
-    fields = "fields" if can.get("fields") else ""
-    model = f"{worker.engine} {can.get('model') or ''}".strip()
-    licence = card_of(can.get("model") or "").warning
     said = [
-        model,
+        f"{worker.engine} {can.get('model') or ''}".strip(),
         can.get("device"),
-        preparers,
+        f"{can['preparers']} preparing" if can.get("preparers") else "",
         ", ".join(worker.stages),
-        fields,
-        languages,
-        adapters,
-        slots,
-        tokens,
-        licence,
+        "fields" if can.get("fields") else "",
+        f"languages {', '.join(can['languages'])}" if can.get("languages") else "",
+        f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else "",
+        f"{can['slots']} at a time" if can.get("slots") else "",
+        f"{can['tokens']:,} tokens" if can.get("tokens") else "",
+        card_of(can.get("model") or "").warning,
     ]
     return "; ".join(filter(None, said))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,24 +14,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.settings import asked_for, machine_named, settings_or_exit, weights
-from pecia_workers.commands.showing import aligned
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.commands.settings import (
+    MixOption,
+    ModelName,
+    Quality,
+    asked_for,
+    machine_named,
+    settings_or_exit,
+    weights,
+)
+from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, aligned, described, refused
+from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import OF_A_PROFILE, Profile, profile_toml, with_profile
 from pecia_workers.engines.registry import only_captions
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import Engine
     from pecia_workers.engines.checking import EngineCheck
     from pecia_workers.simulation.tuning import Point, Tuned
 
-_FAILED, _USAGE, _UNAVAILABLE = 1, 2, 4
 _TUNED: Final = frozenset({"vllm", "simulated"})
 
 
@@ -41,9 +46,7 @@ def tune(
     most: Annotated[
         int, typer.Option(help="Most sequences to try. 0: twice what the profile says.", min=0)
     ] = 0,
-    mix: Annotated[
-        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
-    ] = DocumentType.MIXED,
+    mix: MixOption = DocumentType.MIXED,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Measure with how many sequences, and tokens in a step, the engine of the settings reads most pages a second.
@@ -56,22 +59,13 @@ def tune(
     """
     settings = settings_or_exit()
     if settings.engine not in _TUNED:
-        typer.echo(f"PECIA_ENGINE={settings.engine} has no sizes to tune: vllm has.", err=True)
-        raise typer.Exit(_USAGE)
+        raise refused(f"PECIA_ENGINE={settings.engine} has no sizes to tune: vllm has.", USAGE)
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
-
-    configure_logs(settings)
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
-    try:
+    with _engine_at_work(settings):
         machine, _ = machine_named(settings.profile)
         chosen = with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
-    except (EngineUnavailableError, EngineDeadError) as error:
-        raise _refused(error, _UNAVAILABLE) from None
-    except EngineError as error:
-        raise _refused(error, _FAILED) from None
     output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}))
@@ -96,19 +90,18 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) 
         finally:
             await engine.stop()
 
+    def tell(point: Point) -> None:
+        found = f"{point.pages_per_s:.2f} pages/s" if not point.failed else point.failed
+        typer.echo(f"  {point.sequences} sequences: {found}", err=True)
+
     return await search(
         opened,
         mix,
-        lambda point: typer.echo(_line(point), err=True),
+        tell,
         most=most or 2 * settings.max_num_seqs or 256,
         batched_tokens=settings.max_num_batched_tokens,
         steps=steps,
     )
-
-
-def _line(point: Point) -> str:
-    found = f"{point.pages_per_s:.2f} pages/s" if not point.failed else point.failed
-    return f"  {point.sequences} sequences: {found}"
 
 
 def _row(point: Point, best: Point) -> dict[str, str]:
@@ -139,9 +132,19 @@ def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     )
 
 
-def _refused(error: Exception, code: int) -> typer.Exit:
-    typer.echo(str(error), err=True)
-    return typer.Exit(code)
+@contextmanager
+def _engine_at_work(settings: WorkerSettings) -> Iterator[None]:
+    """Have an engine say what it does in the log, and why it fails by an exit code."""
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+
+    configure_logs(settings)
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
+    try:
+        yield
+    except (EngineUnavailableError, EngineDeadError) as error:
+        raise refused(error, UNAVAILABLE) from None
+    except EngineError as error:
+        raise refused(error, FAILED) from None
 
 
 _GIB: Final = 2**30
@@ -167,13 +170,11 @@ def plan(
             help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
         ),
     ] = "",
-    quality: Annotated[
-        bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
-    ] = False,
+    quality: Quality = False,
     captions: Annotated[
         bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
     ] = False,
-    model: Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")] = "",
+    model: ModelName = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
@@ -188,13 +189,15 @@ def plan(
         captions = captions or only_captions(settings)
         planned = plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
-        raise _refused(error, _USAGE) from None
+        raise refused(error, USAGE) from None
     if as_json:
         typer.echo(json.dumps(asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}))
     else:
-        Console(highlight=False).print(_plan_table(planned))
+        Console(highlight=False).print(
+            described((name, escape(value)) for name, value in _plan_rows(planned))
+        )
     if not planned.starts:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
 
 
 @engine.command()
@@ -207,35 +210,22 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
     """
     settings = settings_or_exit()
     from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415
 
-    configure_logs(settings)
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
-    try:
+    with _engine_at_work(settings):
         checked = asyncio.run(check_engine(settings))
-    except (EngineUnavailableError, EngineDeadError) as error:
-        raise _refused(error, _UNAVAILABLE) from None
-    except EngineError as error:
-        raise _refused(error, _FAILED) from None
     if as_json:
         typer.echo(json.dumps(asdict(checked) | {"ok": checked.ok}))
     else:
-        Console(highlight=False).print(_check_table(checked))
+        Console(highlight=False).print(described(_check_rows(checked)))
     if not checked.ok:
-        raise typer.Exit(_FAILED)
-
-
-def _plan_table(planned: EnginePlan) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in _plan_rows(planned):
-        table.add_row(f"[bold]{name}[/]", escape(value))
-    return table
+        raise typer.Exit(FAILED)
 
 
 def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
     memory, kv = planned.memory, planned.kv
     model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
     token = f"2 x {kv.layers} layers x {kv.kv_heads} KV heads x {kv.head_dim} x {kv.dtype_bytes} bytes"
+    share = f"{planned.kv_share:.0%}".replace("%", " %")
     rows = [
         ("for", planned.profile + (f", {memory.gpus} of them" if memory.gpus > 1 else "")),
         ("model", model),
@@ -250,18 +240,16 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
         ("one token", f"{token} = {planned.kv_bytes_per_token:,} bytes"),
         ("budget", f"{planned.kv_tokens:,} tokens"),
         ("one page", f"{planned.page_tokens:,} tokens: A4, its prompt and the text that is expected"),
-        ("at a time", _pages(planned)),
+        (
+            "at a time",
+            f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}",
+        ),
     ]
     if not planned.starts:
         rows.append(
             ("[red]no[/]", f"One request may take {planned.context:,} tokens: it does not start. {_REMEDY}")
         )
     return rows
-
-
-def _pages(planned: EnginePlan) -> str:
-    share = f"{planned.kv_share:.0%}".replace("%", " %")
-    return f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}"
 
 
 def _kv_cache(planned: EnginePlan) -> str:
@@ -272,36 +260,28 @@ def _kv_cache(planned: EnginePlan) -> str:
     return f"{_gib(memory.kv_cache)} = {_gib(memory.usable)} usable - {weights} - {_gib(memory.reserve)} in reserve"
 
 
-def _check_table(checked: EngineCheck) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("[bold]engine[/]", f"{checked.engine}, {checked.model}")
-    table.add_row("[bold]ready after[/]", f"{checked.ready_s:.1f} s")
+def _check_rows(checked: EngineCheck) -> Iterator[tuple[str, str]]:
     tokens = f", {checked.budget_tokens:,} tokens" if checked.budget_tokens else ""
-    table.add_row("[bold]budget[/]", f"{checked.slots} requests{tokens}")
-    table.add_row(
-        "[bold]page[/]", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
-    )
+    yield "engine", f"{checked.engine}, {checked.model}"
+    yield "ready after", f"{checked.ready_s:.1f} s"
+    yield "budget", f"{checked.slots} requests{tokens}"
+    yield "page", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
     if checked.kv_used is not None:
-        table.add_row("[bold]KV cache[/]", _kv_use(checked))
+        drafts = (
+            "" if checked.acceptance is None else f", {_percent(checked.acceptance)} of the drafts accepted"
+        )
+        used = f"{_percent(checked.kv_used)} for this page"
+        yield "KV cache", f"{used}, {checked.preemptions} put back{drafts}"
     if checked.predicted_tokens is not None:
-        table.add_row("[bold]prompt[/]", _counts(checked))
-    table.add_row("[bold]first line[/]", escape(checked.first_line) or "[red]nothing was read[/]")
-    return table
-
-
-def _kv_use(checked: EngineCheck) -> str:
-    drafts = "" if checked.acceptance is None else f", {_percent(checked.acceptance)} of the drafts accepted"
-    return f"{_percent(checked.kv_used or 0)} for this page, {checked.preemptions} put back{drafts}"
+        mark = "[green]equal[/]" if checked.predicted_tokens == checked.counted_tokens else "by an estimate"
+        mark = "[red]not equal, though exact[/]" if checked.drifted else mark
+        counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
+        yield "prompt", f"{counts}: {mark}"
+    yield "first line", escape(checked.first_line) or "[red]nothing was read[/]"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _counts(checked: EngineCheck) -> str:
-    mark = "[green]equal[/]" if checked.predicted_tokens == checked.counted_tokens else "by an estimate"
-    mark = "[red]not equal, though exact[/]" if checked.drifted else mark
-    return f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted: {mark}"
 
 
 def _pairs(values: dict[str, Any]) -> str:

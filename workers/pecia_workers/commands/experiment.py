@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,22 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.settings import settings_or_exit, weights
-from pecia_workers.commands.showing import aligned, drawing_or_exit
+from pecia_workers.commands.settings import MixOption, settings_or_exit, weights
+from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, aligned, drawing_or_exit, refused
 from pecia_workers.engines.base import EngineError, EngineUnavailableError
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
     from pecia_workers.batching.policies import BatchLimits
     from pecia_workers.engines.profiles import Speed
     from pecia_workers.simulation.experiment import Cell
 
     _Found = tuple[list[Cell], Speed | None]
 
-_FAILED, _USAGE, _UNAVAILABLE = 1, 2, 4
 _SIZES: Final = (1, 4, 8)
 _WINDOWS_MS: Final = (0, 10, 50)
 
@@ -44,9 +42,7 @@ def experiment(
     concurrent: Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)] = 1,
     rate: Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)] = 2.0,
     pages: Annotated[int, typer.Option(help="For each size and window.", min=1)] = 200,
-    mix: Annotated[
-        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
-    ] = DocumentType.PRESCRIPTION,
+    mix: MixOption = DocumentType.PRESCRIPTION,
     seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
     real: Annotated[
         bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")
@@ -72,8 +68,7 @@ def experiment(
         limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
     ]
     if speed and not real:
-        typer.echo("--speed is measured: it needs --real.", err=True)
-        raise typer.Exit(_USAGE)
+        raise refused("--speed is measured: it needs --real.", USAGE)
     if real:
         cells, found = _measured(settings_or_exit(), requests, grid)
         if speed:
@@ -81,7 +76,9 @@ def experiment(
     else:
         cells = _simulated(requests, grid)
     if plot:
-        _plot(cells, plot)
+        from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, and not always installed
+
+        typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
     if as_json:
         for cell in cells:
             typer.echo(json.dumps(asdict(cell)))
@@ -102,11 +99,9 @@ def _measured(settings: WorkerSettings, requests: list[Request], grid: list[Batc
     try:
         return asyncio.run(_on_engine(settings, requests, grid))
     except EngineUnavailableError as error:
-        code, found = _UNAVAILABLE, str(error)
+        raise refused(error, UNAVAILABLE) from None
     except EngineError as error:
-        code, found = _FAILED, str(error)
-    typer.echo(found, err=True)
-    raise typer.Exit(code)
+        raise refused(error, FAILED) from None
 
 
 async def _on_engine(settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]) -> _Found:
@@ -135,18 +130,11 @@ async def _on_engine(settings: WorkerSettings, requests: list[Request], grid: li
 
 def _write_speed(speed: Speed | None, path: Path) -> None:
     if speed is None:
-        typer.echo("This engine does not tell when it wrote its first token: no speed is known.", err=True)
-        raise typer.Exit(_FAILED)
+        raise refused("This engine does not tell when it wrote its first token: no speed is known.", FAILED)
     from pecia_workers.engines.profiles import speed_toml  # noqa: PLC0415
 
     path.write_text(speed_toml(speed), encoding="utf-8")
     typer.echo(f"Wrote {path}.", err=True)
-
-
-def _plot(cells: Sequence[Cell], folder: Path) -> None:
-    from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, and not always installed
-
-    typer.echo(f"Wrote {write_experiment(cells, folder)}.", err=True)
 
 
 def _row(cell: Cell) -> dict[str, str]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.settings import require, settings_or_exit
+from pecia_workers.commands.showing import UNAVAILABLE, refused
 from pecia_workers.confinement import forbid_core_files
-
-_UNAVAILABLE = 4
 
 
 def flower() -> None:
@@ -20,7 +16,12 @@ def flower() -> None:
     Example: `PECIA_FLOWER_PASSWORD=… pecia flower`
     """
     settings = settings_or_exit()
-    _check(settings)
+    wanted = {
+        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
+        "PECIA_FLOWER_PASSWORD": settings.flower_password.get_secret_value(),
+        "PECIA_FLOWER_PORT": settings.flower_port,
+    }
+    require("Flower needs", wanted, "; `pecia up` serves it by itself.")
     from pecia_workers.commands.starting import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
     from pecia_workers.flower.serving import run_flower  # noqa: PLC0415
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
@@ -32,17 +33,4 @@ def flower() -> None:
         run_flower(settings)
     except OSError as error:
         where = f"{settings.flower_address}, port {settings.flower_port}"
-        typer.echo(f"Flower cannot listen on {where}: {error.strerror}.", err=True)
-        raise typer.Exit(_UNAVAILABLE) from None
-
-
-def _check(settings: WorkerSettings) -> None:
-    wanted = {
-        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
-        "PECIA_FLOWER_PASSWORD": settings.flower_password.get_secret_value(),
-        "PECIA_FLOWER_PORT": settings.flower_port,
-    }
-    missing = [name for name, value in wanted.items() if not value]
-    if missing:
-        typer.echo(f"Flower needs {', '.join(missing)}; `pecia up` serves it by itself.", err=True)
-        raise typer.Exit(2)
+        raise refused(f"Flower cannot listen on {where}: {error.strerror}.", UNAVAILABLE) from None

@@ -23,11 +23,10 @@ from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
+from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, refused
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.rekeying import Holdings, holdings
 from pecia_workers.rekeying import Rekeyed, Rekeying
-
-_LEFT, _USAGE, _UNAVAILABLE = 1, 2, 4
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
@@ -41,9 +40,7 @@ keys = typer.Typer(
 
 
 @keys.command()
-def new(
-    name: Annotated[str, typer.Argument(help="What to call it. Default: today's date.")] = "",
-) -> None:
+def new(name: Annotated[str, typer.Argument(help="What to call it. Default: today's date.")] = "") -> None:
     """Print a fresh key as PECIA_ENCRYPTION_KEYS takes it. It is kept nowhere: who loses it loses the documents.
 
     Example: `pecia keys new`
@@ -52,9 +49,9 @@ def new(
     try:
         checked_key_id(called)
     except ValueError as error:
-        raise _refused(f"{SETTING} {error}", _USAGE) from None
+        raise refused(f"{SETTING} {error}", USAGE) from None
     if called in settings_or_exit().keyring:
-        raise _refused(f"There is a key {called!r} already: give the new one another name.", _USAGE)
+        raise refused(f"There is a key {called!r} already: give the new one another name.", USAGE)
     typer.echo(json.dumps({called: new_key()}))
 
 
@@ -67,11 +64,12 @@ def status(*, as_json: AsJson = False) -> None:
     settings = settings_of_fleet()
     held = _with_database(settings, holdings)
     if as_json:
-        typer.echo(json.dumps(_status_json(held, settings.keyring)))
+        stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
+        typer.echo(json.dumps({"current": settings.keyring.current, "stored": stored}))
     else:
         Console(highlight=False).print(_status_table(held, settings.keyring))
     if not all(one.key in settings.keyring for one in held):
-        raise typer.Exit(_LEFT)
+        raise typer.Exit(FAILED)
 
 
 @keys.command()
@@ -84,14 +82,14 @@ def rotate(*, as_json: AsJson = False) -> None:
     """
     settings = settings_of_fleet()
     if settings.keyring.current is None:
-        raise _refused(f"There is no key to encrypt with: set {SETTING}; `pecia keys new` makes one.", _USAGE)
+        raise refused(f"There is no key to encrypt with: set {SETTING}; `pecia keys new` makes one.", USAGE)
     rekeyed = _with_database(settings, lambda database: _rotate(database, settings, quiet=as_json))
     if as_json:
         typer.echo(json.dumps(asdict(rekeyed)))
     else:
         _tell(rekeyed)
     if rekeyed.in_use or rekeyed.refused:
-        raise typer.Exit(_LEFT)
+        raise typer.Exit(FAILED)
 
 
 async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: bool) -> Rekeyed:
@@ -116,7 +114,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
     """Run it on a database of its own. Exits 4 with a sentence if a store is away."""
     url = settings.database_url.get_secret_value()
     if not url:
-        raise _refused("Set PECIA_DATABASE_URL, or start `pecia up`.", _USAGE)
+        raise refused("Set PECIA_DATABASE_URL, or start `pecia up`.", USAGE)
 
     async def run() -> R:
         database = open_database(url, connections=1, patience=LONG_PATIENCE)
@@ -129,18 +127,13 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         return asyncio.run(run())
     except (BaseError, OSError) as error:
         name = type(error).__name__
-        raise _refused(
-            f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", _UNAVAILABLE
+        raise refused(
+            f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", UNAVAILABLE
         ) from None
     except Exception as error:
         if verdict_on(error) is None:
             raise
-        raise _refused(refusals.explain(error, url), _UNAVAILABLE) from None
-
-
-def _status_json(held: list[Holdings], keyring: Keyring) -> dict[str, Any]:
-    stored = [asdict(one) | {"available": one.key in keyring} for one in held]
-    return {"current": keyring.current, "stored": stored}
+        raise refused(refusals.explain(error, url), UNAVAILABLE) from None
 
 
 def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
@@ -170,8 +163,3 @@ def _tell(rekeyed: Rekeyed) -> None:
         typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)
     if rekeyed.refused:
         typer.echo(f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True)
-
-
-def _refused(sentence: str, code: int) -> typer.Exit:
-    typer.echo(sentence, err=True)
-    return typer.Exit(code)

@@ -14,25 +14,24 @@ from rich.table import Table
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.settings import asked_for, machine_named, settings_or_exit, weights
+from pecia_workers.commands.settings import (
+    MixOption,
+    ModelName,
+    Quality,
+    asked_for,
+    machine_named,
+    settings_or_exit,
+    weights,
+)
+from pecia_workers.commands.showing import FAILED, USAGE, described, refused
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, speed_in
-from pecia_workers.simulation.capacity import (
-    CapacityPlan,
-    Choice,
-    Load,
-    choices,
-    cost_per_million,
-    load_of,
-    places_in,
-    plan_capacity,
-)
+from pecia_workers.simulation import capacity
 from pecia_workers.simulation.figures import Figures, engines_for, in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 
-_FAILED, _USAGE = 1, 2
 _SAMPLE: Final = 4_000
 """Pages that the mix is known by."""
 _GIB: Final = 2**30
@@ -46,10 +45,10 @@ class _Planned:
     model: IterationModel
     measured: bool
     """Whether its speed is; else it is an estimate."""
-    load: Load
-    fleet: CapacityPlan
+    load: capacity.Load
+    fleet: capacity.CapacityPlan
     checked: Figures
-    choices: tuple[Choice, ...]
+    choices: tuple[capacity.Choice, ...]
     price: float
 
     def gpus(self, engines: int) -> int:
@@ -63,15 +62,15 @@ class _Planned:
 
     def cost(self, engines: int) -> float | None:
         """Return what a million pages cost with so many engines; None without a price."""
-        return cost_per_million(self.gpus(engines), self.fleet.rate, self.price) if self.price else None
+        return (
+            capacity.cost_per_million(self.gpus(engines), self.fleet.rate, self.price) if self.price else None
+        )
 
 
 def plan(
     *,
     rate: Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)],
-    mix: Annotated[
-        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
-    ] = DocumentType.MIXED,
+    mix: MixOption = DocumentType.MIXED,
     latency: Annotated[
         float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
     ] = 120.0,
@@ -91,10 +90,8 @@ def plan(
         ),
     ] = 0.0,
     price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
-    ] = False,
-    model: Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")] = "",
+    quality: Quality = False,
+    model: ModelName = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
@@ -115,25 +112,23 @@ def plan(
         measured = speed_in(speed) if speed else None
         planned = _planned(settings, gpu, measured, pages, rate=rate, latency=latency, price=price)
     except EngineUnavailableError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(_USAGE) from None
+        raise refused(error, USAGE) from None
     if planned is None:
-        typer.echo(f"No number of these GPUs reads such a page in {latency:g} s on average.", err=True)
-        raise typer.Exit(_FAILED)
+        raise refused(f"No number of these GPUs reads such a page in {latency:g} s on average.", FAILED)
     if as_json:
         typer.echo(json.dumps(_told(planned)))
     else:
-        Console(highlight=False).print(Group(_table(planned), "", _choices(planned)))
+        Console(highlight=False).print(Group(described(_rows(planned)), "", _choices(planned)))
 
 
 def _places(settings: WorkerSettings, gpu: str, mix: Mix) -> tuple[EnginePlan, int]:
     """Return the engine for this GPU, and how many pages of the mix it holds at a time."""
     profile, memory = machine_named(gpu or settings.profile)
     engine = plan_engine(settings, profile, memory)
-    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+    load = capacity.load_of(drawn(all_at_once(_SAMPLE), mix, 0))
     sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
     model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_tokens // BLOCK_TOKENS)
-    return engine, places_in(model, load)
+    return engine, capacity.places_in(model, load)
 
 
 def _print_little(
@@ -142,18 +137,19 @@ def _print_little(
     """Print what L = lambda W comes to: no wait is in it, so it is the least."""
     held = in_flight(rate, service)
     gpus = engines_for(held, places) * engine.memory.gpus
-    cost = cost_per_million(gpus, rate, price) if price else None
+    cost = capacity.cost_per_million(gpus, rate, price) if price else None
     if as_json:
         told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
         typer.echo(json.dumps(told | {"model": engine.model, "cost_per_million_pages": cost}))
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_row("[bold]GPUs[/]", f"{gpus} x {engine.profile}, without a wait")
-    table.add_row("[bold]in flight[/]", f"{rate:g}/s x {service:g} s = {held:.0f} pages")
-    table.add_row("[bold]one engine[/]", f"{places} pages at a time, with {engine.model}")
+    rows = [
+        ("GPUs", f"{gpus} x {engine.profile}, without a wait"),
+        ("in flight", f"{rate:g}/s x {service:g} s = {held:.0f} pages"),
+        ("one engine", f"{places} pages at a time, with {engine.model}"),
+    ]
     if cost is not None:
-        table.add_row("[bold]a million pages[/]", f"{cost:,.0f}")
-    Console(highlight=False).print(table)
+        rows.append(("a million pages", f"{cost:,.0f}"))
+    Console(highlight=False).print(described(rows))
 
 
 def _planned(
@@ -171,9 +167,9 @@ def _planned(
     known = known_model(engine.model)
     if known is None or not engine.starts:
         raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+    load = capacity.load_of(drawn(all_at_once(_SAMPLE), mix, 0))
     model = speed_of(engine, profile, known, load.held, measured or profile.speed)
-    found = plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
+    found = capacity.plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
     if found is None:
         return None
     fleet, checked = found
@@ -184,7 +180,7 @@ def _planned(
         load=load,
         fleet=fleet,
         checked=checked,
-        choices=choices(model, load, rate, latency),
+        choices=capacity.choices(model, load, rate, latency),
         price=price,
     )
 
@@ -212,13 +208,6 @@ def _told(planned: _Planned) -> dict[str, Any]:
     }
 
 
-def _table(planned: _Planned) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in _rows(planned):
-        table.add_row(f"[bold]{name}[/]", value)
-    return table
-
-
 def _rows(planned: _Planned) -> list[tuple[str, str]]:
     fleet, one, load, model = planned.fleet, planned.fleet.one, planned.load, planned.model
     gpus = planned.gpus(fleet.engines)
@@ -244,13 +233,11 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         ("in flight", f"{fleet.rate:g}/s x {one.in_system:.1f} s = {fleet.in_flight:.0f} pages"),
         ("KV cache", f"{fleet.kv_bytes / _GIB:.1f} of {fleet.kv_budget / _GIB:.1f} GiB, each engine"),
         ("simulated", f"{found.mean:.1f} s on average, of {fleet.latency:g} s; {found.p95:.1f} s at p95"),
-    ]
-    rows.append(
         (
             "witness",
             f"{planned.witness_cores:.1f} CPU cores, if the CPU engine reads every page too: an estimate",
-        )
-    )
+        ),
+    ]
     if (cost := planned.cost(fleet.engines)) is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
     return rows

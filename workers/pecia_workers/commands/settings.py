@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
+from pecia_workers.commands.showing import USAGE, refused
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+
+MixOption = Annotated[str, typer.Option(help="Document types by weight: prescription=2,chart=1.")]
+Quality = Annotated[
+    bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
+]
+ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
 
 
 def settings_or_exit() -> WorkerSettings:
@@ -18,8 +26,13 @@ def settings_or_exit() -> WorkerSettings:
     try:
         return read_settings(WorkerSettings)
     except SettingsError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        raise refused(error, USAGE) from None
+
+
+def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
+    """Exit 2 with a sentence that names what is wanted and empty."""
+    if missing := [name for name, value in wanted.items() if not value]:
+        raise refused(f"{needs} {', '.join(missing)}{otherwise}", USAGE)
 
 
 def settings_of_fleet() -> WorkerSettings:
@@ -33,8 +46,7 @@ def settings_of_fleet() -> WorkerSettings:
     try:
         fleet = running.find(settings.home)
     except running.NoFleetError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        raise refused(error, USAGE) from None
     return settings.with_stores(
         database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
     )

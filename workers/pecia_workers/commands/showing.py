@@ -12,6 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+FAILED, USAGE, UNAVAILABLE = 1, 2, 4
+"""Exit codes."""
+
+
+def refused(why: str | Exception, code: int) -> typer.Exit:
+    """Say why a command ends; return what ends it."""
+    typer.echo(str(why), err=True)
+    return typer.Exit(code)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -28,14 +37,18 @@ def show(findings: Iterable[Finding], *, as_json: bool) -> None:
         for finding in findings:
             typer.echo(json.dumps(asdict(finding)))
     else:
-        Console().print(_table(findings))
+        table = Table(box=None, show_header=False)
+        for finding in findings:
+            mark = "[green]ok[/]" if finding.ok else "[red]no[/]"
+            table.add_row(mark, escape(finding.subject), escape(finding.detail))
+        Console().print(table)
 
 
-def _table(findings: Iterable[Finding]) -> Table:
-    table = Table(box=None, show_header=False)
-    for finding in findings:
-        mark = "[green]ok[/]" if finding.ok else "[red]no[/]"
-        table.add_row(mark, escape(finding.subject), escape(finding.detail))
+def described(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return names and what is to say of each, one below the other."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(f"[bold]{name}[/]", value)
     return table
 
 
@@ -58,5 +71,4 @@ def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
 def drawing_or_exit() -> None:
     """Exit 4 with what to install if nothing here draws."""
     if find_spec("matplotlib") is None:
-        typer.echo("Nothing here draws: pip install 'pecia[plot]'.", err=True)
-        raise typer.Exit(4)
+        raise refused("Nothing here draws: pip install 'pecia[plot]'.", UNAVAILABLE)

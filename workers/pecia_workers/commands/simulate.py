@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +15,8 @@ from rich.table import Table
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
-from pecia_workers.commands.settings import settings_or_exit, weights
-from pecia_workers.commands.showing import aligned, drawing_or_exit
+from pecia_workers.commands.settings import MixOption, settings_or_exit, weights
+from pecia_workers.commands.showing import USAGE, aligned, drawing_or_exit, refused
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.profiles import speed_in
@@ -33,7 +32,6 @@ from pecia_workers.simulation.requests import (
 )
 from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
 
-_USAGE: Final = 2
 _OF_PRESETS: Final = frozenset({"preset", "policy", "ahead", "plot", "as_json"})
 """Options that a preset does not bring itself."""
 _AHEAD: Final = 16
@@ -71,9 +69,7 @@ def simulate(
     arrivals: Arrivals = "poisson",
     rate: Rates = None,
     pages: Annotated[int, typer.Option(help="How many arrive.", min=1)] = 500,
-    mix: Annotated[
-        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
-    ] = DocumentType.MIXED,
+    mix: MixOption = DocumentType.MIXED,
     lanes: Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")] = Lane.NORMAL,
     ahead: Ahead = None,
     slots: Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)] = 32,
@@ -124,8 +120,11 @@ def simulate(
     drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
     limits = BatchLimits.of(settings_or_exit())
     results: list[tuple[float | None, Result]] = []
-    for requests, load in _loads(arrivals, pages, rate or [2.0], drawn_from, seed):
+    for each in rate or [2.0]:
+        requests, load = _requests(arrivals, pages, each, drawn_from, seed)
         results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
+        if load is None:
+            break
     _show(results, plot, as_json=as_json)
 
 
@@ -135,14 +134,15 @@ def _refuse_ignored(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if name not in _OF_PRESETS and source and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
-            raise _refused(f"{option} changes nothing: a preset has its own workload and its own engine.")
+            sentence = f"{option} changes nothing: a preset has its own workload and its own engine."
+            raise refused(sentence, USAGE)
 
 
 def _as_fast(model: IterationModel, path: Path) -> IterationModel:
     try:
         speed = speed_in(path)
     except EngineUnavailableError as error:
-        raise _refused(str(error)) from None
+        raise refused(error, USAGE) from None
     return replace(
         model,
         base_s=speed.base_s,
@@ -151,21 +151,10 @@ def _as_fast(model: IterationModel, path: Path) -> IterationModel:
     )
 
 
-def _loads(
-    arrivals: str, pages: int, rates: Sequence[float], mix: Mix, seed: int
-) -> Iterator[tuple[list[Request], float | None]]:
-    """Yield what arrives at each rate; once, where no rate counts."""
-    for rate in rates:
-        requests, load = _requests(arrivals, pages, rate, mix, seed)
-        yield requests, load
-        if load is None:
-            return
-
-
 def _requests(
     arrivals: str, pages: int, rate: float, mix: Mix, seed: int
 ) -> tuple[list[Request], float | None]:
-    """Return what arrives, and the rate if there is one."""
+    """Return what arrives, and the rate; None where no rate counts."""
     match arrivals:
         case "all":
             return drawn(all_at_once(pages), mix, seed), None
@@ -176,9 +165,9 @@ def _requests(
     try:
         return read_trace(Path(arrivals), seed), None
     except TraceError as error:
-        raise _refused(str(error)) from None
+        raise refused(error, USAGE) from None
     except OSError:
-        raise _refused("--arrivals is all, poisson, bursts, or a file that can be read.") from None
+        raise refused("--arrivals is all, poisson, bursts, or a file that can be read.", USAGE) from None
 
 
 def _run(
@@ -187,12 +176,7 @@ def _run(
     try:
         return simulated(name, requests, model, limits=limits, ahead=ahead)
     except ValueError as error:
-        raise _refused(f"{error} Give it more --kv-tokens.") from None
-
-
-def _refused(sentence: str) -> typer.Exit:
-    typer.echo(sentence, err=True)
-    return typer.Exit(_USAGE)
+        raise refused(f"{error} Give it more --kv-tokens.", USAGE) from None
 
 
 def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_json: bool) -> None:

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import typer
 from redis import RedisError
 
 from pecia_schemas import refusals
 from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import TracingUnavailableError, exported
+from pecia_workers.commands.showing import UNAVAILABLE, refused
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.queue.lists import connect
-
-_UNAVAILABLE = 4
 
 
 def admitted_or_exit(settings: WorkerSettings) -> None:
     """Exit 4 with a sentence for each store that refuses us; one that is away may come."""
-    refused = list(_refusals(settings))
-    for sentence in refused:
-        typer.echo(sentence, err=True)
-    if refused:
-        raise typer.Exit(_UNAVAILABLE)
+    if sentences := list(_refusals(settings)):
+        raise refused("\n".join(sentences), UNAVAILABLE)
 
 
 def _refusals(settings: WorkerSettings) -> Iterator[str]:
@@ -52,6 +47,5 @@ def traced_or_exit(settings: WorkerSettings, role: str) -> Iterator[None]:
         try:
             stack.enter_context(exported(settings, f"pecia-{role}"))
         except TracingUnavailableError as error:
-            typer.echo(f"PECIA_TRACING {error}", err=True)
-            raise typer.Exit(4) from None
+            raise refused(f"PECIA_TRACING {error}", UNAVAILABLE) from None
         yield

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy import Engine
 
 from pecia_schemas.connecting import verdict_on
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.showing import USAGE, refused
 from pecia_workers.commands.starting import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
@@ -24,13 +27,6 @@ from pecia_workers.local.home import default_home
 from pecia_workers.local.process import EmbeddedError
 from pecia_workers.local.samples import write_exhibits
 from pecia_workers.local.supervised import Service, ServiceState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sqlalchemy import Engine
-
-_USAGE = 2
 
 
 def sample(
@@ -48,8 +44,7 @@ def sample(
         directory.mkdir(parents=True, exist_ok=True)
         exhibits = write_exhibits(directory)
     except OSError as error:
-        typer.echo(f"{directory} cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(_USAGE) from None
+        raise refused(f"{directory} cannot be written: {error.strerror}", USAGE) from None
     for exhibit in exhibits:
         typer.echo(exhibit.path)
 
@@ -123,13 +118,10 @@ def _services(services: Iterable[Service]) -> Table:
     for title in ("service", "state", "process", "where"):
         table.add_column(title, overflow="fold")
     for service in services:
-        table.add_row(service.name, _state(service), str(service.pid or ""), str(service.where))
+        good = service.state in (ServiceState.READY, ServiceState.EXTERNAL)
+        state = f"[{'green' if good else 'yellow'}]{service.state}[/]"
+        table.add_row(service.name, state, str(service.pid or ""), str(service.where))
     return table
-
-
-def _state(service: Service) -> str:
-    good = service.state in (ServiceState.READY, ServiceState.EXTERNAL)
-    return f"[{'green' if good else 'yellow'}]{service.state}[/]"
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,7 +11,8 @@ import typer
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.settings import require, settings_or_exit
+from pecia_workers.commands.showing import USAGE, refused
 from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.registry import stages_served
 
@@ -56,35 +57,25 @@ def worker(
     settings = settings_or_exit()
     if stages:
         settings = settings.model_copy(update={"stages": stages.value})
-    _check(settings)
-    from pecia_workers.commands.starting import (  # noqa: PLC0415  heavy: help must not wait for it
-        admitted_or_exit,
-        traced_or_exit,
-    )
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415
-    from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
-
-    admitted_or_exit(settings)
-    configure_logs(settings)
-    forbid_core_files()
-    settings = within_notice(settings)
-    with traced_or_exit(settings, role), termination_heard(settings):
-        if role in (Role.INGEST, Role.ENGINE):
-            _run_stages(role, _stages(role, settings), settings, name or role)
-        else:
-            _run_service(role, settings)
-
-
-def _check(settings: WorkerSettings) -> None:
-    wanted = {
+    stores = {
         "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
         "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
         "PECIA_PAYLOAD_URL": settings.payload_url,
     }
-    missing = [name for name, value in wanted.items() if not value]
-    if missing:
-        typer.echo(f"A worker needs its stores: set {', '.join(missing)}, or run `pecia up`.", err=True)
-        raise typer.Exit(2)
+    require("A worker needs its stores: set", stores, ", or run `pecia up`.")
+    from pecia_workers.commands import starting  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415
+    from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
+
+    starting.admitted_or_exit(settings)
+    configure_logs(settings)
+    forbid_core_files()
+    settings = within_notice(settings)
+    with starting.traced_or_exit(settings, role), termination_heard(settings):
+        if role in (Role.INGEST, Role.ENGINE):
+            _run_stages(role, _stages(role, settings), settings, name or role)
+        else:
+            _run_service(role, settings)
 
 
 def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
@@ -92,10 +83,8 @@ def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
         return (Stage.INGEST,)
     served = stages_served(settings)
     if not served:
-        typer.echo(
-            f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE.", err=True
-        )
-        raise typer.Exit(2)
+        sentence = f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE."
+        raise refused(sentence, USAGE)
     return served
 
 
@@ -113,14 +102,11 @@ def _run_service(role: Role, settings: WorkerSettings) -> None:
     from pecia_workers.metrics.serving import service_page  # noqa: PLC0415
 
     with service_page(settings, role, fleet=role is Role.UPKEEP):
-        _service(role)(settings)
+        if role is Role.WEBHOOKS:
+            from pecia_workers.webhooks.delivery import run_webhooks  # noqa: PLC0415
 
+            run_webhooks(settings)
+        else:
+            from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
 
-def _service(role: Role) -> Callable[[WorkerSettings], None]:
-    if role is Role.WEBHOOKS:
-        from pecia_workers.webhooks.delivery import run_webhooks  # noqa: PLC0415
-
-        return run_webhooks
-    from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
-
-    return run_upkeep
+            run_upkeep(settings)

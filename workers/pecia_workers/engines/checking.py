@@ -10,7 +10,7 @@ from typing import Final
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine, EngineRequest, Generation
+from pecia_workers.engines.base import Engine, EngineRequest
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import Card, card_of
 from pecia_workers.engines.registry import create_engine, only_captions
@@ -79,6 +79,8 @@ async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
         used = engine.load().kv_used
         most = used if most is None or used is None else max(most, used)
     generation, load = await reading, engine.load()
+    blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
+    lines = map(str.strip, text_of(blocks).splitlines())
     capabilities, budget = engine.capabilities, engine.budget
     return EngineCheck(
         engine=capabilities.name,
@@ -95,7 +97,7 @@ async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
         preemptions=load.preemptions,
         acceptance=load.acceptance,
         drifted=bool(load.drifted),
-        first_line=_first_line(generation, card, request.size),
+        first_line=next(filter(None, lines), ""),
     )
 
 
@@ -112,8 +114,3 @@ def _page(card: Card) -> EngineRequest:
         sampling=card.words(),
         max_output_tokens=_MOST_TOKENS,
     )
-
-
-def _first_line(generation: Generation, card: Card, size: tuple[int, int]) -> str:
-    blocks = generation.blocks or answer_blocks(card.answer, generation.text, size, size)
-    return next((line.strip() for line in text_of(blocks).splitlines() if line.strip()), "")

@@ -92,8 +92,7 @@ def shrunk(request: EngineRequest, share: float) -> EngineRequest:
     if min(map(min, sizes)) < _LEAST_SIDE:
         raise EngineRefusedError(_NOTHING_FITS)
     return replace(
-        request,
-        images=tuple(resized(image, size) for image, size in zip(request.images, sizes, strict=True)),
+        request, images=tuple(resized(image, size) for image, size in zip(request.images, sizes, strict=True))
     )
 
 

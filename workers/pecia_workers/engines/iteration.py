@@ -171,7 +171,9 @@ class IterationScheduler:
         self._preemptions += preempted
         if not preempted:
             self._admit(plan)
-        self._check_memory(plan)
+        limit = self.model.memory_tokens
+        if limit is not None and sum(one.computed for one in self.running) + sum(plan.values()) > limit:
+            raise OutOfMemoryError
         return self._compute(plan, preempted)
 
     def coast(self, most: int) -> int:
@@ -226,11 +228,6 @@ class IterationScheduler:
 
     def _prefill_budget(self) -> int:
         return self.model.prefill_budget(sum(sequence.is_decoding for sequence in self.running))
-
-    def _check_memory(self, plan: dict[Sequence, int]) -> None:
-        limit = self.model.memory_tokens
-        if limit is not None and sum(one.computed for one in self.running) + sum(plan.values()) > limit:
-            raise OutOfMemoryError
 
     def _compute(self, plan: dict[Sequence, int], preempted: int) -> Iteration:
         decoding = [sequence for sequence in plan if sequence.is_decoding]

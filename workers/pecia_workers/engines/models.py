@@ -103,10 +103,8 @@ def page_tokens(settings: WorkerSettings) -> int:
     return page_cost(width, height, DocumentType.MIXED)
 
 
-_TEXT = (
-    "text_config",
-    "llm_config",
-)  # where configurations of vision-language models keep the language model's
+_TEXT = ("text_config", "llm_config")
+"""Where configurations of vision-language models keep the language model's."""
 _WITHOUT_CACHE = "linear_attention"
 
 _THREADS: Final = 8
@@ -171,12 +169,12 @@ def local_model(name: str) -> Model | None:
     directory = local_checkpoint(name)
     try:
         config = json.loads((directory / "config.json").read_bytes()) if directory else None
-        return config and _model(config, _weights_gb(directory)) if directory else None
+        return config and _model(config, directory) if directory else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _model(config: Mapping[str, Any], weights_gb: float) -> Model:
+def _model(config: Mapping[str, Any], directory: Path) -> Model:
     text = next((config[name] for name in _TEXT if config.get(name)), config)
     heads = text["num_attention_heads"]
     quantization = config.get("quantization_config") or text.get("quantization_config") or {}
@@ -187,12 +185,8 @@ def _model(config: Mapping[str, Any], weights_gb: float) -> Model:
         kv_heads=text.get("num_key_value_heads") or heads,
         head_dim=text.get("head_dim") or text["hidden_size"] // heads,
         context=text["max_position_embeddings"],
-        weights_gb=weights_gb,
+        weights_gb=sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9,
     )
-
-
-def _weights_gb(directory: Path) -> float:
-    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
@@ -206,11 +200,7 @@ def revision_of(settings: WorkerSettings) -> str | None:
         model = checkpoint_directory(settings.model, revision)
         adapters = [checkpoint_directory(name) for _, name in sorted(settings.adapters.items())]
         return fingerprint([model, *adapters])
-    except (
-        ImportError,
-        OSError,
-        ValueError,
-    ):  # without the Hub's library there is no cache of its models either
+    except (ImportError, OSError, ValueError):  # without the Hub's library there is no cache of its models
         return None
 
 

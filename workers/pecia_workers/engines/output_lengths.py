@@ -31,10 +31,6 @@ _SPREADS: Final[dict[str, _Spread]] = {
 """Pages, from the medical workload; the rest spreads around its expectation."""
 
 
-def _around(mean: int) -> _Spread:
-    return _Spread(mean=mean, std=mean / 2, most=2 * mean)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLengths:
     """Log-normal lengths with each type's mean and deviation, cut at its maximum: never negative, with a long tail."""
@@ -43,7 +39,10 @@ class DrawnLengths:
 
     def __call__(self, request_id: str, workload: str) -> int:
         """Return a length drawn for this request."""
-        spread = _SPREADS.get(workload) or _around(EXPECTED_OUTPUT_TOKENS[workload])
+        spread = _SPREADS.get(workload)
+        if spread is None:
+            mean = EXPECTED_OUTPUT_TOKENS[workload]
+            spread = _Spread(mean=mean, std=mean / 2, most=2 * mean)
         variance = math.log(1 + (spread.std / spread.mean) ** 2)
         rng = random.Random(f"{self.seed}:{request_id}")  # noqa: S311  a workload, no secret
         drawn = rng.lognormvariate(math.log(spread.mean) - variance / 2, math.sqrt(variance))

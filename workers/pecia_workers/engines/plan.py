@@ -109,6 +109,7 @@ def plan_engine(
     model, card = _known(chosen.model), card_of(chosen.model, settings.card)
     memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
     kv = kv_shape(chosen, model)
+    names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
     tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
     return EnginePlan(
         profile=profile.title,
@@ -120,7 +121,7 @@ def plan_engine(
         warning=card.warning,
         needs=card.needs,
         readers=() if captions else readers_for(memory_bytes),
-        sizes=_sizes(chosen),
+        sizes={name: value for name in names if (value := getattr(chosen, name))},
         engine_options=chosen.engine_options,
         memory=memory,
         kv=kv,
@@ -153,11 +154,6 @@ def _known(name: str) -> Model:
     )
 
 
-def _sizes(settings: WorkerSettings) -> dict[str, Any]:
-    names = (*_SIZES, *_BATCHES) if settings.admission == "dynamic" else _SIZES
-    return {name: value for name in names if (value := getattr(settings, name))}
-
-
 def speed_of(
     plan: EnginePlan, profile: Profile, model: Model, held_tokens: float, measured: Speed | None = None
 ) -> IterationModel:
@@ -183,13 +179,10 @@ def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: fl
     if not plan.memory.weights:
         raise EngineUnavailableError(f"The weights of {plan.model} are not here: their size tells the speed.")
     bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
-    token_s = 2e9 * _parameters_b(model) / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+    parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
+    token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
     return Speed(
         base_s=_ITERATION_S + plan.memory.weights / bandwidth,
         prefill_token_s=token_s,
         decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
     )
-
-
-def _parameters_b(model: Model) -> float:
-    return model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)

@@ -19,6 +19,7 @@ import numpy as np
 import structlog
 from pydantic import TypeAdapter
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest
 from pecia_workers.engines.fitting import TRIES, UNCHANGED, Room, shrunk, too_large
 from pecia_workers.engines.in_flight import Turns
@@ -27,7 +28,6 @@ from pecia_workers.media.limits import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.vllm.rendering import Rendered
     from pecia_workers.engines.vllm.session import VllmSession
 
@@ -143,10 +143,7 @@ class Preparers:
             if name.startswith(_KEPT) and not any(word in name for word in _SECRET)
         }
         self._processes = BoundedProcesses(
-            preparers(settings),
-            nothing,
-            largest_file=_LARGEST_PROMPT,
-            environment=kept | _ENVIRONMENT,
+            preparers(settings), nothing, largest_file=_LARGEST_PROMPT, environment=kept | _ENVIRONMENT
         )
         self._importing: asyncio.Task[None] | None = None
 

@@ -25,14 +25,8 @@ _TOML: Final = ".toml"
 OF_A_PROFILE: Final = frozenset(
     {
         *("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"),
-        *(
-            "kv_cache_bytes",
-            "kv_cache_dtype",
-            "quantization",
-            "tensor_parallel_size",
-            "caption_tokens",
-            "enforce_eager",
-        ),
+        *("kv_cache_bytes", "kv_cache_dtype", "quantization", "tensor_parallel_size", "caption_tokens"),
+        "enforce_eager",
     }
 )
 """Settings that a profile's file may have."""

@@ -212,7 +212,7 @@ def sampling_for(
     """
     if isinstance(task, ReadDocument):
         sampling, most = (card or card_of("")).words(), None
-        values = _page_values(task)
+        values = {} if task.preset is None else _page_values(Preset(task.preset))
     else:
         values = _caption_values(task, caption_tokens)
         sampling, most = Sampling(), values.pop("caption_tokens")
@@ -221,11 +221,9 @@ def sampling_for(
     return replace(sampling, **(values | changed)), options.max_output_tokens or most
 
 
-def _page_values(task: ReadDocument) -> dict[str, Any]:
+def _page_values(preset: Preset) -> dict[str, Any]:
     """Return what a page's preset says; without one its card does, for copying has one right answer."""
-    if task.preset is None:
-        return {}
-    values = presets().presets[Preset(task.preset)].model_dump(exclude={"caption_tokens"})
+    values = presets().presets[preset].model_dump(exclude={"caption_tokens"})
     return values | {"repetition_penalty": presets().documents.repetition_penalty}
 
 

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_workers.engines.base import (
-    Budget,
-    Capabilities,
-    EngineError,
-    EngineOverloadedError,
-    EngineRequest,
-    Generation,
-    Load,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.iteration import (
     Iteration,
     IterationModel,
@@ -75,12 +67,14 @@ class SimulatedEngine:
         self._iterations: asyncio.Task[None] | None = None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="iteration-level", stages=LANGUAGE_MODEL, samples=False)
+        return base.Capabilities(
+            name="simulated", model="iteration-level", stages=LANGUAGE_MODEL, samples=False
+        )
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """The model's sequences and its KV cache in tokens."""
         return self._scheduler.model.budget
 
@@ -97,18 +91,18 @@ class SimulatedEngine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._iterations
 
-    async def fit(self, request: EngineRequest) -> EngineRequest:
+    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
         """Return the request as it is: the simulation takes any size."""
         return request
 
-    def cost(self, request: EngineRequest) -> int:
+    def cost(self, request: base.EngineRequest) -> int:
         """Return input tokens plus the expected output, not the drawn one."""
         return request.estimated_cost
 
-    async def generate(self, request: EngineRequest) -> Generation:
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Return when the simulated engine has written its last token."""
         if request.id in self._in_flight:
-            raise EngineError("A request with this id is in flight already.")
+            raise base.EngineError("A request with this id is in flight already.")
         running = self._admit(request)
         try:
             await running.answer
@@ -123,11 +117,11 @@ class SimulatedEngine:
         if running is not None:
             running.answer.cancel()
 
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """Return what the scheduler holds."""
         return self._scheduler.load
 
-    def _admit(self, request: EngineRequest) -> _Running:
+    def _admit(self, request: base.EngineRequest) -> _Running:
         output = self._lengths(request.id, request.workload)
         sequence = Sequence(
             id=request.id,
@@ -137,7 +131,7 @@ class SimulatedEngine:
         try:
             self._scheduler.add(sequence)
         except ValueError as error:
-            raise EngineError(str(error)) from None
+            raise base.EngineError(str(error)) from None
         running = _Running(
             sequence=sequence, arrived=self._clock.now, answer=asyncio.get_running_loop().create_future()
         )
@@ -145,10 +139,10 @@ class SimulatedEngine:
         self._work.set()
         return running
 
-    def _generation(self, request: EngineRequest, running: _Running) -> Generation:
+    def _generation(self, request: base.EngineRequest, running: _Running) -> base.Generation:
         written = running.sequence.generated
         truncated = written < self._lengths(request.id, request.workload)
-        return Generation(
+        return base.Generation(
             text="",
             verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
             usage=TokenUsage(prompt=running.sequence.prompt, image=request.picture_tokens, output=written),
@@ -173,7 +167,7 @@ class SimulatedEngine:
         for sequence in tuple(self._scheduler.running):
             self._scheduler.remove(sequence)
             if answer := self._awaited(sequence):
-                answer.set_exception(EngineOverloadedError("The engine ran out of memory."))
+                answer.set_exception(base.EngineOverloadedError("The engine ran out of memory."))
 
     def _tell(self, iteration: Iteration) -> None:
         for sequence in iteration.started:
@@ -193,25 +187,25 @@ class SimulatedEngine:
 class InstantEngine(SimulatedEngine):
     """Answers at once with no text: what is left is the cost of everything around an engine."""
 
-    _ANSWER: Final = Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
+    _ANSWER: Final = base.Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="instant", stages=LANGUAGE_MODEL, samples=False)
+        return base.Capabilities(name="simulated", model="instant", stages=LANGUAGE_MODEL, samples=False)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """Many slots, no token limit."""
-        return Budget(slots=_INSTANT_SLOTS, tokens=None)
+        return base.Budget(slots=_INSTANT_SLOTS, tokens=None)
 
     async def start(self) -> None:
         """Nothing is loaded."""
 
-    async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002  nothing is read
+    async def generate(self, request: base.EngineRequest) -> base.Generation:  # noqa: ARG002  nothing is read
         """Return at once."""
         return self._ANSWER
 
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """Return an idle engine's load."""
-        return Load(running=0, waiting=0)
+        return base.Load(running=0, waiting=0)

@@ -49,70 +49,49 @@ _LESS_MEMORY: Final = (
     "Take a smaller or a quantised model (`pecia engine plan` shows what fits), or lower PECIA_MAX_NUM_BATCHED_TOKENS"
     " and PECIA_MAX_NUM_SEQS."
 )
-_SAID: Final[tuple[tuple[str, str], ...]] = (
+_SAID: Final[dict[str, str]] = {
     (
-        (
-            r"max seq len \((?P<length>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed.*"
-            r"available KV cache memory \((?P<there>[\d.]+) GiB\)(.*maximum model length is (?P<most>\d+))?"
-        ),
-        (
-            "The KV cache is too small: one request of PECIA_MAX_MODEL_LEN={length} tokens needs {needed} GiB,"
-            " and there are {there}, enough for {most} tokens. Lower PECIA_MAX_MODEL_LEN, or enlarge the cache:"
-            " PECIA_KV_CACHE_BYTES, PECIA_GPU_MEMORY_UTILIZATION, PECIA_KV_CACHE_DTYPE=fp8, a smaller model."
-        ),
+        r"max seq len \((?P<length>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed.*"
+        r"available KV cache memory \((?P<there>[\d.]+) GiB\)(.*maximum model length is (?P<most>\d+))?"
+    ): (
+        "The KV cache is too small: one request of PECIA_MAX_MODEL_LEN={length} tokens needs {needed} GiB,"
+        " and there are {there}, enough for {most} tokens. Lower PECIA_MAX_MODEL_LEN, or enlarge the cache:"
+        " PECIA_KV_CACHE_BYTES, PECIA_GPU_MEMORY_UTILIZATION, PECIA_KV_CACHE_DTYPE=fp8, a smaller model."
     ),
-    (
-        r"No available memory for the cache blocks",
+    r"No available memory for the cache blocks": (
         "The model {model} leaves no memory for a KV cache. Raise PECIA_GPU_MEMORY_UTILIZATION. "
-        + _LESS_MEMORY,
+        + _LESS_MEMORY
     ),
-    (
-        r"Free memory on device.*?\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\)",
-        (
-            "Of the device's {all} GiB only {free} are free, less than PECIA_GPU_MEMORY_UTILIZATION takes: end what"
-            " else uses it (nvidia-smi lists it), or set a lower share."
-        ),
+    r"Free memory on device.*?\((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\)": (
+        "Of the device's {all} GiB only {free} are free, less than PECIA_GPU_MEMORY_UTILIZATION takes: end what"
+        " else uses it (nvidia-smi lists it), or set a lower share."
     ),
-    (
-        r"OutOfMemoryError|out of memory|MemoryError|[Cc]an(no|')t allocate memory",
-        "There is not enough memory to load {model}. " + _LESS_MEMORY,
+    r"OutOfMemoryError|out of memory|MemoryError|[Cc]an(no|')t allocate memory": (
+        "There is not enough memory to load {model}. " + _LESS_MEMORY
     ),
-    (
-        r"does not match the quantization|Unknown quantization method|Cannot find the config file for",
-        (
-            "PECIA_QUANTIZATION={quantization} is not what the checkpoint {model} has: leave it empty, for a checkpoint"
-            " says by itself how it is quantised."
-        ),
+    r"does not match the quantization|Unknown quantization method|Cannot find the config file for": (
+        "PECIA_QUANTIZATION={quantization} is not what the checkpoint {model} has: leave it empty, for a checkpoint"
+        " says by itself how it is quantised."
     ),
-    (
-        r"gated repo|GatedRepoError",
-        (
-            "The Hub gives {model} only to accounts that accepted its terms: accept them on"
-            " https://huggingface.co/{model}, then set HF_TOKEN to a token of that account; or copy the checkpoint and"
-            " set PECIA_MODEL to its directory."
-        ),
+    r"gated repo|GatedRepoError": (
+        "The Hub gives {model} only to accounts that accepted its terms: accept them on"
+        " https://huggingface.co/{model}, then set HF_TOKEN to a token of that account; or copy the checkpoint and"
+        " set PECIA_MODEL to its directory."
     ),
-    (
-        r"valid model identifier|RepositoryNotFoundError|valid repository name",
-        (
-            "The Hub has no model {model}, or it is private: correct PECIA_MODEL, or set HF_TOKEN to a token that may"
-            " read it."
-        ),
+    r"valid model identifier|RepositoryNotFoundError|valid repository name": (
+        "The Hub has no model {model}, or it is private: correct PECIA_MODEL, or set HF_TOKEN to a token that may"
+        " read it."
     ),
-    (
-        r"couldn't connect to|LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled",
-        (
-            "The model {model} is not on this machine, and the Hub cannot be reached: let the machine reach it once,"
-            " or copy the checkpoint and set PECIA_MODEL to its directory."
-        ),
+    r"couldn't connect to|LocalEntryNotFoundError|outgoing traffic has been disabled|OfflineModeIsEnabled": (
+        "The model {model} is not on this machine, and the Hub cannot be reached: let the machine reach it once,"
+        " or copy the checkpoint and set PECIA_MODEL to its directory."
     ),
-    (r"ChatTemplateResolutionError", NO_TEMPLATE),
-    (
-        r"Failed core proc\(s\): \{[^}]*-9",
+    r"ChatTemplateResolutionError": NO_TEMPLATE,
+    r"Failed core proc\(s\): \{[^}]*-9": (
         "The engine's process was killed while it loaded {model}, most likely by the kernel for want of main memory"
-        " (`dmesg` tells). " + _LESS_MEMORY,
+        " (`dmesg` tells). " + _LESS_MEMORY
     ),
-)
+}
 """A pattern of what was said, and our sentence for it; the first that is found counts."""
 
 
@@ -134,7 +113,7 @@ def check_model(settings: WorkerSettings) -> None:
 def start_failure(error: Exception, settings: WorkerSettings) -> EngineUnavailableError | EngineDeadError:
     """Return our error for what vLLM raised; the notes on it are what its processes said."""
     said = "; ".join(getattr(error, "__notes__", ()) or _chain(error))
-    for pattern, sentence in _SAID:
+    for pattern, sentence in _SAID.items():
         if found := re.search(pattern, said):
             named = {"most": "no", **{name: value for name, value in found.groupdict().items() if value}}
             return EngineUnavailableError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pypdfium2
 from pydantic import SecretStr
@@ -16,9 +17,6 @@ from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.samples import Exhibit, write_exhibits
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits, MediaError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def own_text(path: Path) -> list[tuple[str, str]]:
@@ -66,29 +64,17 @@ class ThrowAwayFleet:
             home.chmod(0o711)  # root's Postgres runs as another account
             self._documents = home / "documents"
             self._documents.mkdir(mode=0o700)
-            self._fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, tell=self._tell)
-            starting.enter_context(self._fleet)
-            self._fleet.wait_ready()
+            fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, tell=self._tell)
+            starting.enter_context(fleet)
+            fleet.wait_ready()
+            self.database_url = fleet.settings.database_url.get_secret_value()
+            self.redis_url = fleet.settings.redis_url.get_secret_value()
+            self.payload_url = fleet.settings.payload_url
             self._resources = starting.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()
-
-    @property
-    def database_url(self) -> str:
-        """The throw-away fleet's Postgres."""
-        return self._fleet.settings.database_url.get_secret_value()
-
-    @property
-    def redis_url(self) -> str:
-        """Its Redis."""
-        return self._fleet.settings.redis_url.get_secret_value()
-
-    @property
-    def payload_url(self) -> str:
-        """Its payload store."""
-        return self._fleet.settings.payload_url
 
 
 class DemoStage(ThrowAwayFleet):
@@ -97,10 +83,7 @@ class DemoStage(ThrowAwayFleet):
     def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
         # Not the user's own settings: the demo is the same everywhere.
         settings = WorkerSettings.model_construct(
-            webhook_secret=SecretStr(webhook_secret),
-            webhook_allow=_LOOPBACK,
-            webhook_ports=(),
-            flower_port=0,
+            webhook_secret=SecretStr(webhook_secret), webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
         )
         super().__init__(settings, tell=tell)
 

@@ -6,33 +6,27 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from pydantic import SecretStr
 
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.settings.services import LISTENER_PORT
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.home import Home, kept_secret
 from pecia_workers.local.janitor import Janitor
-from pecia_workers.local.process import EmbeddedError, fork, spawn, tail, wait_until
+from pecia_workers.local.process import ChildProcess, EmbeddedError, fork, spawn, tail, wait_until
 from pecia_workers.local.stores import Stores, environment
-from pecia_workers.local.supervised import Flower, ServiceState, Supervised, answers, url_of
+from pecia_workers.local.supervised import Flower, Service, ServiceState, Supervised, answers, url_of
 from pecia_workers.template import Template
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.local.process import ChildProcess
-    from pecia_workers.local.supervised import Service
 
 _TICK_S = 0.1
 _TRIES = 6
@@ -150,9 +144,7 @@ class LocalFleet:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -209,7 +201,10 @@ class LocalFleet:
                 self._begin(stack)
                 self._begun.set()
                 while not self._ending.wait(_TICK_S):
-                    self._tend()
+                    self._stores.tend()
+                    for unit in (*self._workers, *self._pages):
+                        unit.tend()
+                    self._tell_changes()
         except BaseException as failure:  # noqa: BLE001  raised again in the thread that asked
             self._failure = failure
         finally:
@@ -251,12 +246,6 @@ class LocalFleet:
         if "webhook_listener" not in settings.model_fields_set:
             update["webhook_listener"] = LISTENER_PORT
         return settings.model_copy(update=update)
-
-    def _tend(self) -> None:
-        self._stores.tend()
-        for unit in (*self._workers, *self._pages):
-            unit.tend()
-        self._tell_changes()
 
     def _tell_changes(self) -> None:
         for service in self.services():

@@ -9,15 +9,12 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pecia_workers.local.process import EmbeddedError, FleetRunningError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _PREFIX = "pecia-tmp-"
 _LOCK = "lock"
@@ -43,9 +40,7 @@ class ScratchDirectory:
         unheld = path / "unheld"
         lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        unheld.rename(
-            path / _LOCK
-        )  # held before another process can find it and take the directory for abandoned
+        unheld.rename(path / _LOCK)  # held before another process can take the directory for abandoned
         return cls(path=path, lock=lock)
 
     def remove(self) -> None:
@@ -110,16 +105,6 @@ class Home:
     path: Path
 
     @property
-    def postgres(self) -> Path:
-        """Data of the embedded Postgres."""
-        return self.path / "postgres"
-
-    @property
-    def redis(self) -> Path:
-        """Data of the embedded Redis."""
-        return self.path / "redis"
-
-    @property
     def payloads(self) -> Path:
         """Documents."""
         return self.path / "payloads"
@@ -143,7 +128,7 @@ class Home:
         """Make the home and keep every other supervisor out of it. Raises `FleetRunningError`."""
         try:
             self._make()
-            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.path / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise EmbeddedError(
                 f"This user may not write in {self.path}: choose another directory (--home), or run as its owner."
@@ -154,15 +139,9 @@ class Home:
         finally:
             os.close(lock)
 
-    @property
-    def _lock(self) -> Path:
-        return self.path / "fleet.lock"
-
     def _make(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        if not any(
-            self.path.iterdir()
-        ):  # ours from now on; a directory with other things in it keeps its mode
+        if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
             self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)  # root's Postgres runs as another account
         for directory in (self.payloads, self.path / "logs"):
             directory.mkdir(mode=0o700, exist_ok=True)

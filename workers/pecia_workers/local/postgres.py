@@ -7,10 +7,8 @@ import os
 import pwd
 import shutil
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -18,6 +16,7 @@ from psycopg import sql
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import (
     Account,
+    ChildProcess,
     EmbeddedError,
     processes_in,
     refuse_other_systems,
@@ -25,10 +24,7 @@ from pecia_workers.local.process import (
     tail,
     wait_until,
 )
-from pecia_workers.local.wheels import postgres_programs
-
-if TYPE_CHECKING:
-    from pecia_workers.local.process import ChildProcess
+from pecia_workers.local.wheels import LEAVING_S, EmbeddedServer, postgres_programs, refuse_shared_data
 
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
 _UNPRIVILEGED = ("postgres", "nobody")
@@ -147,55 +143,30 @@ def _initialise(cluster: Cluster, *, durable: bool) -> None:
     unfinished.rename(cluster.data)
 
 
-_READY_S = 60
-_LEAVING_S = 5
 _PORT = 5432
+_DATABASE = "pecia"
 _STATUS_LINE = 7  # of postmaster.pid, counted from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedPostgres:
+class EmbeddedPostgres(EmbeddedServer):
     """A running Postgres that only this account can reach."""
 
-    process: ChildProcess
     sockets: Path
-    data: Path
-    database: str
-    own_directory: ScratchDirectory | None = None
 
     @property
     def url(self) -> str:
         """Where the database is, as libpq and `PECIA_DATABASE_URL` write it."""
-        return self.url_of(self.database)
+        return self.url_of(_DATABASE)
 
     def url_of(self, database: str) -> str:
         """Return where another database of this server is."""
         return f"postgresql://postgres@/{database}?host={self.sockets}&port={_PORT}"
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        return self.process.alive
-
-    def ask_to_stop(self) -> None:
-        """Tell it to shut down; returns at once."""
-        self.process.ask_to_stop()
-
-    def stop(self, timeout: float = 10) -> None:
-        """Shut it down, ending its clients' sessions."""
-        self.process.stop(timeout)
-        if self.own_directory:
-            self.own_directory.remove()
-
     def kill(self) -> None:
         """End it as a crash would; returns when its sessions are gone too."""
-        self.process.kill()
-        wait_until(lambda: not processes_in(self.data), _LEAVING_S)
+        ChildProcess.kill(self)
+        wait_until(lambda: not processes_in(self.data), LEAVING_S)
 
 
 def start_postgres(
@@ -203,40 +174,32 @@ def start_postgres(
     *,
     socket_dir: Path | None = None,
     durable: bool = True,
-    database: str = "pecia",
     log: Path | None = None,
 ) -> EmbeddedPostgres:
-    """Start a Postgres on `data`, which it makes if there is none, with `database` in it; returns when it is ready.
+    """Start a Postgres on `data`, which it makes if there is none, with our database in it; returns when it is ready.
 
     A server started with the `socket_dir` of one that died takes its place: same URL. Without one, a directory is
     made and goes with `stop`. Not durable: a commit survives kill -9, but not a power cut. As root, the server runs
     as the owner of its data, or as postgres or nobody. The calling thread must outlive the server.
     """
     home = prepare(data, durable=durable)
-    _clear_leftovers(home.data)
+    refuse_shared_data(home.data, "Postgres (processes {})")
+    (home.data / "postmaster.pid").unlink(missing_ok=True)  # its number may be another's by now
     own = None if socket_dir else ScratchDirectory.create()
     sockets = own.path if own else socket_dir or home.data
     home.give(sockets)
     log = log or home.data / "server.log"
+    child = _launch(home, sockets, log, durable=durable)
     server = EmbeddedPostgres(
-        process=_launch(home, sockets, log, durable=durable),
+        popen=child.popen,
+        stop_signal=child.stop_signal,
         sockets=sockets,
         data=home.data,
-        database=database,
         own_directory=own,
     )
-    _await_ready(server, log)
+    server.await_ready("Postgres", lambda: _is_ready(server), log)
     _ensure_database(server)
     return server
-
-
-def _clear_leftovers(data: Path) -> None:
-    """Wait for a killed server's last processes, then remove its lock file: its number may be another's by now."""
-    if not wait_until(lambda: not processes_in(data), _LEAVING_S):
-        raise EmbeddedError(
-            f"Another Postgres (processes {processes_in(data)}) works in {data}: stop it, or choose another directory."
-        )
-    (data / "postmaster.pid").unlink(missing_ok=True)
 
 
 def _launch(home: Cluster, sockets: Path, log: Path, *, durable: bool) -> ChildProcess:
@@ -274,15 +237,6 @@ def _options(sockets: Path, *, durable: bool) -> list[str]:
     return [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
 
 
-def _await_ready(server: EmbeddedPostgres, log: Path) -> None:
-    deadline = time.monotonic() + _READY_S
-    while not _is_ready(server):
-        if not server.alive or time.monotonic() > deadline:
-            server.stop()
-            raise EmbeddedError(f"Postgres did not start in {server.data}. The end of {log}:\n{tail(log)}")
-        time.sleep(0.01)
-
-
 def _is_ready(server: EmbeddedPostgres) -> bool:
     with contextlib.suppress(FileNotFoundError):
         lines = (server.data / "postmaster.pid").read_text().splitlines()
@@ -297,11 +251,9 @@ def _is_ready(server: EmbeddedPostgres) -> bool:
 def _ensure_database(server: EmbeddedPostgres) -> None:
     try:
         with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-            known = connection.execute(
-                "SELECT 1 FROM pg_database WHERE datname = %s", [server.database]
-            ).fetchone()
-            if not known:
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(server.database)))
+            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [_DATABASE])
+            if not known.fetchone():
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
     except psycopg.Error as error:
         server.stop()
         raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error

@@ -8,17 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from pecia_workers.local import launcher
-from pecia_workers.template import run_program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pecia_workers.template import Forked, Template
+from pecia_workers.template import Forked, Template, run_program
 
 _TAIL_BYTES = 2000
 
@@ -43,32 +38,6 @@ def tail(log: Path) -> str:
 
 _POLL_S = 0.01
 _LARGEST_LOG_BYTES = 10 * 1024**2
-
-
-class Running(Protocol):
-    """What a supervisor needs of a process or server that it keeps."""
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        ...
-
-    def ask_to_stop(self) -> None:
-        """Tell it to end in its own orderly way; returns at once."""
-        ...
-
-    def stop(self, timeout: float = ...) -> None:
-        """End it in its own orderly way, by force after `timeout` seconds."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +142,8 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 def processes_in(directory: Path) -> list[int]:
     """Return the processes that work in a directory, as servers do in that of their data."""
-    return [pid for pid in map(_pid_of, Path("/proc").iterdir()) if pid and _directory_of(pid) == directory]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _directory_of(pid) == directory]
 
 
 def refuse_other_systems() -> None:
@@ -196,10 +166,6 @@ class _LogFile:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def _pid_of(entry: Path) -> int | None:
-    return int(entry.name) if entry.name.isdigit() else None
 
 
 def _state_of(pid: int) -> str | None:

@@ -6,10 +6,11 @@ A4 at 150 dots per inch, body text of 11 points. People, clinics and values are 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from random import Random
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -17,10 +18,6 @@ from rapidfuzz.distance import Levenshtein
 
 from pecia_schemas import Lane
 from pecia_schemas.tasks import DocumentType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from random import Random
 
 
 def accuracy(read: str, known: str) -> float:
@@ -85,13 +82,9 @@ _ROUNDS: Final = (
 
 def _patient(rng: Random) -> tuple[Block, ...]:
     born = f"{rng.randint(1, 28):02d}.{rng.randint(1, 12):02d}.{rng.randint(1940, 2005)}"
-    return (
-        Block("body", (f"Patient: {rng.choice(_GIVEN)} {rng.choice(_FAMILY)}", f"Date of birth: {born}")),
-        Block(
-            "body",
-            (f"Record number: {rng.randint(100000, 999999)}", f"Date: {rng.randint(1, 28):02d}.03.2026"),
-        ),
-    )
+    name = (f"Patient: {rng.choice(_GIVEN)} {rng.choice(_FAMILY)}", f"Date of birth: {born}")
+    record = (f"Record number: {rng.randint(100000, 999999)}", f"Date: {rng.randint(1, 28):02d}.03.2026")
+    return Block("body", name), Block("body", record)
 
 
 def _head(rng: Random, title: str) -> tuple[Block, ...]:
@@ -146,15 +139,9 @@ def _lab_result(rng: Random) -> list[list[Block]]:
 
 
 def _chart(rng: Random) -> list[list[Block]]:
-    pages = 4
     first = [*_head(rng, "Hospital Chart"), Block("heading", ("Course of the stay",))]
-    sheets = [
-        first,
-        *(
-            [Block("heading", (f"Hospital Chart, continued, sheet {n}",)), _RULE_TEXT]
-            for n in range(2, pages + 1)
-        ),
-    ]
+    further = [f"Hospital Chart, continued, sheet {n}" for n in (2, 3, 4)]
+    sheets = [first, *([Block("heading", (title,)), _RULE_TEXT] for title in further)]
     for number, sheet in enumerate(sheets, start=1):
         sheet += [block for day in range(3) for block in _round(rng, 3 * (number - 1) + day + 1)]
     sheets[-1] += _signature(rng)
@@ -353,12 +340,7 @@ _SKETCHES: Final = (
     _Sketch("scan turned by 90°", "turned.jpg", DocumentType.DIAGNOSIS, 1, write_scan, Lane.NORMAL),
     _Sketch("damaged upload", "damaged.png", DocumentType.LAB_RESULT, 1, write_damaged_png, Lane.NORMAL),
     _Sketch(
-        "prescription, sent last",
-        "prescription.png",
-        DocumentType.PRESCRIPTION,
-        0,
-        write_png,
-        Lane.URGENT,
+        "prescription, sent last", "prescription.png", DocumentType.PRESCRIPTION, 0, write_png, Lane.URGENT
     ),
 )
 

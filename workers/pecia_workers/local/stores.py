@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr, TypeAdapter
 
-from pecia_schemas.settings import PREFIX
-from pecia_workers.local.home import ScratchDirectory
+from pecia_schemas.settings import PREFIX, WorkerSettings
+from pecia_workers.local.home import Home, ScratchDirectory
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.redis import EmbeddedRedis, start_redis
 from pecia_workers.local.supervised import Service, ServiceState, Supervised
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.local.home import Home
 
 _DURATION = TypeAdapter(timedelta)
 
@@ -70,9 +66,20 @@ class Stores:
         """Start what is not given; yields the settings with every address. Stops it in the end."""
         given = self._settings
         with ExitStack() as stack:
-            postgres = given.database_url.get_secret_value() or self._start(stack, "postgres", self._postgres)
-            redis = given.redis_url.get_secret_value() or self._start(stack, "redis", self._redis)
-            self._external = _external(given)
+            postgres = given.database_url.get_secret_value() or self._start(
+                stack, "postgres", partial(start_postgres, self._home.path / "postgres")
+            )
+            redis = given.redis_url.get_secret_value() or self._start(
+                stack, "redis", partial(start_redis, self._home.path / "redis")
+            )
+            self._external = [
+                Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url))
+                for name, url in (
+                    ("postgres", given.database_url.get_secret_value()),
+                    ("redis", given.redis_url.get_secret_value()),
+                )
+                if url
+            ]
             yield given.with_stores(database_url=postgres, redis_url=redis, payload_url=self._payload_url())
 
     def tend(self) -> None:
@@ -85,38 +92,23 @@ class Stores:
         return [*(unit.service for unit in tuple(self._units.values())), *self._external]
 
     def _start(
-        self, stack: ExitStack, name: str, server_in: Callable[[Path], EmbeddedPostgres | EmbeddedRedis]
+        self, stack: ExitStack, name: str, start: Callable[..., EmbeddedPostgres | EmbeddedRedis]
     ) -> str:
         scratch = ScratchDirectory.create()
         stack.callback(scratch.remove)
-        sockets = scratch.path
-        unit = Supervised(name=name, where="", launch=lambda: server_in(sockets), ready=lambda: True)
+        launch = partial(start, socket_dir=scratch.path, log=self._home.log(name))
+        unit = Supervised(name=name, where="", launch=launch, ready=lambda: True)
         stack.callback(unit.stop, _STOP_S)
         self._tell(f"Starting {name} …")
         unit.where = unit.start().url
         self._units[name] = unit
         return unit.where
 
-    def _postgres(self, sockets: Path) -> EmbeddedPostgres:
-        return start_postgres(self._home.postgres, socket_dir=sockets, log=self._home.log("postgres"))
-
-    def _redis(self, sockets: Path) -> EmbeddedRedis:
-        return start_redis(self._home.redis, socket_dir=sockets, log=self._home.log("redis"))
-
     def _payload_url(self) -> str:
         given = self._settings.payload_url
         if not given:
             return str(self._home.payloads)
         return given if "://" in given else str(Path(given).expanduser().absolute())
-
-
-def _external(settings: WorkerSettings) -> list[Service]:
-    given = {"postgres": settings.database_url, "redis": settings.redis_url}
-    return [
-        Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url.get_secret_value()))
-        for name, url in given.items()
-        if url.get_secret_value()
-    ]
 
 
 def _address(url: str) -> str:

@@ -6,20 +6,17 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.home import kept_secret
-from pecia_workers.local.process import EmbeddedError, Running
+from pecia_workers.local.process import ChildProcess, EmbeddedError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pecia_schemas.settings import WorkerSettings
-
-R = TypeVar("R", bound=Running)
+R = TypeVar("R", bound=ChildProcess)
 
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # nosec B104
 
@@ -188,7 +185,9 @@ class Supervised(Generic[R]):
             self._start_when_due()
         elif not self._running.alive:
             self._bury(self._running)
-        elif self._state is ServiceState.STARTING and self._is_ready():
+        elif self._state is ServiceState.STARTING and (
+            self._ready() if self._ready else time.monotonic() - self._launched > _SETTLED_S
+        ):
             self._state = ServiceState.READY
 
     def ask_to_stop(self) -> None:
@@ -202,11 +201,6 @@ class Supervised(Generic[R]):
             self._running.stop(timeout)
             self._let_go(self._running)
         self._state = ServiceState.STOPPED
-
-    def _is_ready(self) -> bool:
-        if self._ready:
-            return self._ready()
-        return time.monotonic() - self._launched > _SETTLED_S
 
     def _bury(self, running: R) -> None:
         running.kill()  # takes the rest of its group along

@@ -1,17 +1,51 @@
-"""Server programs: first those that come inside a wheel, then the machine's own."""
+"""Servers of our own: their programs, out of a wheel or else the machine's, and what all of them do."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pecia_workers.local.process import EmbeddedError
+from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.process import ChildProcess, EmbeddedError, processes_in, tail, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+_READY_S = 60
+LEAVING_S = 5
+"""How long the last processes of a server that was killed may take to go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedServer(ChildProcess):
+    """A running server that only this account can reach."""
+
+    data: Path
+    own_directory: ScratchDirectory | None = None
+
+    def stop(self, timeout: float = 10) -> None:
+        """Shut it down, ending its clients' sessions; its data are on disk if it is durable."""
+        ChildProcess.stop(self, timeout)  # `super()` does not know a class with slots
+        if self.own_directory:
+            self.own_directory.remove()
+
+    def await_ready(self, name: str, ready: Callable[[], bool], log: Path) -> None:
+        """Return when it is ready. Raises `EmbeddedError`, and stops it, if it ends before or takes too long."""
+        deadline = time.monotonic() + _READY_S
+        while not ready():
+            if not self.alive or time.monotonic() > deadline:
+                self.stop()
+                raise EmbeddedError(f"{name} did not start in {self.data}. The end of {log}:\n{tail(log)}")
+            time.sleep(0.005)
+
+
+def refuse_shared_data(data: Path, others: str) -> None:
+    """Wait for a killed server's last processes. Raises `EmbeddedError` if others still work in its directory."""
+    if not wait_until(lambda: not processes_in(data), LEAVING_S):
+        named = others.format(processes_in(data))
+        raise EmbeddedError(f"Another {named} works in {data}: stop it, or choose another directory.")
 
 
 def postgres_programs() -> Path:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-    from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image
 
 _MODEL = Path("models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
 _WIDTH, _HEIGHT = 192, 48  # what the network was trained on

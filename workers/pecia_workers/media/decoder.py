@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
 from pecia_schemas.blocks import Block, Doubt
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.frames import STRICT, Form
 from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, VideoInfo
+from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, Stretch, VideoInfo
 from pecia_workers.media.preparation import EVERY_STEP, Plan
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pydantic import SecretStr
-
-    from pecia_schemas.media import PageRanges
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.media.pages import Stretch
 
 T = TypeVar("T")
 

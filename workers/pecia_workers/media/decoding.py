@@ -6,34 +6,28 @@ import atexit
 import importlib.util
 import io
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
+from pydantic import SecretStr
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
+from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.pictures import Encoding, Picture
 from pecia_schemas.tasks import Prefer
 from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.images import ImagePages, TiffPages
 from pecia_workers.media.ink import View, growth_for, levelled
-from pecia_workers.media.limits import MediaError, disguise
+from pecia_workers.media.limits import Limits, MediaError, disguise
+from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, PageSource, Stretch, VideoInfo
 from pecia_workers.media.pdf import PdfPages
 from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer, with_witness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-    from pydantic import SecretStr
-
-    from pecia_schemas.media import PageRanges
-    from pecia_workers.media.limits import Limits
-    from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, PageSource, Stretch, VideoInfo
 
 _COLOURED: Final = 16
 """Steps of 255 between the channels of a pixel above which it is no grey: scanners and JPEG tint what is grey."""

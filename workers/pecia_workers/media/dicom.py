@@ -6,10 +6,13 @@ Only the elements that describe pixels are read; names and numbers of patients a
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import SecretStr
 from pydicom import Dataset, config, dcmread, uid
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply_windowing
@@ -18,41 +21,19 @@ from pydicom.pixels.utils import pixel_array
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_workers.media.images import translated_errors
-from pecia_workers.media.limits import MediaError
-from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import PageInfo, PageSource
 from pecia_workers.media.pdf import PdfPages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-    from pydantic import SecretStr
-
-    from pecia_workers.media.limits import Limits
-    from pecia_workers.media.pages import PageSource
 
 config.settings.reading_validation_mode = config.IGNORE
 logging.getLogger("pydicom").disabled = True  # it quotes values that it does not understand
 
 _PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
 _HEADER: Final = [
-    "SOPClassUID",
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "PlanarConfiguration",
-    "NumberOfFrames",
-    "Rows",
-    "Columns",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-    "WindowCenter",
-    "WindowWidth",
-    "VOILUTFunction",
-    "RescaleSlope",
-    "RescaleIntercept",
-    "ModalityLUTSequence",
+    *("SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames"),
+    *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction"),
+    *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
     *(f"{colour}PaletteColorLookupTableDescriptor" for colour in _PALETTES),
     *(f"{colour}PaletteColorLookupTableData" for colour in _PALETTES),
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _PALETTES),
@@ -68,7 +49,9 @@ def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None
         header = _read(file, stop_before_pixels=True, specific_tags=_HEADER)
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
             document = _read(file, specific_tags=_PDF).get("EncapsulatedDocument")
-            return PdfPages(_checked_pdf(document), limits, password)
+            if not isinstance(document, bytes) or not document:
+                raise MediaError(FailureCode.EMPTY, "The DICOM file encapsulates a PDF without a byte.")
+            return PdfPages(document, limits, password)
         if "SOPClassUID" not in header:
             raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
         if "Rows" not in header or "Columns" not in header:
@@ -93,7 +76,7 @@ class DicomPages:
         """Return the size of each frame asked for; reads the header only."""
         with _errors():
             width, height = int(self._header.Columns), int(self._header.Rows)
-            chosen = self._limits.choose(self._count, pages)
+            chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
             self._refuse_compression()
@@ -118,16 +101,15 @@ class DicomPages:
         """Free what was read."""
         self._source = Dataset()
 
-    @property
-    def _count(self) -> int:
-        return int(self._header.get("NumberOfFrames") or 1)
-
     def _grey(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
         header = self._header
         values: NDArray[Any] = apply_modality_lut(stored, header)
         if (window := _window(header)) is not None:
             shades = apply_windowing(values, window)
-        elif _are_bytes(header) and np.array_equal(values, stored):  # rescaled by 1 and 0 is not rescaled
+        elif (
+            header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and np.array_equal(values, stored)
+        ):
+            # rescaled by 1 and 0 is not rescaled
             shades = stored * (_FULL / (2**header.BitsStored - 1))
         else:
             low, high = float(values.min()), float(values.max())
@@ -174,12 +156,6 @@ def _decodable(syntax: uid.UID, bits: int) -> bool:
     return decoder.is_available
 
 
-def _checked_pdf(document: object) -> bytes:
-    if not isinstance(document, bytes) or not document:
-        raise MediaError(FailureCode.EMPTY, "The DICOM file encapsulates a PDF without a byte.")
-    return document
-
-
 def _window(header: Dataset) -> Dataset | None:
     """Return the first window as pydicom wants it, mapping onto 8 bits; None if there is none that means anything."""
     if "WindowCenter" not in header or "WindowWidth" not in header:
@@ -195,10 +171,6 @@ def _window(header: Dataset) -> Dataset | None:
     window.WindowCenter, window.WindowWidth = center, width
     window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
     return window
-
-
-def _are_bytes(header: Dataset) -> bool:
-    return bool(header.BitsStored <= _BYTE and header.PixelRepresentation == 0)
 
 
 def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:

@@ -14,23 +14,18 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pypdfium2
+from numpy.typing import NDArray
 from PIL import Image
 from pypdfium2 import raw
 
-from pecia_workers.media.layer_text import CharacterReader, placing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from pecia_workers.media.layer_text import Character, Rectangle
+from pecia_workers.media.layer_text import Character, CharacterReader, Rectangle, placing
 
 _SCRIPTS: Final = {
     "Chinese": (b"STSong-Light", b"UniGB-UCS2-H", b"GB1", "中"),

@@ -5,29 +5,23 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import IO, TYPE_CHECKING, BinaryIO, Final, Self, cast
+from typing import IO, BinaryIO, Final, Self, cast
 
 import numpy as np
 import pillow_heif
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import MediaType
-from pecia_workers.media.limits import MediaError
+from pecia_schemas.media import MediaType, PageRanges
+from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import PageInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from pecia_schemas.media import PageRanges
-    from pecia_workers.media.limits import Limits
 
 
 @cache
@@ -223,7 +217,9 @@ class ImagePages:
         """Return the picture's size; reads the header only."""
         self._limits.choose(1, pages)
         with translated_errors():
-            width, height = self._oriented_size()
+            width, height = self._image.size
+            if self._lies_on_its_side():
+                width, height = height, width
         self._limits.check_page(width, height)
         return (PageInfo(index=0, width=width, height=height),)
 
@@ -238,10 +234,6 @@ class ImagePages:
     def close(self) -> None:
         """Close the file."""
         self._image.close()
-
-    def _oriented_size(self) -> tuple[int, int]:
-        width, height = self._image.size
-        return (height, width) if self._lies_on_its_side() else (width, height)
 
     def _lies_on_its_side(self) -> bool:
         if self._media is MediaType.PNG and "exif" not in self._image.info:

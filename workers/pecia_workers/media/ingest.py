@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from pydantic import SecretStr
 
 from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, Task, tracing
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.media import PageRanges
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.commit import Cut, NewPart
@@ -17,11 +20,6 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import FramePlan, PageInfo, Stretch, VideoInfo
 from pecia_workers.worker.payloads import Spool
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
-
-    from pecia_schemas.settings import WorkerSettings
 
 
 class Ingest:

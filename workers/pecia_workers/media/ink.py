@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageFilter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST_SKEW: Final = 0.3
 """Degrees; engines read lines of less slope as well, and turning blurs."""
@@ -35,7 +33,8 @@ def slope_of(ink: NDArray[np.bool_]) -> float:
     Where rows follow the lines, ink and white alternate most sharply from row to row; W. Postl, "Detection of linear
     oblique structures and skew scan in digitized documents", ICPR (1986). On a sample of the ink: 8 ms.
     """
-    rows, columns = _sampled(_without_margin(ink))
+    margins = [slice(round(side * _MARGIN), side - round(side * _MARGIN)) for side in ink.shape]
+    rows, columns = _sampled(ink[tuple(margins)])
     if len(rows) < _LEAST_INK:
         return 0.0
     reach = float(np.abs(columns).max()) * math.tan(math.radians(_SEARCHED + _COARSE))
@@ -70,14 +69,12 @@ def levelled(
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     size = (round(image.width * growth[0]), round(image.height * growth[1]))
     across, down = size[0] / 2, size[1] / 2
-    matrix = (  # Pillow asks where each pixel of the result comes from
-        cosine,
-        sine,
+    # Pillow asks where each pixel of the result comes from.
+    right, below = (
         image.width / 2 - cosine * across - sine * down,
-        -sine,
-        cosine,
         image.height / 2 + sine * across - cosine * down,
     )
+    matrix = (cosine, sine, right, -sine, cosine, below)
     return image.transform(size, Image.Transform.AFFINE, matrix, resample=quality, fillcolor="white")
 
 
@@ -91,11 +88,6 @@ def growth_for(ink: NDArray[np.bool_], degrees: float) -> tuple[float, float]:
     across = float(np.abs(x * cosine - y * sine).max(initial=0))
     down = float(np.abs(x * sine + y * cosine).max(initial=0))
     return max(1.0, (2 * across + 2) / width), max(1.0, (2 * down + 2) / height)
-
-
-def _without_margin(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    rows, columns = (round(side * _MARGIN) for side in ink.shape)
-    return ink[rows : ink.shape[0] - rows, columns : ink.shape[1] - columns]
 
 
 def _sampled(ink: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

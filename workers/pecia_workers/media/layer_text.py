@@ -7,16 +7,14 @@ import math
 import sys
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Box, Line, Word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Rectangle: TypeAlias = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels."""
@@ -43,17 +41,12 @@ _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 _NO_CHARACTER: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 _SUPERSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ", strict=True))
 _SUBSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎", strict=True))
+_SYMBOLS: Final = "\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053"
 _READ_AS: Final = {
     **dict.fromkeys("\x02\u00ad\ufffe", "-"),  # pdfium's for a hyphen at the end of a line
     **dict.fromkeys("\ufeff\u200b\u200e\u200f\u2060\u202a\u202b\u202c\u202d\u202e", ""),
     # What Microsoft's symbol fonts have in the private use area.
-    **dict(
-        zip(
-            "\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053",
-            "•▪➢☐☐☐✓☑✗☒☑☒",
-            strict=True,
-        )
-    ),
+    **dict(zip(_SYMBOLS, "•▪➢☐☐☐✓☑✗☒☑☒", strict=True)),
 }
 _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06")
 """Radicals, compatibility ideographs and ligatures: other code points for what is drawn alike."""
@@ -100,12 +93,8 @@ class Character(NamedTuple):
             return self.box
         left, top, right, bottom = self.box
         baseline = self.origin[1]
-        return (
-            left,
-            min(top, baseline - _ASCENT * self.size),
-            right,
-            max(bottom, baseline + _DESCENT * self.size),
-        )
+        above, below = baseline - _ASCENT * self.size, baseline + _DESCENT * self.size
+        return left, min(top, above), right, max(bottom, below)
 
     def along(self, angle: float) -> tuple[float, float]:
         """Return where it begins and ends on a line of this angle."""
@@ -339,9 +328,8 @@ def _offset(character: Character, size: float, baseline: float) -> int:
 def _box_around(characters: Sequence[Character], scale: float) -> Box:
     """Return a box of a line's height, whatever its letters are."""
     places = [character.place for character in characters]
+    lefts, tops, rights, bottoms = zip(*places, strict=True)
+    left, top = math.floor(scale * min(lefts)), math.floor(scale * min(tops))
     return Box(
-        left=math.floor(scale * min(place[0] for place in places)),
-        top=math.floor(scale * min(place[1] for place in places)),
-        right=math.ceil(scale * max(place[2] for place in places)),
-        bottom=math.ceil(scale * max(place[3] for place in places)),
+        left=left, top=top, right=math.ceil(scale * max(rights)), bottom=math.ceil(scale * max(bottoms))
     )

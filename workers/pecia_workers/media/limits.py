@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.media import MAX_SIDE, PageRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pecia_schemas.media import PageRanges
     from pecia_schemas.settings import WorkerSettings
 
 

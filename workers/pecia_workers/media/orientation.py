@@ -9,20 +9,17 @@ of the lines which way is up. Where either is unsure the page stays as it is: tu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from pecia_workers.media.classifier import LineClassifier
-    from pecia_workers.media.ink import View
+from pecia_workers.media.classifier import LineClassifier
+from pecia_workers.media.ink import View
 
 _STRIPS = 4
 _LETTER_SIZES = range(5, 80)
@@ -74,17 +71,13 @@ def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
     """Return pieces of lines that run from left to right, each two to five times as wide as it is high."""
     spans: list[Span] = []
     offset = 0
-    for strip in _strips(ink):
+    for strip in np.array_split(ink, _STRIPS, axis=1):
         for top, bottom in _runs(strip.sum(axis=1) > 0):
             span = _trimmed(strip, top, bottom, offset)
             if span is not None:
                 spans.append(span)
         offset += strip.shape[1]
     return spans
-
-
-def _strips(ink: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    return np.array_split(ink, _STRIPS, axis=1)
 
 
 def _runs(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
@@ -217,11 +210,7 @@ def _share_upside_down(view: View, classifier: LineClassifier) -> float:
 
 def _cut(grey: Image.Image, span: Span) -> Image.Image:
     margin = max(2, round((span.bottom - span.top) * _PADDING))
+    left, top = max(0, span.left - margin), max(0, span.top - margin)
     return grey.crop(
-        (
-            max(0, span.left - margin),
-            max(0, span.top - margin),
-            min(grey.width, span.right + margin),
-            min(grey.height, span.bottom + margin),
-        )
+        (left, top, min(grey.width, span.right + margin), min(grey.height, span.bottom + margin))
     )

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from pecia_schemas.blocks import Block, Doubt
-    from pecia_schemas.media import PageRanges
+from pecia_schemas.blocks import Block, Doubt
+from pecia_schemas.media import PageRanges
+
+if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
 
 

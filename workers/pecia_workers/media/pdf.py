@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pypdfium2
+from numpy.typing import NDArray
+from pydantic import SecretStr
 from pypdfium2 import raw
 from pypdfium2.internal import get_bufreader
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import PageInfo
-from pecia_workers.media.text_layer import text_layer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-    from pydantic import SecretStr
-
-    from pecia_schemas.media import PageRanges
-    from pecia_workers.media.limits import Limits
-    from pecia_workers.media.preparation import Plan
-    from pecia_workers.media.text_layer import TextLayer
+from pecia_workers.media.preparation import Plan
+from pecia_workers.media.text_layer import TextLayer, text_layer
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)

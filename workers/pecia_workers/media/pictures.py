@@ -10,38 +10,24 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
 from pecia_schemas.media import MAX_SIDE
-from pecia_schemas.pictures import Encoding, NoPictureError, Picture
+from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.confinement import LARGEST_FILE
 from pecia_workers.local.launcher import die_with_parent
+from pecia_workers.media import frames
 from pecia_workers.media.decoding import draw, initialize_process
-from pecia_workers.media.frames import (
-    STRICT,
-    CallFailedError,
-    Form,
-    InvalidAnswerError,
-    receive_answer,
-    receive_call,
-    send_call,
-)
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.processes import READY, public_environment, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pydantic import SecretStr
-
-    from pecia_schemas.pictures import PagePictures
 
 T = TypeVar("T")
 
@@ -49,7 +35,7 @@ _START_S = 120.0
 _Side = Annotated[int, Field(ge=1, le=4 * MAX_SIDE)]
 
 
-@STRICT
+@frames.STRICT
 class _Drawn(TypedDict):
     encoding: Encoding
     data: tuple[Annotated[int, Field(ge=0)]]
@@ -87,7 +73,7 @@ class _Pictures:
         self._memory_bytes = settings.decode_memory_bytes
         self._timeout = settings.decode_timeout.total_seconds()
         self._process: _Process | None = None
-        self._form = Form(
+        self._form = frames.Form(
             header=_DRAWN,
             build=lambda page: Picture(**page | {"data": page["data"].tobytes()}),
             raw="data",
@@ -102,7 +88,7 @@ class _Pictures:
             with self._document.open("rb", buffering=0) as file:
                 process.send(call, (number - 1,), file.fileno())
             answer = process.answer(self._form, self._timeout)
-        except (EOFError, OSError, InvalidAnswerError):  # it died, or ran out of time
+        except (EOFError, OSError, frames.InvalidAnswerError):  # it died, or ran out of time
             self.close()
             raise NoPictureError from None
         if isinstance(answer, Picture):
@@ -123,7 +109,7 @@ class _Pictures:
                 initargs = (self._memory_bytes, (), LARGEST_FILE, initialize_process, (self._limits,))
                 self._process.send(tuple, (initargs,))
                 self._process.answer(READY, _START_S)
-            except (EOFError, OSError, InvalidAnswerError):
+            except (EOFError, OSError, frames.InvalidAnswerError):
                 self.close()
                 raise ChildProcessError("The process that decodes does not start.") from None
         return self._process
@@ -148,14 +134,14 @@ class _Process:
 
     def send(self, function: Callable[..., object], args: tuple[object, ...], *descriptors: int) -> None:
         """Make a call. Raises `OSError`."""
-        send_call(self._channel, function, args, descriptors)
+        frames.send_call(self._channel, function, args, descriptors)
 
-    def answer(self, form: Form[T], timeout: float) -> T | MediaError | CallFailedError:
+    def answer(self, form: frames.Form[T], timeout: float) -> T | MediaError | frames.CallFailedError:
         """Return what came of the call. Raises `OSError`, `EOFError` or `InvalidAnswerError`."""
         deadline = threading.Timer(timeout, self._process.kill)
         deadline.start()
         try:
-            return receive_answer(self._channel, form)
+            return frames.receive_answer(self._channel, form)
         finally:
             deadline.cancel()
 
@@ -168,5 +154,5 @@ class _Process:
 if __name__ == "__main__":
     die_with_parent(parent=int(sys.argv[1]))
     channel = socket.socket(fileno=int(sys.argv[2]))
-    if initargs := receive_call(channel):
+    if initargs := frames.receive_call(channel):
         serve(channel, *initargs())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from pecia_schemas.blocks import Source
@@ -24,11 +25,7 @@ from pecia_workers.media.ink import (
     levelled,
 )
 from pecia_workers.media.pages import PageImage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pecia_workers.media.text_layer import TextLayer
+from pecia_workers.media.text_layer import TextLayer
 
 _CELL = 4
 _FULL = 255
@@ -49,17 +46,13 @@ def is_blank(grey: Image.Image) -> bool:
         return bool(np.ptp(np.asarray(grey)) <= CLEAR_IF_SMOOTH[0])
     difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
     noise = above_noise(difference, *CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
-    marks = _marked_cells(difference > min(noise, MOST_CONTRAST))
+    ink = (difference > min(noise, MOST_CONTRAST)).view(np.uint8) * _FULL
+    marks = np.asarray(Image.fromarray(ink).reduce(_CELL)) > _CELL_SHARE * _FULL
     marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW
     filled = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
     return bool(filled.max() < _WINDOW_CELLS)
-
-
-def _marked_cells(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    cells = Image.fromarray(ink.view(np.uint8) * _FULL).reduce(_CELL)
-    return np.asarray(cells) > _CELL_SHARE * _FULL
 
 
 def _without_edges(marks: NDArray[np.bool_], grey: NDArray[np.uint8]) -> NDArray[np.bool_]:

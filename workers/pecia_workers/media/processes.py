@@ -18,16 +18,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
-from pecia_workers.media.frames import (
-    CallFailedError,
-    Form,
-    InvalidAnswerError,
-    plain,
-    receive_answer,
-    receive_call,
-    send_answer,
-    send_call,
-)
+from pecia_workers.media import frames
 from pecia_workers.media.limits import MediaError
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 from pecia_workers.worker.attempts import waiting
@@ -37,9 +28,9 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
-READY = plain(TypeAdapter(tuple[Guard, ...]))
+READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
 """What a process answers first: what the kernel does not confine it by."""
-_ALIVE = plain(TypeAdapter(bool))
+_ALIVE = frames.plain(TypeAdapter(bool))
 _KEPT = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "OMP_NUM_THREADS"})
 
 
@@ -87,18 +78,18 @@ class _Process:
 class _Call(Generic[T]):
     """A function to be called in a process, and the form of what it returns."""
 
-    form: Form[T]
+    form: frames.Form[T]
     function: Callable[..., T] | None = None
     """None: the process begins by answering."""
     args: tuple[Any, ...] = ()
     descriptors: tuple[int, ...] = ()
     """Of which the function gets copies as its first arguments."""
 
-    def made_in(self, process: _Process) -> T | MediaError | CallFailedError:
+    def made_in(self, process: _Process) -> T | MediaError | frames.CallFailedError:
         """Return what came of it. Blocks. Raises what `receive_answer` does."""
         if self.function is not None:
-            send_call(process.channel, self.function, self.args, self.descriptors)
-        return receive_answer(process.channel, self.form)
+            frames.send_call(process.channel, self.function, self.args, self.descriptors)
+        return frames.receive_answer(process.channel, self.form)
 
 
 class BoundedProcesses:
@@ -164,7 +155,7 @@ class BoundedProcesses:
 
     async def call(
         self,
-        form: Form[T],
+        form: frames.Form[T],
         function: Callable[..., T],
         *args: Any,
         timeout: float,  # noqa: ASYNC109  ends a process
@@ -190,7 +181,7 @@ class BoundedProcesses:
             self._idle.append(process)
         finally:
             self._free.release()
-        if isinstance(answer, (MediaError, CallFailedError)):
+        if isinstance(answer, (MediaError, frames.CallFailedError)):
             raise answer
         return answer
 
@@ -222,7 +213,10 @@ class BoundedProcesses:
             raise self._not_started() from None
 
     async def _in_template(self, function: Callable[..., object], args: tuple[Any, ...]) -> Template:
-        template = self._living_template()
+        if self._template and not self._template.alive:
+            self._template.stop()
+            self._template = None
+        template = self._template = self._template or Template(environment=self._environment)
         try:
             await asyncio.to_thread(template.run, function, *args)
         except TemplateDiedError:
@@ -230,18 +224,9 @@ class BoundedProcesses:
         return template
 
     def _not_started(self) -> BaseException:
-        return (
-            asyncio.CancelledError()
-            if self._stopped
-            else ProcessDiedError("The process could not be started.")
-        )
-
-    def _living_template(self) -> Template:
-        if self._template and not self._template.alive:
-            self._template.stop()
-            self._template = None
-        self._template = self._template or Template(environment=self._environment)
-        return self._template
+        if self._stopped:
+            return asyncio.CancelledError()
+        return ProcessDiedError("The process could not be started.")
 
     def _note(self, missing: Sequence[Guard]) -> None:
         if missing and not self._warned:
@@ -250,7 +235,7 @@ class BoundedProcesses:
 
     async def _ask(
         self, process: _Process, seconds: float, call: _Call[T]
-    ) -> T | MediaError | CallFailedError:
+    ) -> T | MediaError | frames.CallFailedError:
         """Return the process's answer; a process that does not give one is ended and buried."""
         answering = asyncio.create_task(asyncio.to_thread(call.made_in, process))
         self._busy.add(process)
@@ -259,7 +244,7 @@ class BoundedProcesses:
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(answering)
-        except (EOFError, OSError, InvalidAnswerError) as error:
+        except (EOFError, OSError, frames.InvalidAnswerError) as error:
             await self._end(process, answering)
             if isinstance(error, TimeoutError):
                 raise
@@ -294,9 +279,9 @@ def serve(channel: socket.socket, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     missing = _initialize(*initargs)
-    send_answer(channel, lambda: missing)
-    while call := receive_call(channel):
-        send_answer(channel, call)
+    frames.send_answer(channel, lambda: missing)
+    while call := frames.receive_call(channel):
+        frames.send_answer(channel, call)
 
 
 def public_environment() -> dict[str, str]:

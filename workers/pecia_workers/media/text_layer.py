@@ -20,29 +20,23 @@ its pixels. It is trusted if
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from pypdfium2 import PdfMatrix, raw
+from pypdfium2 import PdfMatrix, PdfPage, raw
 
+from pecia_schemas.blocks import Line
+from pecia_workers.media import layer_text
 from pecia_workers.media.glyphs import misnamed
-from pecia_workers.media.layer_text import CharacterReader, lines_of, placing, turn_needed, turned
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-    from pypdfium2 import PdfPage
-
-    from pecia_schemas.blocks import Line
-    from pecia_workers.media.layer_text import Character, Rectangle
-
-    _Places = NDArray[np.integer[Any]]
+_Places = NDArray[np.integer[Any]]
 
 LEAST_CHARACTERS: Final = 8
 MOST_CHARACTERS: Final = 50_000
@@ -83,7 +77,7 @@ class Distrust(StrEnum):
 class TextLayer:
     """A page's own text."""
 
-    characters: tuple[Character | None, ...] = ()
+    characters: tuple[layer_text.Character | None, ...] = ()
     """In the file's order, None for a space, in pixels of the page after its turn."""
     turn: int = 0
     """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
@@ -92,7 +86,7 @@ class TextLayer:
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
-        return lines_of(self.characters, scale)
+        return layer_text.lines_of(self.characters, scale)
 
 
 def text_layer(
@@ -103,11 +97,11 @@ def text_layer(
     with closing(page.get_textpage()) as text:
         if not 0 < text.count_chars() <= MOST_CHARACTERS:
             return TextLayer(distrust=Distrust.NO_TEXT)
-        place = placing(page, width, height)
-        turn = turn_needed(text, place) if may_turn else 0
-        place = turned(place, turn, width, height)
+        place = layer_text.placing(page, width, height)
+        turn = layer_text.turn_needed(text, place) if may_turn else 0
+        place = layer_text.turned(place, turn, width, height)
         drawn = _Drawn.of(page, place)
-        found = list(CharacterReader(text, place, drawn.orders).characters())
+        found = list(layer_text.CharacterReader(text, place, drawn.orders).characters())
     upright = np.ascontiguousarray(np.rot90(pixels, -turn // 90))
     grey = Image.fromarray(upright).convert("L")
     on_page = [one for one in found if one is None or _is_on(one, grey.size)]
@@ -119,7 +113,7 @@ def text_layer(
 
 
 def _faults(
-    characters: Sequence[Character | None],
+    characters: Sequence[layer_text.Character | None],
     hidden: int,
     drawn: _Drawn,
     pixels: NDArray[np.uint8],
@@ -133,7 +127,9 @@ def _faults(
         yield Distrust.HIDDEN
     if drawn.largest_picture(grey.size) > MOST_PICTURE or drawn.below_pictures(seen) > MOST_BELOW:
         yield Distrust.PICTURE
-    if _share(one.unmapped for one in seen) + _share_of_stray_marks(characters) > MOST_UNMAPPED:
+    # Accents and vowel signs that have lost their letter, as where marks are out of order.
+    stray = _share(before is None for before, one in pairwise(characters) if one and one.is_mark)
+    if _share(one.unmapped for one in seen) + stray > MOST_UNMAPPED:
         yield Distrust.UNMAPPED
     if _share(one.text[:1].isalnum() for one in seen if one.code not in _LEADERS) < LEAST_LETTERS:
         yield Distrust.UNMAPPED
@@ -149,17 +145,14 @@ def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [False]))
 
 
-def _share_of_stray_marks(characters: Sequence[Character | None]) -> float:
-    """Return the share of accents and vowel signs that have lost their letter, as where marks are out of order."""
-    return _share(before is None for before, one in pairwise(characters) if one and one.is_mark)
-
-
-def _is_on(character: Character, size: tuple[int, int]) -> bool:
+def _is_on(character: layer_text.Character, size: tuple[int, int]) -> bool:
     left, top, right, bottom = character.box
     return right > 0 and bottom > 0 and left < size[0] and top < size[1]
 
 
-def _visible(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int, Character]:
+def _visible(
+    characters: Sequence[layer_text.Character], grey: NDArray[np.uint8]
+) -> dict[int, layer_text.Character]:
     """Return, by their identity, those that can be seen, and those that would be if their font were there.
 
     A character is seen by its edges: as many as its box is wide and high, or more.
@@ -196,19 +189,19 @@ def _sums_of_edges(grey: NDArray[np.uint8]) -> NDArray[np.int32]:
     return sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
 
 
-def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
+def _is_paper(character: layer_text.Character, grey: NDArray[np.uint8]) -> bool:
     left, top, right, bottom = (max(0, int(side)) for side in character.box)
     ground = grey[top : bottom + 1, left : right + 1]
     return bool(ground.size and ground.min() >= _PAPER)
 
 
-def _leaves_text(seen: Sequence[Character | None], pixels: NDArray[np.uint8]) -> bool:
+def _leaves_text(seen: Sequence[layer_text.Character | None], pixels: NDArray[np.uint8]) -> bool:
     """Return whether there is text on the page outside of these characters."""
     from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     left, top, width, height = Letters.of(pixels).boxes.T
     covered = np.zeros((pixels.shape[0] + 1, pixels.shape[1] + 1), dtype=np.int32)
-    for box in (word.box for line in lines_of(seen) for word in line.words):
+    for box in (word.box for line in layer_text.lines_of(seen) for word in line.words):
         covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
     covered.cumsum(axis=0, out=covered).cumsum(axis=1, out=covered)
     outside = _sums_in(covered, left, top, left + width, top + height) == 0
@@ -221,7 +214,7 @@ class _Drawn:
 
     orders: dict[int, int] = field(default_factory=dict)
     """When each text object is drawn, by its address."""
-    pictures: list[tuple[int, Rectangle]] = field(default_factory=list)
+    pictures: list[tuple[int, layer_text.Rectangle]] = field(default_factory=list)
     """When each picture is drawn, and where, in pixels."""
 
     @classmethod
@@ -248,7 +241,7 @@ class _Drawn:
         )
         return max(areas, default=0.0) / (width * height)
 
-    def below_pictures(self, characters: Sequence[Character]) -> float:
+    def below_pictures(self, characters: Sequence[layer_text.Character]) -> float:
         """Return the share of characters over which a picture is drawn."""
         return _share(
             any(
@@ -260,11 +253,7 @@ class _Drawn:
 
 
 def _items(
-    parent: Any,
-    count: Callable[[Any], int],
-    get: Callable[[Any, int], Any],
-    place: PdfMatrix,
-    depth: int,
+    parent: Any, count: Callable[[Any], int], get: Callable[[Any, int], Any], place: PdfMatrix, depth: int
 ) -> Iterator[tuple[Any, PdfMatrix]]:
     """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
     for item in filter(None, (get(parent, index) for index in range(count(parent)))):

@@ -5,31 +5,26 @@ from __future__ import annotations
 import errno
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import av
 import numpy as np
+from av.container import InputContainer
 from av.error import FFmpegError
+from av.packet import Packet
 from av.stream import Disposition
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import Clip, FramePlan, Stretch, VideoInfo, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from av.container import InputContainer
-    from av.packet import Packet
-    from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
-    from numpy.typing import NDArray
-
-    from pecia_workers.media.limits import Limits
 
 # The demuxer follows from what the bytes are: none is guessed, so none that opens other files or addresses is reached.
 _DEMUXERS: Final = {
@@ -95,7 +90,8 @@ def _changes(video: _Video, stretch: Stretch, count: int) -> tuple[float, ...]:
     times, thumbnails = [], []
     for at, frame in video.shown_at(spread(stretch, min(count * _CANDIDATES, there))):
         times.append(at + _WITHIN / video.rate)
-        thumbnails.append(_thumbnail(frame))
+        small = frame.reformat(width=_THUMBNAIL, height=_THUMBNAIL, format="gray8", interpolation="AREA")
+        thumbnails.append(small.to_ndarray().astype(np.int16))
     if not times:
         return ()
     steps = np.abs(np.diff(np.stack(thumbnails), axis=0)).mean(axis=(1, 2))
@@ -114,7 +110,8 @@ class _Video:
         self._unit = stream.time_base or Fraction(1, 1_000_000)
         self._begin = float((stream.start_time or 0) * self._unit)
         self.stream = stream
-        self.rate = _rate(stream)
+        rate = float(stream.average_rate or stream.guessed_rate or 0)
+        self.rate = rate if 0 < rate <= _HIGHEST_RATE else _USUAL_RATE
         self.damaged = False
 
     def duration(self) -> float:
@@ -239,11 +236,6 @@ def _picture_stream(container: InputContainer, limits: Limits) -> VideoStream:
     return streams[0]
 
 
-def _rate(stream: VideoStream) -> float:
-    rate = float(stream.average_rate or stream.guessed_rate or 0)
-    return rate if 0 < rate <= _HIGHEST_RATE else _USUAL_RATE
-
-
 def _seconds(told: str) -> float | None:
     """Return what Matroska's tags write as `01:02:03.5`."""
     try:
@@ -264,8 +256,3 @@ def _pixels(frame: VideoFrame, size: tuple[int, int], turns: int) -> NDArray[np.
         width=size[0], height=size[1], format="rgb24", interpolation="AREA"
     ).to_ndarray()
     return np.ascontiguousarray(np.rot90(scaled, turns))
-
-
-def _thumbnail(frame: VideoFrame) -> NDArray[np.int16]:
-    small = frame.reformat(width=_THUMBNAIL, height=_THUMBNAIL, format="gray8", interpolation="AREA")
-    return small.to_ndarray().astype(np.int16)

@@ -13,17 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pvariance
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.models import KvShape, kv_bytes
-from pecia_workers.simulation.figures import in_flight
+from pecia_workers.simulation.figures import Figures, in_flight
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
-
-if TYPE_CHECKING:
-    from pecia_workers.simulation.figures import Figures
 
 _MOST_ENGINES: Final = 100_000
 _CHECKED: Final = 1_000
@@ -199,27 +196,15 @@ def plan_capacity(
         arriving = drawn(poisson(_CHECKED, rate / engines, 0), mix, 1)
         seen = simulated(PolicyName.CONTINUOUS, arriving, model).figures
         if one and seen.in_system.mean <= latency:
-            return _plan(engines, one, model, load, rate=rate, latency=latency, kv_shape=kv_shape), seen
+            plan = CapacityPlan(
+                engines=engines,
+                rate=rate,
+                latency=latency,
+                one=one,
+                in_flight=in_flight(rate, one.in_system),
+                kv_bytes=kv_bytes(kv_shape, round(load.held * one.in_engine)),
+                kv_budget=kv_bytes(kv_shape, model.kv_blocks * BLOCK_TOKENS),
+            )
+            return plan, seen
         engines += max(1, engines // 20)
     return None
-
-
-def _plan(
-    engines: int,
-    one: Station,
-    model: IterationModel,
-    load: Load,
-    *,
-    rate: float,
-    latency: float,
-    kv_shape: KvShape,
-) -> CapacityPlan:
-    return CapacityPlan(
-        engines=engines,
-        rate=rate,
-        latency=latency,
-        one=one,
-        in_flight=in_flight(rate, one.in_system),
-        kv_bytes=kv_bytes(kv_shape, round(load.held * one.in_engine)),
-        kv_budget=kv_bytes(kv_shape, model.kv_blocks * BLOCK_TOKENS),
-    )

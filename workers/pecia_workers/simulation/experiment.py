@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,17 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
-from pecia_workers.engines.base import EngineError, EngineRequest
+from pecia_workers.engines.base import Engine, EngineError, EngineRequest, Generation
+from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.local.samples import WRITERS, sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.page import instruction_for
 from pecia_workers.simulation.figures import at_share
 from pecia_workers.simulation.machines import IterationMachine
+from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.scenarios import SHARE
 from pecia_workers.simulation.simulator import Simulator
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Engine, Generation
-    from pecia_workers.engines.iteration import IterationModel
-    from pecia_workers.simulation.requests import Request
 
 _LANGUAGE: Final = "en"
 _ENOUGH_TOKENS: Final = 8
@@ -119,11 +116,7 @@ def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: B
     simulator = Simulator(BatchPolicy(limits, similar=False), machine, LearnedLengths(SHARE))
     served = simulator.run(requests).served
     pages = [
-        Seen(
-            waited=one.started - one.request.arrived,
-            ran=one.ended - one.started,
-            output=one.request.output,
-        )
+        Seen(waited=one.started - one.request.arrived, ran=one.ended - one.started, output=one.request.output)
         for one in served
     ]
     total = max(one.ended for one in served) - min(one.request.arrived for one in served)

@@ -7,12 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pecia_schemas.states import Lane
-
-if TYPE_CHECKING:
-    from pecia_workers.simulation.simulator import Run, Served, Use
+from pecia_workers.simulation.simulator import Run, Served, Use
 
 
 def static_throughput(times: Sequence[float]) -> float:
@@ -117,16 +114,12 @@ def figures(run: Run, *, batches: bool) -> Figures:
         in_system=_in_system(served),
         first_token=_times(one.first_token - one.request.arrived for one in served),
         utilisation=_mean_over(run.use, total, lambda use: use.busy),
-        kv_used=_kv_used(run, total),
+        kv_used=_mean_over(run.use, total, lambda use: use.kv_used or 0.0) if run.budget.tokens else None,
         padding=_padding(served) if batches else None,
         preemptions=run.preemptions,
         oversize=sum(one.oversize for one in served),
         lanes={lane: _in_system(lanes[lane]) for lane in Lane if lane in lanes},
     )
-
-
-def _kv_used(run: Run, total: float) -> float | None:
-    return _mean_over(run.use, total, lambda use: use.kv_used or 0.0) if run.budget.tokens else None
 
 
 def _in_system(served: Iterable[Served]) -> Times:

@@ -6,14 +6,9 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pecia_workers.engines.base import Budget, Load
-from pecia_workers.engines.iteration import (
-    Iteration,
-    IterationModel,
-    IterationScheduler,
-)
+from pecia_workers.engines.iteration import Iteration, IterationModel, IterationScheduler
 from pecia_workers.engines.iteration import Sequence as EngineSequence
 from pecia_workers.simulation.requests import Request
 
@@ -37,32 +32,6 @@ class Passed:
     ended: tuple[Ended, ...] = ()
     busy: float = 0.0
     """Share of the slots that computed, over that time."""
-
-
-class Machine(Protocol):
-    """An engine, as far as time goes."""
-
-    @property
-    def budget(self) -> Budget:
-        """How much it can hold."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is in it."""
-        ...
-
-    def load(self) -> Load:
-        """Return what runs and waits now."""
-        ...
-
-    def enter(self, requests: Sequence[Request], now: float) -> None:
-        """Take in requests that start together."""
-        ...
-
-    def run(self, now: float, until: float) -> Passed:
-        """Work until something ends, or `until`; an iteration that has begun is finished."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,3 +152,7 @@ class IterationMachine:
             first = self._first.pop(sequence.id)
             ended.append(Ended(request=request, first_token=first, worked=now - entered))
         return tuple(ended)
+
+
+Machine = SlotMachine | IterationMachine
+"""An engine, as far as time goes."""

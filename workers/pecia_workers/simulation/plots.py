@@ -36,10 +36,7 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
     latency = lines(mean | points, across="pages per second", up="seconds in system", marker="o")
     busy = lines(use, across="seconds", up="share of the slots that computed", marker="")
     busy.axes[0].set_ylim(0, 1.05)
-    return [
-        save(latency, folder / "latency_throughput.png"),
-        save(busy, folder / "utilisation.png"),
-    ]
+    return [save(latency, folder / "latency_throughput.png"), save(busy, folder / "utilisation.png")]
 
 
 def write_experiment(cells: Sequence[Cell], folder: Path) -> Path:

@@ -7,17 +7,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
-from pecia_workers.batching.learned import Headroom
-from pecia_workers.batching.policies import Item, Room, Start
+from pecia_workers.batching.learned import Headroom, LearnedLengths
+from pecia_workers.batching.policies import Item, Policy, Room, Start
 from pecia_workers.engines.base import Budget
-
-if TYPE_CHECKING:
-    from pecia_workers.batching.learned import LearnedLengths
-    from pecia_workers.batching.policies import Policy
-    from pecia_workers.simulation.machines import Ended, Machine
-    from pecia_workers.simulation.requests import Request
+from pecia_workers.simulation.machines import Ended, Machine
+from pecia_workers.simulation.requests import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +131,16 @@ class Simulator:
         passed = self._machine.run(now, until)
         if passed.now > now:
             waiting = len(self._backlog) + self._policy.waiting
-            self._run.use.append(
-                Use(
-                    since=now,
-                    until=passed.now,
-                    busy=passed.busy,
-                    running=running,
-                    kv_used=self._machine.load().kv_used,
-                    waiting=waiting,
-                )
+            kv_used = self._machine.load().kv_used
+            use = Use(
+                since=now,
+                until=passed.now,
+                busy=passed.busy,
+                running=running,
+                kv_used=kv_used,
+                waiting=waiting,
             )
+            self._run.use.append(use)
         for ended in passed.ended:
             self._end(ended, passed.now)
         return passed.now

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_workers.batching.policies import ContinuousPolicy, Room, Start
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.profiles import Speed
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed, measured
 from pecia_workers.simulation.figures import at_share
-from pecia_workers.simulation.requests import all_at_once, drawn
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Engine
-    from pecia_workers.engines.profiles import Speed
-    from pecia_workers.simulation.requests import Mix
+from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 
 GAIN: Final = 1.02
 """Times the pages a second that is better, and no luck."""

@@ -31,7 +31,6 @@ from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
-from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import (
     Budget,
     Engine,
@@ -42,7 +41,7 @@ from pecia_workers.engines.base import (
     Generator,
 )
 from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.registry import create_witness, stages_served
+from pecia_workers.engines.registry import create_engine, create_witness, stages_served
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, outlast

@@ -28,15 +28,7 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import (
-    Budget,
-    Capabilities,
-    EngineDeadError,
-    EngineError,
-    EngineRequest,
-    Generation,
-    Load,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -105,22 +97,18 @@ def page_read(
     """
     found = layout(pieces, pixels, source=Source.OCR)
     missed = letters.outside([_corners(piece.box) for piece in pieces])
+    is_incomplete = len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE
+    uncovered = missed.rows() if is_incomplete else ()
     return PageRead(
         blocks=found.blocks,
         coverage=1 - missed.share_of(letters) if len(letters) else None,
         doubts=(
             *found.doubts,
-            *_uncovered(missed, letters),
+            *(Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in uncovered),
             *_unsure(found.blocks, doubtful),
             *_left_out(left_out),
         ),
     )
-
-
-def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
-    if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
-        for box in missed.rows():
-            yield Doubt(reason=DoubtReason.UNCOVERED, box=box)
 
 
 def _left_out(pieces: Sequence[Line]) -> Iterator[Doubt]:
@@ -186,14 +174,14 @@ class OcrEngine:
         self._in_flight = InFlight()
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Pages in the languages of all its readers."""
         return self._capabilities
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """One page for each process and one that is being made ready: an urgent page waits behind no more."""
-        return Budget(slots=self._processes.processes + 1, tokens=None)
+        return base.Budget(slots=self._processes.processes + 1, tokens=None)
 
     async def start(self) -> None:
         """Load the models in every process. Raises `EngineDeadError` if one cannot be loaded."""
@@ -201,28 +189,28 @@ class OcrEngine:
             await self._processes.start()
         except (ProcessDiedError, TimeoutError):
             await self._processes.stop()
-            raise EngineDeadError("The OCR processes did not start: see the worker's log.") from None
+            raise base.EngineDeadError("The OCR processes did not start: see the worker's log.") from None
 
     async def stop(self) -> None:
         """End every process; callers get `asyncio.CancelledError`."""
         await self._in_flight.end_all()
         await self._processes.stop()
 
-    async def fit(self, request: EngineRequest) -> EngineRequest:
+    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
         """Return the request: the engine scales pictures by itself."""
         return request
 
-    def cost(self, request: EngineRequest) -> int:
+    def cost(self, request: base.EngineRequest) -> int:
         """Return what the price formula says: the budget counts slots alone."""
         return request.estimated_cost
 
-    async def generate(self, request: EngineRequest) -> Generation:
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Read one page. A process that dies takes only this request with it."""
         if len(request.images) != 1:
-            raise EngineError("This engine reads exactly one page at a time.")
+            raise base.EngineError("This engine reads exactly one page at a time.")
         return await self._in_flight.run(request.id, self._generate(request))
 
-    async def _generate(self, request: EngineRequest) -> Generation:
+    async def _generate(self, request: base.EngineRequest) -> base.Generation:
         known = (reader for reader in self._readers if request.language in reader.languages)
         reader = next(known, self._readers[0])
         try:
@@ -230,23 +218,25 @@ class OcrEngine:
                 _PAGE_READ, reader.read, request.images[0], timeout=self._timeout
             )
         except TimeoutError:
-            raise EngineError(f"Reading did not end within {self._timeout:g} s.") from None
+            raise base.EngineError(f"Reading did not end within {self._timeout:g} s.") from None
         except ProcessDiedError:
-            raise EngineError("The OCR process ended in the middle of the page.") from None
+            raise base.EngineError("The OCR process ended in the middle of the page.") from None
         return _generation(request, reader, page)
 
     async def abort(self, request_id: str) -> None:
         """End one request at the cost of its process, which starts again."""
         self._in_flight.end(request_id)
 
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """Return how many pages are read and how many wait for a process."""
         running = min(len(self._in_flight), self._processes.processes)
-        return Load(running=running, waiting=len(self._in_flight) - running)
+        return base.Load(running=running, waiting=len(self._in_flight) - running)
 
 
-def _capabilities(readers: tuple[PageReader, ...], name: str, remedies: Mapping[str, str]) -> Capabilities:
-    return Capabilities(
+def _capabilities(
+    readers: tuple[PageReader, ...], name: str, remedies: Mapping[str, str]
+) -> base.Capabilities:
+    return base.Capabilities(
         name=name,
         model=", ".join(reader.model for reader in readers),
         stages=frozenset({Stage.READ}),
@@ -259,23 +249,17 @@ def _capabilities(readers: tuple[PageReader, ...], name: str, remedies: Mapping[
     )
 
 
-def _generation(request: EngineRequest, reader: PageReader, page: PageRead) -> Generation:
+def _generation(request: base.EngineRequest, reader: PageReader, page: PageRead) -> base.Generation:
     text = text_of(page.blocks)
+    without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE  # blank: without letters
     pictures = request.picture_tokens
     usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
-    return Generation(
+    return base.Generation(
         text=text,
-        verdict=_verdict(page),
+        verdict=Verdict.OK if page.blocks else without_text,
         usage=usage,
         blocks=page.blocks,
         coverage=page.coverage,
         doubts=page.doubts,
         engine=reader.name,
     )
-
-
-def _verdict(page: PageRead) -> Verdict:
-    """Return what the engine says: a page without text is blank if it has no letters either."""
-    if page.blocks:
-        return Verdict.OK
-    return Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE

@@ -80,7 +80,9 @@ def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
         if word is None:
             continue
         if line and not found.BlanksBeforeWord():  # to Tesseract each syllable of Korean may be a word
-            line[-1] = _one_word(line[-1], word)
+            first, box = line[-1], around([line[-1].box, word.box])
+            confidence = mean_confidence([first, word])
+            line[-1] = Word(text=first.text + word.text, box=box, confidence=confidence)
         else:
             line.append(word)
     if line:
@@ -95,11 +97,6 @@ def _word(found: Any, growth: float) -> Word | None:
     confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
     box = Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))
     return Word(text=text, box=box, confidence=confidence) if text else None
-
-
-def _one_word(first: Word, second: Word) -> Word:
-    confidence = mean_confidence([first, second])
-    return Word(text=first.text + second.text, box=around([first.box, second.box]), confidence=confidence)
 
 
 def _line(words: list[Word]) -> Line:

@@ -165,10 +165,6 @@ async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
         except ValidationError:  # whose text repeats the answer's
             raise UnansweredError("the stream is not in the form of OpenAI's") from None
         if chunk.error is not None:
-            raise error_of(_status(chunk.error))
+            code = chunk.error.get("code")
+            raise error_of(code if isinstance(code, int) else _FAILED)
         yield chunk
-
-
-def _status(error: dict[str, Any]) -> int:
-    code = error.get("code")
-    return code if isinstance(code, int) else _FAILED

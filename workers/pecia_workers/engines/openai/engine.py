@@ -11,15 +11,7 @@ import structlog
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import (
-    Budget,
-    Capabilities,
-    EngineError,
-    EngineRefusedError,
-    EngineRequest,
-    Generation,
-    Load,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.fitting import DOUBTFUL, Room, fitted
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.openai.answer import REPETITION, Answer
@@ -52,10 +44,10 @@ class OpenAiEngine:
         self._dialect = Dialect(model=settings.model)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Pages and clips, in whatever language the model knows."""
         card = card_of(self._dialect.model, self._settings.card)
-        return Capabilities(
+        return base.Capabilities(
             name="openai",
             model=self._dialect.model,
             stages=LANGUAGE_MODEL,
@@ -65,9 +57,9 @@ class OpenAiEngine:
         )
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """What the settings allow at that server, which does not say what it can hold."""
-        return Budget(slots=self._slots, tokens=self._settings.max_tokens_in_flight or None)
+        return base.Budget(slots=self._slots, tokens=self._settings.max_tokens_in_flight or None)
 
     async def start(self) -> None:
         """Wait until the server is ready, then find out what it takes and how it counts.
@@ -81,15 +73,13 @@ class OpenAiEngine:
         dialect = Dialect(model=served.id)
         self._dialect = replace(dialect, extras=await Prober(server, dialect).extras())
         self._served = served
-        await self._learn_to_count(Prober(server, self._dialect))
-        log.info("engine_server_is_ready", model=served.id, extras=sorted(self._dialect.extras))
-
-    async def _learn_to_count(self, prober: Prober) -> None:
-        """Find an exact price, for a budget in tokens rests on it; else what was counted once is known."""
+        # An exact price, for a budget in tokens rests on it; else what was counted once is known.
+        prober = Prober(server, self._dialect)
         if await prober.counts_pictures():
             self._prober = prober
         elif self.budget.tokens is not None:
             log.warning("cost_is_an_estimate", until="the server has read pages of the same size")
+        log.info("engine_server_is_ready", model=served.id, extras=sorted(self._dialect.extras))
 
     async def stop(self) -> None:
         """End every request; callers get `asyncio.CancelledError`."""
@@ -98,7 +88,7 @@ class OpenAiEngine:
             await self._server.close()
             self._server = None
 
-    async def fit(self, request: EngineRequest) -> EngineRequest:
+    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
         """Return the request, its pictures shrunk if they are more than the context.
 
         By the server's own count; if it has none, it refuses what is too much. Raises `EngineRefusedError`.
@@ -112,7 +102,7 @@ class OpenAiEngine:
             await self._count(request)
         return request
 
-    async def _count(self, request: EngineRequest) -> int | None:
+    async def _count(self, request: base.EngineRequest) -> int | None:
         """Return the prompt's length: remembered, or as the server's tokenizer counts it."""
         known = self._prices.exact(request)
         if known is None and self._prober:
@@ -125,24 +115,24 @@ class OpenAiEngine:
     def _context(self) -> int | None:
         return (self._served and self._served.max_model_len) or self._settings.max_model_len or None
 
-    def cost(self, request: EngineRequest) -> int:
+    def cost(self, request: base.EngineRequest) -> int:
         """Return the prompt's length plus the expected output.
 
         Exact by the server's own count; else the fleet's asking price.
         """
         return self._prices.tokens(request) + request.bounded(self._settings.max_output_tokens).output_tokens
 
-    async def generate(self, request: EngineRequest) -> Generation:
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Return the text. Raises `EngineRefusedError` for what the server refuses."""
         if self._server is None:
-            raise EngineError("The engine has not started.")
+            raise base.EngineError("The engine has not started.")
         if request.adapter is not None and request.adapter not in self._settings.adapters:
-            raise EngineRefusedError(
+            raise base.EngineRefusedError(
                 "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
             )
         return await self._in_flight.run(request.id, self._generate(self._server, request))
 
-    async def _generate(self, server: ChatServer, asked: EngineRequest) -> Generation:
+    async def _generate(self, server: ChatServer, asked: base.EngineRequest) -> base.Generation:
         request = await self.fit(asked)
         async with self._room:
             self._running += 1
@@ -155,29 +145,27 @@ class OpenAiEngine:
         generation = _generation(answer, self._usage(request, answer))
         return generation if request is asked else replace(generation, shrunk_to=request.size)
 
-    async def _answer(self, server: ChatServer, request: EngineRequest) -> Answer:
-        most, prompt = (
-            request.bounded(self._settings.max_output_tokens).max_output_tokens,
-            self._prices.exact(request),
-        )
+    async def _answer(self, server: ChatServer, request: base.EngineRequest) -> Answer:
+        most = request.bounded(self._settings.max_output_tokens).max_output_tokens
+        prompt = self._prices.exact(request)
         if prompt is not None and self._context:
             room = self._context - prompt
             if room < 1:
-                raise EngineRefusedError(
+                raise base.EngineRefusedError(
                     f"The request's prompt is {prompt} tokens, the engine's context is {self._context}."
                 )
             most = min(most, room) if most else None
         try:
             return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, most))
-        except EngineRefusedError as error:
+        except base.EngineRefusedError as error:
             if request.schema is not None and prompt is not None and self._context:  # so it is not the length
-                raise EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
+                raise base.EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
             if most is None or prompt is not None:
                 raise
         # Perhaps there is no room for so long an answer. One without a limit ends with the context.
         return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, None))
 
-    def _usage(self, request: EngineRequest, answer: Answer) -> TokenUsage:
+    def _usage(self, request: base.EngineRequest, answer: Answer) -> TokenUsage:
         usage = answer.usage
         return TokenUsage(
             prompt=usage.prompt_tokens if usage else self._prices.tokens(request),
@@ -190,7 +178,7 @@ class OpenAiEngine:
         """End one request; the server ends it when its connection closes."""
         self._in_flight.end(request_id)
 
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """Return what this worker has at the server; the rest of what is in flight waits for a slot.
 
         Raises `EngineDeadError`.
@@ -198,13 +186,13 @@ class OpenAiEngine:
         if self._server:
             self._server.check()
         waiting = len(self._in_flight) - self._running
-        return Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
+        return base.Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
 
 
-def _generation(answer: Answer, usage: TokenUsage) -> Generation:
+def _generation(answer: Answer, usage: TokenUsage) -> base.Generation:
     if answer.finish_reason not in _VERDICTS:
-        raise EngineError("The server ended the answer early.")
-    return Generation(
+        raise base.EngineError("The server ended the answer early.")
+    return base.Generation(
         text=answer.text,
         verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
         usage=usage,

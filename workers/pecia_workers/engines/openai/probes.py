@@ -12,13 +12,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from pecia_workers.engines.base import (
-    EngineDeadError,
-    EngineError,
-    EngineRequest,
-    EngineUnavailableError,
-    Sampling,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.openai.answer import ServerUsage
 from pecia_workers.engines.openai.requests import EXTRAS, Dialect, chat_body, messages
 from pecia_workers.engines.openai.server import ChatServer, ServedModel
@@ -29,14 +23,14 @@ PICTURE: Final = np.zeros((84, 112, 3), dtype=np.uint8)
 """The picture that the server counts when no page is there."""
 
 
-def blank(request: EngineRequest) -> EngineRequest:
+def blank(request: base.EngineRequest) -> base.EngineRequest:
     """Return a request whose prompt is as long, without anything of the document in it."""
     return replace(request, images=tuple(np.zeros_like(image) for image in request.images))
 
 
-def probe(*images: NDArray[np.uint8]) -> EngineRequest:
+def probe(*images: NDArray[np.uint8]) -> base.EngineRequest:
     """Return a small request about pictures of our own."""
-    return EngineRequest(
+    return base.EngineRequest(
         id="probe", images=images, workload="mixed", instruction="Say yes.", max_output_tokens=1
     )
 
@@ -45,7 +39,7 @@ _EVERYTHING: Final = replace(
     probe(),
     priority=1,
     log_probabilities=True,
-    sampling=Sampling(skip_special_tokens=False, extra_args={"probe": 1}),
+    sampling=base.Sampling(skip_special_tokens=False, extra_args={"probe": 1}),
 )
 """A request that makes use of every extra; a priority of 0 would be taken by all."""
 
@@ -59,7 +53,7 @@ def chosen(served: list[ServedModel], wanted: str) -> ServedModel:
     if len(bases) == 1 and (not wanted or Path(wanted).is_dir()):
         return bases[0]
     names = ", ".join(model.id for model in bases) or "none"
-    raise EngineUnavailableError(
+    raise base.EngineUnavailableError(
         f"The server does not serve {wanted!r}. PECIA_MODEL is one of its models: {names}."
         if wanted
         else f"The server serves several models; PECIA_MODEL is one of them: {names}."
@@ -70,7 +64,7 @@ def check_adapters(served: list[ServedModel], wanted: Collection[str]) -> None:
     """Raise `EngineUnavailableError` unless the server has the adapters under these names."""
     missing = sorted(set(wanted) - {model.id for model in served})
     if missing:
-        raise EngineUnavailableError(
+        raise base.EngineUnavailableError(
             f"The server serves no adapter {', '.join(missing)}: give it --lora-modules, or correct PECIA_ADAPTERS."
         )
 
@@ -87,7 +81,7 @@ class Prober:
         if await self._takes(frozenset(EXTRAS)):
             return frozenset(EXTRAS)
         if not await self._takes(frozenset()):
-            raise EngineDeadError("The server is ready but answers no chat request.")
+            raise base.EngineDeadError("The server is ready but answers no chat request.")
         taken = frozenset([extra for extra in EXTRAS if await self._takes(frozenset([extra]))])
         log.warning("engine_server_lacks", options=sorted(frozenset(EXTRAS) - taken))
         return taken
@@ -95,24 +89,24 @@ class Prober:
     async def _takes(self, extras: frozenset[str]) -> bool:
         try:
             await self._ask(_EVERYTHING, replace(self._dialect, extras=extras))
-        except EngineDeadError:
+        except base.EngineDeadError:
             raise
-        except EngineError:
+        except base.EngineError:
             return False
         return True
 
-    async def prompt_tokens(self, request: EngineRequest) -> int:
+    async def prompt_tokens(self, request: base.EngineRequest) -> int:
         """Return the length of the request's prompt, as the server counts it in an answer of one token."""
         usage = await self._ask(request, self._dialect)
         if usage is None:
-            raise EngineUnavailableError("The server does not say how many tokens it read.")
+            raise base.EngineUnavailableError("The server does not say how many tokens it read.")
         return usage.prompt_tokens
 
-    async def _ask(self, request: EngineRequest, dialect: Dialect) -> ServerUsage | None:
+    async def _ask(self, request: base.EngineRequest, dialect: Dialect) -> ServerUsage | None:
         body = await asyncio.to_thread(chat_body, request, dialect, 1)
         return (await self._server.ask(body)).usage
 
-    async def count(self, request: EngineRequest) -> int | None:
+    async def count(self, request: base.EngineRequest) -> int | None:
         """Return the same from the server's tokenizer, which reads nothing; None if it has none."""
         body = {
             "model": request.adapter or self._dialect.model,

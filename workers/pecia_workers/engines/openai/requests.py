@@ -141,11 +141,7 @@ class Prices:
         if predicted is not None and predicted != counted:
             self.drifted += 1
             log.error(
-                "cost_drifted",
-                request=request.id,
-                predicted=predicted,
-                counted=counted,
-                drifted=self.drifted,
+                "cost_drifted", request=request.id, predicted=predicted, counted=counted, drifted=self.drifted
             )
         self._counted[_shape(request)] = counted
         if len(self._counted) > _REMEMBERED:

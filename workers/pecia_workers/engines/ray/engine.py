@@ -7,20 +7,12 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pecia_schemas import FailureCode, Stage
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_workers.engines.base import (
-    Budget,
-    Capabilities,
-    EngineDeadError,
-    EngineError,
-    EngineRefusedError,
-    EngineUnavailableError,
-    Generation,
-    Load,
-)
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import base
 from pecia_workers.engines.fitting import DOUBTFUL, fitted
 from pecia_workers.engines.in_flight import InFlight, is_loop
 from pecia_workers.engines.models import vllm_revision
@@ -28,10 +20,6 @@ from pecia_workers.engines.ray.rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest
     from pecia_workers.engines.ray.prompts import Prompts
     from pecia_workers.engines.ray.stream import Stream
 
@@ -56,10 +44,10 @@ class RayEngine:
         self._revision: str | None = None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Pages, in whatever language the model knows."""
         card = card_of(self._settings.model, self._settings.card)
-        return Capabilities(
+        return base.Capabilities(
             name="ray",
             model=self._settings.model,
             stages=frozenset({Stage.READ}),
@@ -69,9 +57,9 @@ class RayEngine:
         )
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """What all replicas run at a time; each of them looks after its own memory."""
-        return Budget(slots=self._stream.slots if self._stream else 1, tokens=None)
+        return base.Budget(slots=self._stream.slots if self._stream else 1, tokens=None)
 
     async def start(self) -> None:
         """Start the replicas and wait until one has answered: minutes.
@@ -84,10 +72,10 @@ class RayEngine:
             self._revision = await asyncio.to_thread(_revision, self._settings)
             self._stream, self._prompts = stream, prompts
             await self.generate(prompts.probe())
-        except (EngineUnavailableError, EngineDeadError):
+        except (base.EngineUnavailableError, base.EngineDeadError):
             raise
         except Exception as error:
-            raise EngineDeadError(f"Ray did not start the model: {type(error).__name__}.") from error
+            raise base.EngineDeadError(f"Ray did not start the model: {type(error).__name__}.") from error
 
     async def stop(self) -> None:
         """End every request and every process; callers get `asyncio.CancelledError`."""
@@ -100,7 +88,7 @@ class RayEngine:
         if not opening.cancelled() and opening.exception() is None:
             await asyncio.to_thread(opening.result()[0].close)
 
-    async def fit(self, request: EngineRequest) -> EngineRequest:
+    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
         """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor.
 
         Raises `EngineRefusedError`.
@@ -110,17 +98,17 @@ class RayEngine:
             return request
         return await fitted(request, prompts.room, prompts.prompt_tokens)
 
-    def cost(self, request: EngineRequest) -> int:
+    def cost(self, request: base.EngineRequest) -> int:
         """Return the asking price: the budget counts slots alone."""
         return request.bounded(self._settings.max_output_tokens).estimated_cost
 
-    async def generate(self, request: EngineRequest) -> Generation:
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
         if self._stream is None or self._prompts is None:
-            raise EngineError("The engine has not started.")
+            raise base.EngineError("The engine has not started.")
         return await self._in_flight.run(request.id, self._generate(self._stream, self._prompts, request))
 
-    async def _generate(self, stream: Stream, prompts: Prompts, asked: EngineRequest) -> Generation:
+    async def _generate(self, stream: Stream, prompts: Prompts, asked: base.EngineRequest) -> base.Generation:
         request = await self.fit(asked)
         bounded = request.bounded(self._settings.max_output_tokens)
         answer = await stream.ask(await asyncio.to_thread(prompts.row, bounded))
@@ -133,33 +121,31 @@ class RayEngine:
         """Wait for one request no longer. Ray finishes its row; the answer is dropped."""
         self._in_flight.end(request_id)
 
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """Return what Ray has before it. Raises `EngineDeadError` once the stream has broken off."""
         if self._stream is None:
-            return Load(running=0, waiting=0)
+            return base.Load(running=0, waiting=0)
         self._stream.check()
         running = min(len(self._in_flight), self._stream.slots)
-        return Load(running=running, waiting=len(self._in_flight) - running)
+        return base.Load(running=running, waiting=len(self._in_flight) - running)
 
 
-def _error(kind: str, request: EngineRequest) -> EngineError:
+def _error(kind: str, request: base.EngineRequest) -> base.EngineError:
     if kind != _REFUSAL:
-        return EngineError(f"The engine failed on this request: {kind}.")
+        return base.EngineError(f"The engine failed on this request: {kind}.")
     if request.schema is None:
-        return EngineRefusedError("The picture is more than the engine takes.")
-    return EngineRefusedError("The engine cannot write by this schema.", FailureCode.FIELDS_UNAVAILABLE)
+        return base.EngineRefusedError("The picture is more than the engine takes.")
+    return base.EngineRefusedError("The engine cannot write by this schema.", FailureCode.FIELDS_UNAVAILABLE)
 
 
-def _generation(answer: dict[str, Any], prompts: Prompts, request: EngineRequest) -> Generation:
+def _generation(answer: dict[str, Any], prompts: Prompts, request: base.EngineRequest) -> base.Generation:
     tokens = answer["tokens"]
     usage = TokenUsage(
-        prompt=answer["prompt"],
-        image=max(0, answer["prompt"] - prompts.words(request)),
-        output=len(tokens),
+        prompt=answer["prompt"], image=max(0, answer["prompt"] - prompts.words(request)), output=len(tokens)
     )
     text: str = answer["text"]
     verdict = ending_of(tokens, prompts.ends) if text.strip() else Verdict.UNREADABLE
-    return Generation(text=text, verdict=verdict, usage=usage)
+    return base.Generation(text=text, verdict=verdict, usage=usage)
 
 
 def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:

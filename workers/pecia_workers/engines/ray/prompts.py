@@ -39,11 +39,12 @@ class Prompts:
         directory = _fetched(settings.model, settings.engine_options.get("revision"))
         options = settings.engine_options.get("mm_processor_kwargs") or {}
         processor = AutoProcessor.from_pretrained(directory, **options)  # from this machine  # nosec B615
-        context = settings.max_model_len or _context(directory)
+        context = settings.max_model_len
+        if not context:
+            config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
+            context = int(config.get_text_config().max_position_embeddings)
         return cls(
-            processor=processor,
-            room=Room(context=context, item=context),
-            ends=_ends(processor, directory),
+            processor=processor, room=Room(context=context, item=context), ends=_ends(processor, directory)
         )
 
     async def prompt_tokens(self, request: EngineRequest) -> int:
@@ -71,7 +72,6 @@ class Prompts:
     def row(self, request: EngineRequest) -> dict[str, Any]:
         """Return the request as the processor takes it, under a name of its own."""
         params = {
-            **request.sampling.parameters,
             "max_tokens": request.max_output_tokens,
             "repetition_detection": RepetitionDetectionParams(**LOOPS),
             **request.sampling.parameters,
@@ -102,11 +102,6 @@ def _fetched(model: str, revision: str | None) -> Path:
 
 def _pictures(request: EngineRequest) -> list[Image.Image]:
     return [Image.fromarray(image) for image in request.images]
-
-
-def _context(directory: Path) -> int:
-    config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
-    return int(config.get_text_config().max_position_embeddings)
 
 
 def _ends(processor: Any, directory: Path) -> frozenset[int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ray.util.queue import Queue
 
 ERROR: Final = "__inference_error__"

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import (
     Budget,
     Capabilities,
     EngineError,
+    EngineRequest,
     EngineUnavailableError,
+    Generation,
     Load,
 )
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.models import vllm_revision
-from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, preparers
+from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, Render, preparers
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
 from pecia_workers.engines.vllm.processes import cores_last_words, kill_cores, prepare_environment
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest, Generation
-    from pecia_workers.engines.preparing import Render
     from pecia_workers.engines.vllm.rendering import Rendered
     from pecia_workers.engines.vllm.session import VllmSession
 

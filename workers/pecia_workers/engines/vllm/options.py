@@ -12,21 +12,13 @@ from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import stages_served
 
-_NAMES: Final = {
-    "model": "model",
-    "max_model_len": "max_model_len",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "kv_cache_bytes": "kv_cache_memory_bytes",
-    "kv_cache_dtype": "kv_cache_dtype",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-    "quantization": "quantization",
-    "enforce_eager": "enforce_eager",
-    "video_pruning_rate": "video_pruning_rate",
-    "speculative_config": "speculative_config",
-    "tensor_parallel_size": "tensor_parallel_size",
-}
-"""Settings of the fleet, and the engine's argument that each of them is."""
+_NAMES: Final = (
+    *("model", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes", "kv_cache_dtype"),
+    *("gpu_memory_utilization", "quantization", "enforce_eager", "video_pruning_rate", "speculative_config"),
+    "tensor_parallel_size",
+)
+"""Settings of the fleet that the engine has as arguments."""
+_OTHER_NAMES: Final = {"kv_cache_bytes": "kv_cache_memory_bytes"}
 
 _FIXED: Final[Mapping[str, Any]] = {
     "scheduling_policy": "priority",  # or vLLM refuses a request that has one
@@ -47,8 +39,13 @@ def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[s
     """
     for option in settings.engine_options:
         if option not in known:
-            raise EngineUnavailableError(_unknown(option, known))
-    chosen = {theirs: getattr(settings, ours) for ours, theirs in _NAMES.items()}
+            near = difflib.get_close_matches(option, sorted(known), n=1)
+            fields = "they are the fields of vllm.engine.arg_utils.AsyncEngineArgs."
+            hint = f"did you mean {near[0]!r}?" if near else fields
+            raise EngineUnavailableError(
+                f"PECIA_ENGINE_OPTIONS: {option!r} is no option of this vLLM: {hint}"
+            )
+    chosen = {_OTHER_NAMES.get(name, name): getattr(settings, name) for name in _NAMES}
     return {
         **_FIXED,
         **{name: value for name, value in chosen.items() if value},
@@ -91,13 +88,3 @@ def _offloading(settings: WorkerSettings) -> dict[str, Any]:
     if not settings.kv_offload_bytes and backend != "lmcache":
         return {}
     return {"kv_offloading_size": settings.kv_offload_bytes / _GIB, "kv_offloading_backend": backend}
-
-
-def _unknown(option: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(option, sorted(known), n=1)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else "they are the fields of vllm.engine.arg_utils.AsyncEngineArgs."
-    )
-    return f"PECIA_ENGINE_OPTIONS: {option!r} is no option of this vLLM: {hint}"

@@ -20,12 +20,7 @@ from PIL import Image
 from vllm.exceptions import VLLMClientError
 from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItems, PlaceholderRange
 from vllm.renderers import ChatParams, renderer_from_config
-from vllm.v1.serial_utils import (
-    CUSTOM_TYPE_RAW_VIEW,
-    MMF_CLASS_TO_FACTORY,
-    MsgpackDecoder,
-    MsgpackEncoder,
-)
+from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, MsgpackDecoder, MsgpackEncoder
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.engines.base import ClipTimes, EngineRequest
@@ -169,9 +164,6 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.allclose(one.double(), other.double(), rtol=_NEAR, atol=_NEAR))
 
 
-# Between processes
-
-
 class _Wire(msgspec.Struct):  # type: ignore[misc]  # it is not installed where types are checked
     """What of vLLM's `EngineInput` crosses: names and types are vLLM's own."""
 
@@ -198,7 +190,8 @@ class _Decoder(MsgpackDecoder):  # type: ignore[misc]
 
 def packed(rendered: Rendered) -> Sealed:
     """Return a prompt as sealed memory: how many buffers there are, their lengths, and the buffers."""
-    buffers = _encoded(rendered)
+    wire = _Wire(**{name: rendered.prompt.get(name) for name in _Wire.__struct_fields__})
+    buffers = [memoryview(buffer) for buffer in MsgpackEncoder().encode(wire)]
     head = _COUNT.pack(len(buffers)) + struct.pack(f"<{len(buffers)}Q", *(one.nbytes for one in buffers))
     return Sealed(sealed([memoryview(head), *buffers]))
 
@@ -213,11 +206,6 @@ def unpacked(memory: memoryview) -> Any:
     return {"type": "multimodal" if wire.mm_kwargs else "token", **prompt}
 
 
-def _encoded(rendered: Rendered) -> list[memoryview]:
-    wire = _Wire(**{name: rendered.prompt.get(name) for name in _Wire.__struct_fields__})
-    return [memoryview(buffer) for buffer in MsgpackEncoder().encode(wire)]
-
-
 def _buffers(memory: memoryview) -> Iterator[memoryview]:
     (count,) = _COUNT.unpack_from(memory)
     if count > _MOST_BUFFERS:
@@ -230,8 +218,6 @@ def _buffers(memory: memoryview) -> Iterator[memoryview]:
         yield memory[at : at + length]
         at = aligned(at + length)
 
-
-# In a preparer
 
 _renderer: Renderer | None = None
 

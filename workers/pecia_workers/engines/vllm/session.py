@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,16 +22,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import (
-    Budget,
-    EngineDeadError,
-    EngineError,
-    EngineOverloadedError,
-    EngineRefusedError,
-    EngineRequest,
-    Generation,
-    Load,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.in_flight import LOOPS
 from pecia_workers.engines.vllm.options import engine_arguments
@@ -71,11 +62,11 @@ class VllmSession:
             return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: gauge]), gauge, settings)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> base.Budget:
         """The engine's sequences, and its KV cache in tokens."""
         cache = self._llm.vllm_config.cache_config
         tokens = cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size
-        return Budget(slots=self._llm.vllm_config.scheduler_config.max_num_seqs, tokens=tokens)
+        return base.Budget(slots=self._llm.vllm_config.scheduler_config.max_num_seqs, tokens=tokens)
 
     @property
     def device(self) -> str:
@@ -89,10 +80,10 @@ class VllmSession:
         return self._llm.vllm_config
 
     @property
-    def load(self) -> Load:
+    def load(self) -> base.Load:
         """What the engine said after its last step. Raises `EngineDeadError`."""
         if self._llm.errored:
-            raise EngineDeadError(_DEAD)
+            raise base.EngineDeadError(_DEAD)
         return self._gauge.load
 
     @property
@@ -125,7 +116,7 @@ class VllmSession:
         """
         return self.device != "cpu" or not self._llm.vllm_config.scheduler_config.enable_chunked_prefill
 
-    async def render(self, request: EngineRequest) -> Rendered:
+    async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
         with self._told_apart():
             loop = asyncio.get_running_loop()
@@ -133,7 +124,9 @@ class VllmSession:
                 self._rendering, lambda: self._renderer.render(request, name_of(request))
             )
 
-    async def generate(self, request: EngineRequest, rendered: Rendered, most_tokens: int) -> Generation:
+    async def generate(
+        self, request: base.EngineRequest, rendered: Rendered, most_tokens: int
+    ) -> base.Generation:
         """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
         params = _sampling(request, most_tokens)
         if params.seed is not None and not self._takes_seeds:
@@ -151,11 +144,11 @@ class VllmSession:
             (output,) = [output async for output in answering]
             return _generation(rendered, output)
 
-    def _adapter(self, request: EngineRequest) -> LoRARequest | None:
+    def _adapter(self, request: base.EngineRequest) -> LoRARequest | None:
         if request.adapter is None:
             return None
         if request.adapter not in self._adapters:
-            raise EngineRefusedError(
+            raise base.EngineRefusedError(
                 "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
             )
         return self._adapters[request.adapter]
@@ -171,26 +164,26 @@ class VllmSession:
         """Raise our errors for theirs, whose texts may quote a request."""
         try:
             yield
-        except (asyncio.CancelledError, EngineError):
+        except (asyncio.CancelledError, base.EngineError):
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, it is this request's
             if isinstance(error, CoreDeadError) or self._llm.errored:
-                raise EngineDeadError(_DEAD) from None
+                raise base.EngineDeadError(_DEAD) from None
             if isinstance(error, (VLLMClientError, MediaError)):
-                raise EngineRefusedError(
+                raise base.EngineRefusedError(
                     f"The request does not fit into the engine: its context is {self.room.context} tokens,"
                     f" one picture {self.room.item} of them at most."
                 ) from None
             cause = type(error.__cause__ or error).__name__
             if cause in _NO_MEMORY:
-                raise EngineOverloadedError(
+                raise base.EngineOverloadedError(
                     "There was no memory for this request beside the others."
                 ) from None
-            raise EngineError(f"The engine failed on this request: {cause}.") from None
+            raise base.EngineError(f"The engine failed on this request: {cause}.") from None
 
 
 @contextmanager
-def _schema_refused(request: EngineRequest) -> Iterator[None]:
+def _schema_refused(request: base.EngineRequest) -> Iterator[None]:
     """Raise our error for a schema that vLLM cannot decode by. Its words name keywords and never the picture."""
     try:
         yield
@@ -198,7 +191,7 @@ def _schema_refused(request: EngineRequest) -> Iterator[None]:
         said, _, why = str(error).partition(": ")
         if request.schema is None or said != _GRAMMAR:
             raise
-        raise EngineRefusedError(
+        raise base.EngineRefusedError(
             f"The engine cannot write by this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
         ) from None
 
@@ -207,13 +200,13 @@ class _Gauge(StatLoggerBase):  # type: ignore[misc]
     """Keeps what the engine's scheduler says after each step."""
 
     def __init__(self) -> None:
-        self.load = Load(running=0, waiting=0, kv_used=0.0)
+        self.load = base.Load(running=0, waiting=0, kv_used=0.0)
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
             last, drafts = self.load, scheduler_stats.spec_decoding_stats
             preempted = iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
-            self.load = Load(
+            self.load = base.Load(
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_used=scheduler_stats.kv_cache_usage,
@@ -226,7 +219,7 @@ class _Gauge(StatLoggerBase):  # type: ignore[misc]
         """Nothing to say."""
 
 
-def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
+def _sampling(request: base.EngineRequest, most_tokens: int) -> SamplingParams:
     schema = StructuredOutputsParams(json=dict(request.schema)) if request.schema else None
     return SamplingParams(
         max_tokens=most_tokens,
@@ -238,24 +231,23 @@ def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
     )
 
 
-def _generation(rendered: Rendered, output: Any) -> Generation:
+def _generation(rendered: Rendered, output: Any) -> base.Generation:
     (answer,) = output.outputs
     if answer.finish_reason not in _VERDICTS:
-        raise EngineError(f"The engine ended the request early: {answer.finish_reason}.")
+        raise base.EngineError(f"The engine ended the request early: {answer.finish_reason}.")
     usage = TokenUsage(
         prompt=rendered.tokens,
         image=rendered.image_tokens,
         cached=output.num_cached_tokens or 0,
         output=len(answer.token_ids),
     )
-    return Generation(
+    return base.Generation(
         text=answer.text,
         verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
         usage=usage,
-        tokens=tuple(map(_token, answer.token_ids, answer.logprobs or ())),
+        tokens=tuple(
+            (known[token].decoded_token or "", known[token].logprob)
+            for token, known in zip(answer.token_ids, answer.logprobs or (), strict=False)
+        ),
         first_token_s=output.metrics.first_token_latency if output.metrics else None,
     )
-
-
-def _token(token: int, known: Mapping[int, Any]) -> tuple[str, float]:
-    return known[token].decoded_token or "", known[token].logprob
