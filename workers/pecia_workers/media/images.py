@@ -13,7 +13,6 @@ from itertools import islice
 from typing import IO, BinaryIO, Final, Self, cast
 
 import numpy as np
-import pillow_heif
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
@@ -25,8 +24,10 @@ from pecia_workers.media.pages import PageInfo
 
 
 @cache
-def register() -> None:
-    """Have Pillow open them as `HEIF`, turned as they say: one thread, no thumbnails and no second pictures."""
+def _register_heif() -> None:
+    """Have Pillow open HEIC as `HEIF`, turned as it says: one thread, no thumbnails and no second pictures."""
+    import pillow_heif  # noqa: PLC0415  loads libheif, which few files need
+
     pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
 
 
@@ -207,7 +208,7 @@ class ImagePages:
         self._limits = limits
         self._media = media
         if media is MediaType.HEIC:
-            register()
+            _register_heif()
         if media is MediaType.JPEG:
             _refuse_deep_jpeg(file)
         with translated_errors():
