@@ -63,12 +63,12 @@ PANELS: Final = {
             "Read files whose content is known, and show by kind of page how much is right.",
         ),
         "review": Verb(
-            "pecia.cli.results:review",
+            "pecia.cli.review:review",
             "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, "
             "until SIGTERM or Ctrl-C.",
         ),
         "certify": Verb(
-            "pecia.cli.evaluation:certify",
+            "pecia.cli.certify:certify",
             "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.",
         ),
         "purge": Verb(
@@ -161,7 +161,7 @@ PANELS: Final = {
         ),
     },
     "Keys": {
-        "access": Verb("pecia.cli.gateway:app", "Keys of the gateway: make them, see them, end them."),
+        "access": Verb("pecia.cli.access:app", "Keys of the gateway: make them, see them, end them."),
         "keys": Verb(
             "pecia_workers.commands.keys:keys",
             "Make encryption keys, and bring what is stored under the current one.",

@@ -1,126 +1,21 @@
-"""`pecia gateway` and `pecia access`: the fleet over HTTP, and the keys for it."""
+"""`pecia gateway`: the fleet over HTTP."""
 
 from __future__ import annotations
 
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Annotated
-from uuid import UUID
 
 import typer
 import uvicorn
 
-from pecia.access import AccessKey, AccessKeys, Load, Scope
-from pecia.cli import endings, output, values
+from pecia.cli import endings
 from pecia.cli.endings import Ending
-from pecia.cli.output import fitting
 from pecia.configuration import resolve
-from pecia.connections import Connections
-from pecia.database import Database
 from pecia.errors import InvalidSettingError
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
 from pecia_schemas.settings import SettingsError, read_settings
-from pecia_schemas.states import Lane
-
-_HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in flight")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
-
-app = typer.Typer(no_args_is_help=True, help="Keys of the gateway: make them, see them, end them.")
-
-
-@app.command("create")
-def create(
-    name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
-    *,
-    tenant: Annotated[str, typer.Option(help="Whose jobs it sees, and no others.")],
-    scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it may; may be repeated. Default: submit and read.")
-    ] = None,
-    lane: Annotated[
-        list[Lane] | None, typer.Option(help="Into which it may submit; may be repeated. Default: all.")
-    ] = None,
-    pages_per_day: Annotated[int | None, typer.Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[
-        int | None, typer.Option(min=1, help="Most pages that wait or are read.")
-    ] = None,
-    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a key. It is printed now and never again: hand it to its user.
-
-    Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
-    """
-    span = values.moment(expires, "--expires")
-    with _keys() as keys:
-        key, shown = keys.add(
-            tenant=tenant,
-            name=name,
-            scopes=tuple(scope or (Scope.SUBMIT, Scope.READ)),
-            lanes=tuple(lane or Lane),
-            pages_per_day=pages_per_day,
-            pages_in_flight=pages_in_flight,
-            expires_at=datetime.now(UTC) + span if isinstance(span, timedelta) else span,
-        )
-    if as_json:
-        output.json_line(key.model_dump(mode="json") | {"key": shown})
-        return
-    typer.echo(shown)
-    typer.echo(f"Key {key.id} of {key.client}, shown this once.", err=True)
-
-
-@app.command("list")
-def list_keys(
-    *, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None, as_json: AsJson = False
-) -> None:
-    """Show the keys there are, those that ended too, and how much of its limits each has taken.
-
-    Example: `pecia access list --tenant north-clinic`
-    """
-    with _keys() as keys:
-        found = [(key, keys.load(key)) for key in keys.all(tenant)]
-    if as_json:
-        for key, taken in found:
-            output.json_line(key.model_dump(mode="json") | {"taken": taken.model_dump()})
-    else:
-        typer.echo(fitting(_HEADINGS, [_row(key, taken) for key, taken in found], spare=_HEADINGS[:2:-1]))
-
-
-@app.command("revoke")
-def revoke(
-    keys: Annotated[
-        list[UUID], typer.Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")
-    ],
-) -> None:
-    """End keys. Within seconds they open nothing; jobs that they submitted go on.
-
-    Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
-    """
-    with _keys() as known:
-        for key in keys:
-            known.revoke(key)
-
-
-@contextmanager
-def _keys() -> Iterator[AccessKeys[Database]]:
-    connections = Connections(resolve(None, database_url=None, redis_url=None, payload_url=None))
-    try:
-        yield connections.access
-    finally:
-        connections.close()
-
-
-def _row(key: AccessKey, taken: Load) -> Sequence[str]:
-    state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
-    limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
-    limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
-    return (str(key.id), key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)
-
 
 _GRACE_S = 3
 """For so long, once it is to stop, requests may end; streams break off."""

@@ -1,14 +1,10 @@
-"""`pecia result`, `export` and `review`: what jobs made, as files, on standard output, or beside its pages."""
+"""`pecia result` and `pecia export`: what jobs made, on standard output or as files."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
-import secrets
 import shutil
-import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -18,12 +14,10 @@ from typing import Annotated, Final
 from uuid import UUID
 
 import typer
-import uvicorn
 
 from pecia import saving
 from pecia.cli import endings, output, values, watching
 from pecia.cli.endings import Ending
-from pecia.cli.evaluation import Jobs, Seed, Since, client_settings, listing
 from pecia.cli.jobs import AsJson
 from pecia.cli.watching import counted
 from pecia.client import Client
@@ -32,7 +26,6 @@ from pecia.exporting import ExportFormat
 from pecia.formats import Format, fields, render
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
-from pecia.review.app import Work, make_app
 from pecia_schemas.results import Document
 
 To = Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")]
@@ -259,63 +252,3 @@ def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
 
 def _save(job: AnyJob, path: Path, asked: Delivery) -> None:
     job.save(path, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
-
-
-_GRACE_S = 3
-
-
-def review(
-    *,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 0,
-    host: Annotated[str, typer.Option(help="An address of this machine alone.")] = "127.0.0.1",
-    job: Jobs = None,
-    metadata: values.OnlyWith = None,
-    since: Since = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."
-        ),
-    ] = None,
-    seed: Seed = 0,
-) -> None:
-    """Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
-
-    Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
-
-    Example: `pecia review --since 7d`
-    """
-    settings = client_settings()
-    work = Work(listing=listing(metadata, since), job_ids=tuple(job or ()), sample=sample, seed=seed)
-    token = secrets.token_urlsafe(32)
-    with _listener(host, port) as listener:
-        # A line for each request would put the token and ids into the log.
-        config = uvicorn.Config(
-            make_app(settings, token, work),
-            access_log=False,
-            server_header=False,
-            log_level="warning",
-            timeout_graceful_shutdown=_GRACE_S,
-        )
-        shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/{token}/")
-        sys.stdout.flush()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as the gateway
-        uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        address = None
-    if address is None or not address.is_loopback:
-        raise typer.BadParameter(
-            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
-        )
-    try:
-        family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # noqa: PLR2004  IPv6
-        return socket.create_server((str(address), port), family=family)
-    except OSError as error:
-        endings.complain(f"the review cannot listen on {host}, port {port}: {error.strerror}.")
-        raise typer.Exit(Ending.UNAVAILABLE) from None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineUnavailableError
-from pecia_workers.engines.cpu.ocr_engine import PageReader
+from pecia_workers.engines.cpu.page_reader import PageReader
 from pecia_workers.engines.cpu.tesseract import REMEDY, tesseract_reader
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.start_failures import check_model

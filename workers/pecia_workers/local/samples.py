@@ -14,7 +14,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from rapidfuzz.distance import Levenshtein
 
 from pecia_schemas import Lane
 from pecia_schemas.tasks import DocumentType
@@ -25,6 +24,8 @@ def accuracy(read: str, known: str) -> float:
 
     The rate is the edit distance by the known text's length; an empty known text is exact only if nothing was read.
     """
+    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  comes with pecia[local]
+
     found, expected = "".join(read.split()), "".join(known.split())
     if not expected:
         return 0.0 if found else 1.0

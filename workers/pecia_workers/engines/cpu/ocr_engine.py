@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,12 +14,10 @@ from pydantic import TypeAdapter
 from pecia_schemas.blocks import (
     Block,
     Box,
-    Confidence,
     Doubt,
     DoubtReason,
     Line,
     Source,
-    Stored,
     Word,
     text_of,
 )
@@ -29,48 +25,13 @@ from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.engines import base
+from pecia_workers.engines.cpu.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.layout import layout
 from pecia_workers.reading.values import is_value
-
-
-class PageRead(Stored):
-    """What was read of a page."""
-
-    blocks: tuple[Block, ...]
-    """In reading order; empty if no text was found."""
-    coverage: Confidence | None
-    """Share of the page's letters that stand where text was read; None: it has no letters."""
-    doubts: tuple[Doubt, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageReader:
-    """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
-
-    name: str
-    model: str
-    languages: frozenset[str]
-    """ISO 639-1 codes it reads."""
-    revision: str
-    """What changes whenever its model or version does."""
-    load: Callable[[], None]
-    """Load the model into the process that calls it."""
-    read: Callable[[NDArray[np.uint8]], PageRead]
-    """Read a page."""
-    data: tuple[Path, ...] = ()
-    """What `load` opens beside the files of Python's packages."""
-
-
-def load_readers(loads: tuple[Callable[[], None], ...], nice: int = 0) -> None:
-    """Make a fresh process ready to read, so much nicer than others."""
-    os.nice(nice)
-    for load in loads:
-        load()
-
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""

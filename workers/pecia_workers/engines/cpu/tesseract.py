@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.cpu.ocr_engine import PageReader
+from pecia_workers.engines.cpu.page_reader import PageReader
 
 REMEDY: Final = (
     "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"

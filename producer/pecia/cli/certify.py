@@ -1,0 +1,113 @@
+"""`pecia certify`: the error rate of accepted values, estimated from reviewed pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from pecia import asking
+from pecia.aio.connections import AsyncConnections
+from pecia.cli import endings, output, values
+from pecia.cli.endings import Ending
+from pecia.cli.output import fitting
+from pecia.configuration import resolve
+from pecia.errors import ConfigurationError
+from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
+from pecia.records import Listing
+from pecia_schemas.settings import ClientSettings
+
+_UNNAMED = "document"
+
+Jobs = Annotated[
+    list[UUID] | None,
+    typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
+]
+Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
+
+
+def certify(
+    *,
+    sample: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
+    seed: Seed = 0,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Draw from all pages that were read. Review the same ones before.")
+    ] = False,
+    bound: Annotated[
+        float, typer.Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
+    ] = 0.01,
+    job: Jobs = None,
+    metadata: values.OnlyWith = None,
+    since: Since = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each type.")] = False,
+) -> None:
+    """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
+
+    Pages are drawn at random, by the seed, from those that were checked whole (`w` in `pecia review`); with --all from
+    all that were read, of which then each that is drawn must have been.
+
+    Example: `pecia certify --all --sample 200 --seed 7`
+    """
+    pages, left = asyncio.run(
+        _drawn(listing(metadata, since), job or (), sample, seed, everything=everything)
+    )
+    if left:
+        endings.complain(
+            f"{left:,} of the pages that are drawn were not checked whole yet: "
+            f"`pecia review --sample {sample} --seed {seed}` shows them."
+        )
+        raise typer.Exit(Ending.FAILED)
+    found = certificates(pages, bound=bound, seed=seed)
+    if as_json:
+        output.json_lines(found)
+    else:
+        heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
+        typer.echo(fitting(heading, [_certified_row(one) for one in found], spare=("values there",)))
+
+
+async def _drawn(
+    listing: Listing, job_ids: Collection[UUID], sample: int, seed: int, *, everything: bool
+) -> tuple[dict[str, list[Sequence[ReviewedValue]]], int]:
+    """Return the values of the pages that are drawn, by type, and how many of these pages are to be checked yet."""
+    connections = AsyncConnections(client_settings())
+    try:
+        drawn = await connections.reviews.sample(listing, job_ids, sample, seed, reviewed=not everything)
+        found: dict[str, list[Sequence[ReviewedValue]]] = {}
+        left = sum(not page.checked for page in drawn)
+        for page in () if left else drawn:
+            original, now = await connections.reviews.look(page.job_id, page.number)
+            found.setdefault(page.document_type or _UNNAMED, []).append(values_of(original, now))
+        return found, left
+    finally:
+        await connections.close()
+
+
+def _certified_row(one: Certificate) -> tuple[str, ...]:
+    above: Rate | None = one.above
+    return (
+        one.document_type,
+        str(one.rate.values),
+        str(one.rate.wrong),
+        f"{one.rate.lower:.2%} - {one.rate.upper:.2%}",
+        "-" if one.threshold is None else f"confidence {one.threshold}",
+        f"{above.wrong} of {above.values} wrong" if above else "-",
+    )
+
+
+def listing(metadata: list[str] | None, since: str | None) -> Listing:
+    """Return the jobs that the options mean, of all or of those that `--job` names."""
+    return asking.listing({"metadata": values.metadata(metadata), "since": values.moment(since)})
+
+
+def client_settings() -> ClientSettings:
+    """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
+    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+    if settings.gateway_url:
+        raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
+    return settings
