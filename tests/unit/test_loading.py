@@ -127,3 +127,38 @@ def test_every_public_name_is_imported_without_what_connects(client: dict[str, s
 
 def test_no_model_is_built_before_it_is_used(client: dict[str, set[str]]) -> None:
     assert not client["built"]
+
+
+CLIENT = ("accounts", "backfill", "dead", "jobs", "reading", "results", "submitting", "watching", "webhooks")
+WORKER = (
+    "app",
+    "commands.doctor",
+    "commands.engine",
+    "commands.up",
+    "commands.worker",
+    "engines.checking",
+    "worker.runtime",
+)
+
+
+@pytest.mark.parametrize(
+    ("modules", "lacking"),
+    [
+        (
+            [f"pecia.cli.{name}" for name in CLIENT],
+            ("fastapi", "nltk", "pecia_workers", "rapidfuzz", "uvicorn"),
+        ),
+        (
+            [f"pecia_workers.{name}" for name in WORKER],
+            ("cv2", "onnxruntime", "rapidfuzz", "rapidocr", "vllm"),
+        ),
+    ],
+    ids=["the command", "a worker"],
+)
+def test_what_an_extra_brings_is_not_needed_without_it(modules: list[str], lacking: tuple[str, ...]) -> None:
+    program = (
+        f"import sys; from importlib import import_module\n"
+        f"sys.modules.update(dict.fromkeys({lacking!r}))\n"
+        f"for name in {modules!r}: import_module(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -9,7 +9,7 @@ pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, page_read
+from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
 from pecia_workers.reading.coverage import Letters
 
 DOUBTFUL = Doubtful(word=0.7, value=0.8)

@@ -18,8 +18,8 @@ from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, page_read
 from pecia_workers.engines.cpu.page_reader import PageRead, PageReader
+from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.characters import (
     Character,

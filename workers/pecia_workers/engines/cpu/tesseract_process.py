@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, page_read
 from pecia_workers.engines.cpu.page_reader import PageRead
+from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.lines import around
