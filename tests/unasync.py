@@ -2,7 +2,7 @@
 
 `python tests/unasync.py`, or `make docs`; with `--check`, in `make lint`, it fails where what is committed is another.
 Docstrings and comments stay as they are, so they are written for both. What differs by nature is imported by the same
-names from modules that are written twice: `concurrency`, `database`, `sources`, and the steps of `bulk`.
+names from modules that are written twice: `concurrency`, `database`, and the steps of `bulk`.
 """
 
 import io

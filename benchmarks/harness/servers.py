@@ -20,7 +20,7 @@ class Servers:
 
     database_url: str
     template: str
-    """A database with the tables of this version that nobody is connected to."""
+    """A database with the tables of this version, without connections: others are copied from it."""
     redis_url: str
     payload_url: str
     directory: Path

@@ -68,7 +68,7 @@ def certify(
         output.json_lines(found)
     else:
         heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-        typer.echo(fitting(heading, [_certified_row(one) for one in found], spare=("values there",)))
+        typer.echo(fitting(heading, [_row(one) for one in found], spare=("values there",)))
 
 
 async def _drawn(
@@ -88,7 +88,7 @@ async def _drawn(
         await connections.close()
 
 
-def _certified_row(one: Certificate) -> tuple[str, ...]:
+def _row(one: Certificate) -> tuple[str, ...]:
     above: Rate | None = one.above
     return (
         one.document_type,

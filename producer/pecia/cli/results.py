@@ -29,19 +29,17 @@ from pecia.job import AnyJob
 from pecia_schemas.results import Document
 
 To = Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")]
-FilesForm = Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")]
-AsObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def export(
     *,
     to: To,
-    form: FilesForm = ExportFormat.JSONL,
+    form: Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
     batch: values.InBatch = None,
     state: values.States = None,
     verdict: values.Verdicts = None,
     metadata: values.Metadata = None,
-    as_json: AsObject = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
 

@@ -127,7 +127,7 @@ def _descriptor(pdf: Pdf) -> Dictionary:
     )
 
 
-_LARGEST_SIZE: Final = 12.0
+_LARGEST_FONT: Final = 12.0
 _LONGEST: Final = 100  # characters of a row
 _MARGIN: Final = 0.05
 
@@ -189,7 +189,7 @@ def _spread(text: str, width: float, height: float) -> Iterator[Placed]:
     rows = [row for line in wrapped for row in line]
     margin = _MARGIN * height
     step = (height - 2 * margin) / max(1, len(rows))
-    size = min(_LARGEST_SIZE, step * 0.9)
+    size = min(_LARGEST_FONT, step * 0.9)
     for number, row in enumerate(rows, 1):
         bottom = height - margin - number * step
         yield Placed(

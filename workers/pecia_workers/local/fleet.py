@@ -30,7 +30,7 @@ from pecia_workers.template import Template
 
 _TICK_S = 0.1
 _TRIES = 6
-"""Starts again, of a service that was never ready, after which it is given up."""
+"""A service that was never ready is given up after so many restarts."""
 _FLOWER_STOP_S = 5.0
 _BEYOND_DRAIN_S = 5.0
 

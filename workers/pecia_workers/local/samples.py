@@ -43,7 +43,7 @@ class Block:
     cells: tuple[str, ...] = ()
 
 
-_RULE_TEXT: Final = Block("rule")
+_RULED: Final = Block("rule")
 _GIVEN: Final = ("Alma", "Bruno", "Carla", "Dario", "Edna", "Farid", "Greta", "Hugo")
 _FAMILY: Final = ("Sampleton", "Mockridge", "Testerman", "Fabricius", "Dummer", "Exemplar", "Placeholt")
 _CLINICS: Final = ("Northgate Fictional Clinic", "Harbour Example Hospital", "Meadow Sample Practice")
@@ -92,15 +92,15 @@ def _head(rng: Random, title: str) -> tuple[Block, ...]:
     return (
         Block("title", (title,)),
         Block("small", (rng.choice(_CLINICS),)),
-        _RULE_TEXT,
+        _RULED,
         *_patient(rng),
-        _RULE_TEXT,
+        _RULED,
     )
 
 
 def _signature(rng: Random) -> tuple[Block, ...]:
     return (
-        _RULE_TEXT,
+        _RULED,
         Block("body", (f"Signed: Dr. {rng.choice(_GIVEN)} {rng.choice(_FAMILY)}",)),
         Block("small", ("This document is fictional and serves as a sample.",)),
     )
@@ -136,13 +136,13 @@ def _lab_result(rng: Random) -> list[list[Block]]:
         flag = "low" if round(value, 1) < low else "high" if round(value, 1) > high else "normal"
         rows.append(Block("body", (name, f"{value:.1f}", unit, f"{low:.1f} - {high:.1f}", flag)))
     header = Block("body", ("Test", "Result", "Unit", "Reference", "Rating"))
-    return [[*_head(rng, "Laboratory Report"), header, _RULE_TEXT, *rows, *_signature(rng)]]
+    return [[*_head(rng, "Laboratory Report"), header, _RULED, *rows, *_signature(rng)]]
 
 
 def _chart(rng: Random) -> list[list[Block]]:
     first = [*_head(rng, "Hospital Chart"), Block("heading", ("Course of the stay",))]
     further = [f"Hospital Chart, continued, sheet {n}" for n in (2, 3, 4)]
-    sheets = [first, *([Block("heading", (title,)), _RULE_TEXT] for title in further)]
+    sheets = [first, *([Block("heading", (title,)), _RULED] for title in further)]
     for number, sheet in enumerate(sheets, start=1):
         sheet += [block for day in range(3) for block in _round(rng, 3 * (number - 1) + day + 1)]
     sheets[-1] += _signature(rng)

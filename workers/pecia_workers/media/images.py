@@ -22,6 +22,9 @@ from pecia_schemas.media import MediaType, PageRanges
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import PageInfo
 
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
+_A4: Final = (1240, 1754)  # pixels, at 150 dpi
+
 
 @cache
 def _register_heif() -> None:
@@ -29,10 +32,6 @@ def _register_heif() -> None:
     import pillow_heif  # noqa: PLC0415  loads libheif, which few files need
 
     pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
-
-
-_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
-_A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 
 class TiffPages:

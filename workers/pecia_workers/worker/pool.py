@@ -42,7 +42,7 @@ _SETTLE_S = 5.0
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
-    """Keeps parts in flight, and so is the gate through which the broker claims."""
+    """Keeps parts in flight, and so is the gate through which the queue is claimed from."""
 
     signal_safe = False
     task_join_will_block = False
