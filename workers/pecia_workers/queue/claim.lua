@@ -17,6 +17,7 @@ local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local MOST_CREDIT = 32768
 local AGED = 'aged'
 local MOST_DRAINERS = 2
+local AHEAD = 32 -- messages of a list that are read at a time
 local UUID = '^' .. table.concat({
   string.rep('[0-9a-f]', 8), string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 4),
   string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 12),
@@ -31,8 +32,17 @@ local limited = tokens >= 0
 local steps, TURN_STEPS = 1000, 10 -- what one call puts aside, so that it never keeps Redis for long
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
-local taken, count = {}, 0
+local taken, held, count = {}, {}, 0
 local lists, lower, waiting_of = {}, {}, {}
+
+-- Runs a command of many arguments, if there are any.
+local function call_with(command, key, arguments)
+  if #arguments > 0 then return redis.call(command, key, unpack(arguments)) end
+end
+
+local function lane_list(name, lane)
+  return {name = name, lane = lane, ahead = {}, passed = 0, left = {}}
+end
 
 local function is_uuid(value)
   return type(value) == 'string' and string.match(value, UUID) ~= nil
@@ -74,7 +84,16 @@ local function open_turn(list, flow)
   steps = steps - TURN_STEPS
 end
 
+-- Removes the messages that were passed from their list, and counts them.
+local function remove_passed(list)
+  if list.passed > 0 then redis.call('LTRIM', list.name, 0, -1 - list.passed) end
+  for flow, messages in pairs(list.left) do stand(list.name, flow, -messages) end
+  list.passed, list.left = 0, {}
+end
+
 local function put_aside(list, raw, message)
+  list.passed = list.passed + 1
+  remove_passed(list)
   if not message then
     bury(raw)
   elseif not message.part then
@@ -85,17 +104,25 @@ local function put_aside(list, raw, message)
   end
 end
 
+-- Returns the message behind those that were passed; nil at the list's end.
+local function following(list)
+  if #list.ahead == 0 then
+    list.ahead = redis.call('LRANGE', list.name, -AHEAD - list.passed, -1 - list.passed)
+  end
+  return table.remove(list.ahead)
+end
+
 -- Returns the first message of a list that can be taken; opens turns and puts aside what is in front of it.
 local function head(list)
-  while not list.head and steps > 0 do
-    local raw = redis.call('LINDEX', list.name, -1)
-    if not raw then return nil end
-    local message = read(list, raw)
-    if message and message.part and redis.call('HEXISTS', TAKEN, message.part) == 0 then
+  while not list.head and not list.is_read and steps > 0 do
+    local raw = following(list)
+    local message = raw and read(list, raw)
+    if not raw then
+      list.is_read = true
+    elseif message and message.part and not held[message.part] and redis.call('HEXISTS', TAKEN, message.part) == 0 then
       list.head = message
     else
       steps = steps - 1
-      redis.call('RPOP', list.name)
       put_aside(list, raw, message)
     end
   end
@@ -116,9 +143,8 @@ end
 local function take(list)
   local message = list.head
   list.head = nil
-  redis.call('RPOP', list.name)
-  redis.call('HSET', TAKEN, message.part, number .. ' ' .. count .. ' ' .. list.name .. ' ' .. message.raw)
-  stand(list.name, message.flow, -1)
+  list.passed, list.left[message.flow] = list.passed + 1, (list.left[message.flow] or 0) + 1
+  held[message.part] = number .. ' ' .. count .. ' ' .. list.name .. ' ' .. message.raw
   tell(list, message)
   tokens = limited and math.max(0, tokens - message.cost) or tokens
   list.since = now
@@ -186,17 +212,19 @@ local function serve_suspects(list)
 end
 
 local function look()
+  local names = {}
   for i = FIRST_LIST, first_quarantine - 1, 2 do
-    local list = {name = KEYS[i], bell = KEYS[i + 1], lane = string.match(KEYS[i], '[^.]+$')}
+    local list = lane_list(KEYS[i], string.match(KEYS[i], '[^.]+$'))
+    list.bell = KEYS[i + 1]
     lists[#lists + 1] = list
-    if rules.shares[list.lane] then
-      lower[#lower + 1] = list
-      list.credit = tonumber(redis.call('HGET', CREDIT, list.name) or 0)
-      list.since = tonumber(redis.call('HGET', SERVED, list.name) or now)
-      waiting_of[list.lane] = (waiting_of[list.lane] or 0) + (head(list) and 1 or 0)
-    end
+    if rules.shares[list.lane] then lower[#lower + 1], names[#names + 1] = list, list.name end
   end
-  lists.aged = redis.call('HGET', SERVED, AGED) == '1'
+  local credit, served = call_with('HMGET', CREDIT, names), redis.call('HMGET', SERVED, AGED, unpack(names))
+  for i, list in ipairs(lower) do
+    list.credit, list.since = tonumber(credit[i] or 0), tonumber(served[i + 1] or now)
+    waiting_of[list.lane] = (waiting_of[list.lane] or 0) + (head(list) and 1 or 0)
+  end
+  lists.aged = served[1] == '1'
 end
 
 -- One that holds nothing takes suspects at once; of the others some run dry, never more than there are suspects.
@@ -221,7 +249,8 @@ local function guarded()
       redis.call('DEL', drainers)
     elseif not mine and drains(drainers, waiting) then
       local since = tonumber(redis.call('HGET', SERVED, name) or now)
-      mine = {name = name, drainers = drainers, lane = 'quarantine', since = since}
+      mine = lane_list(name, 'quarantine')
+      mine.drainers, mine.since = drainers, since
     end
   end
   return mine
@@ -234,37 +263,55 @@ local function comes_first(quarantine)
 end
 
 local function keep(quarantine)
-  local waits = false
-  for _, list in ipairs(lists) do
-    if redis.call('EXISTS', list.name) == 0 then redis.call('DEL', STANDING_PREFIX .. list.name) end
+  local fields, credit, served, idle_lists, emptied = {}, {}, {}, {}, {}
+  for part, raw in pairs(held) do
+    fields[#fields + 1], fields[#fields + 2] = part, raw
   end
+  call_with('HSET', TAKEN, fields)
+  if quarantine then
+    remove_passed(quarantine)
+    served = {quarantine.name, quarantine.since}
+  end
+  for _, list in ipairs(lists) do
+    remove_passed(list)
+    list.waits = redis.call('EXISTS', list.name) == 1
+    if not list.waits then emptied[#emptied + 1] = STANDING_PREFIX .. list.name end
+  end
+  local aged = false
   for _, list in ipairs(lower) do
-    if redis.call('EXISTS', list.name) == 1 then
-      waits = true
-      redis.call('HSET', CREDIT, list.name, list.credit)
-      redis.call('HSET', SERVED, list.name, list.since)
+    if list.waits then
+      credit[#credit + 1], credit[#credit + 2] = list.name, list.credit
+      served[#served + 1], served[#served + 2] = list.name, list.since
+      aged = lists.aged
     else
-      redis.call('HDEL', CREDIT, list.name)
-      redis.call('HDEL', SERVED, list.name)
+      idle_lists[#idle_lists + 1] = list.name
     end
   end
-  if quarantine then redis.call('HSET', SERVED, quarantine.name, quarantine.since) end
-  if waits and lists.aged then redis.call('HSET', SERVED, AGED, '1') else redis.call('HDEL', SERVED, AGED) end
+  if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
+  call_with('HSET', CREDIT, credit)
+  call_with('HDEL', CREDIT, idle_lists)
+  if aged then served[#served + 1], served[#served + 2] = AGED, '1' else idle_lists[#idle_lists + 1] = AGED end
+  call_with('HSET', SERVED, served)
+  call_with('HDEL', SERVED, idle_lists)
 end
 
 local function ring_for_the_rest()
   for _, list in ipairs(lists) do
-    if redis.call('LLEN', list.name) > 0 and redis.call('LLEN', list.bell) == 0 then ring(list.name) end
+    if list.waits and redis.call('LLEN', list.bell) == 0 then ring(list.name) end
   end
 end
 
 -- A message of a finished part that came meanwhile goes back to its list: whether there is more to do, Postgres knows.
 local function end_parts()
+  local fields = {}
   for i = FIRST_PART, #ARGV do
-    local part = ARGV[i]
-    local held, again = redis.call('HGET', TAKEN, part), redis.call('HGET', TAKEN, part .. '+')
-    redis.call('HDEL', TAKEN, part, part .. '+')
-    if i >= FIRST_PART + finished then again = held or again end
+    fields[#fields + 1], fields[#fields + 2] = ARGV[i], ARGV[i] .. '+'
+  end
+  local messages = call_with('HMGET', TAKEN, fields)
+  call_with('HDEL', TAKEN, fields)
+  for i = 1, #fields, 2 do
+    local again = messages[i + 1]
+    if i > 2 * finished then again = messages[i] or again end
     if again then put_back(again) end
   end
 end
