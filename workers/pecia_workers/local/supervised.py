@@ -108,7 +108,7 @@ def _free_port(address: str, wanted: int) -> int:
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
-_HEALTHY_S = 10.0  # who ran this long and died starts again as if for the first time: starting is no loop then
+_HEALTHY_S = 10.0  # who ran this long and died starts again as if for the first time
 _SETTLED_S = 1.0  # who ran this long counts as ready if there is no better way to tell
 
 
