@@ -26,7 +26,7 @@ def sqlalchemy_url(database_url: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def close_after(engine: Engine, patience: timedelta) -> None:
+def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None = None) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
     The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
@@ -35,7 +35,8 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     forgotten the connection, and on the server's side frees the locks of a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction. That BEGIN is also what a pool that pings sends to see
-    whether a connection lives, for one that comes out of the pool is about to begin a transaction.
+    whether a connection lives, for one that comes out of the pool is about to begin a transaction; it is waited for
+    four seconds at most, or little longer than `ping`, or than `patience`, if that is less.
     """
     begin_bounded = begin_within(patience)
 
@@ -59,7 +60,7 @@ def close_after(engine: Engine, patience: timedelta) -> None:
         if record.info["pool"] is not engine.pool:
             record.invalidate()
         else:
-            _driver(connection).be_pinged(patience)
+            _driver(connection).be_pinged(ping or patience)
 
     def leave(context: ExceptionContext) -> None:
         if ends_connection(context.original_exception):

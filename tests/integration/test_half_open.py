@@ -22,7 +22,9 @@ from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
 from pecia.statements import Connection
-from pecia_workers.ledger.workers import is_registered
+from pecia_schemas import Stage
+from pecia_workers.ledger.recovery import Judge, gone_of
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, is_registered
 
 pytestmark = pytest.mark.gate
 
@@ -164,6 +166,26 @@ def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
         eventually(lambda: house.query(others))
         proxy.silence()
         assert asked.result(timeout=WAIT_S) is False
+
+
+def test_a_worker_whose_connection_falls_silent_is_not_taken_for_dead(
+    house: House, proxied: House, proxy: Proxy
+) -> None:
+    """By a judge whose own connection works."""
+    lease = timedelta(seconds=3)
+
+    async def watch(database: AsyncEngine) -> set[str]:
+        judge, identity = Judge(database, lease, max_deaths=3), WorkerIdentity.new("engine", [Stage.READ])
+        gone: set[str] = set()
+        async with Heartbeat(proxied.database_url, identity, lease=lease):
+            proxy.silence()
+            for _ in range(25):
+                await judge.judge()
+                gone |= await gone_of(database, {identity.name})
+                await asyncio.sleep(0.2)
+        return gone
+
+    assert house.ask(watch) == set()
 
 
 def ask(connection: Connection) -> None:

@@ -41,10 +41,17 @@ LONG_PATIENCE = timedelta(seconds=30)
 """The same for statements over whole tables."""
 
 
-def open_database(database_url: str, *, connections: int = 4, patience: timedelta = PATIENCE) -> AsyncEngine:
+def open_database(
+    database_url: str,
+    *,
+    connections: int = 4,
+    patience: timedelta = PATIENCE,
+    ping: timedelta | None = None,
+) -> AsyncEngine:
     """Return an engine for the running loop. A dead connection is noticed before it is used.
 
-    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up.
+    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up; a
+    connection that does not answer a `ping`, which may take four seconds unless it says less, is replaced.
     """
     engine = create_async_engine(
         sqlalchemy_url(database_url),
@@ -55,7 +62,7 @@ def open_database(database_url: str, *, connections: int = 4, patience: timedelt
         pool_timeout=30,
         hide_parameters=True,  # they hold text of documents
     )
-    close_after(engine.sync_engine, patience)
+    close_after(engine.sync_engine, patience, ping=ping)
     return engine
 
 

@@ -201,7 +201,7 @@ class Heartbeat:
     ) -> None:
         self._database_url = database_url
         self._worker = worker
-        self._every_s = min(_LONGEST_BEAT, lease / 4).total_seconds()
+        self._every = min(_LONGEST_BEAT, lease / 4)
         self._alive = alive
         self._on_lost = on_lost
         self._known = threading.Event()
@@ -229,7 +229,8 @@ class Heartbeat:
             runner.run(self._beat())
 
     async def _beat(self) -> None:
-        database = open_database(self._database_url, connections=1)
+        # One beat may find its connection half-open: the next must still come within the lease.
+        database = open_database(self._database_url, connections=1, ping=self._every)
         try:
             await self._keep_beating(database)
             with suppress(TimeoutError), outage_suppressed():
@@ -253,7 +254,7 @@ class Heartbeat:
                     log.warning("heartbeat_missed", error=name_of(error))
                 missed = True
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._every_s)
+                await asyncio.wait_for(self._stopping.wait(), self._every.total_seconds())
 
 
 def new_name(role: str) -> str:
