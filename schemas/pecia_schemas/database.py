@@ -35,8 +35,8 @@ def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None =
     forgotten the connection, and on the server's side frees the locks of a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction. That BEGIN is also what a pool that pings sends to see
-    whether a connection lives, for one that comes out of the pool is about to begin a transaction; it is waited for
-    four seconds at most, or little longer than `ping`, or than `patience`, if that is less.
+    whether a connection lives, for one that comes out of the pool is about to begin a transaction. The pool waits for
+    it four seconds, or half a second longer than `ping` (without it `patience`) if that is less.
     """
     begin_bounded = begin_within(patience)
 

@@ -50,8 +50,8 @@ def open_database(
 ) -> AsyncEngine:
     """Return an engine for the running loop. A dead connection is noticed before it is used.
 
-    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up; a
-    connection that does not answer a `ping`, which may take four seconds unless it says less, is replaced.
+    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up. The
+    pool replaces a connection that does not answer within `ping`, or four seconds if that is less.
     """
     engine = create_async_engine(
         sqlalchemy_url(database_url),

@@ -30,7 +30,7 @@ from pecia_workers.template import Template
 
 _TICK_S = 0.1
 _TRIES = 6
-"""A service that was never ready is given up after so many restarts."""
+"""Restarts after which the fleet gives up a service that never became ready."""
 _FLOWER_STOP_S = 5.0
 _BEYOND_DRAIN_S = 5.0
 

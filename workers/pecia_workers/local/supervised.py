@@ -108,8 +108,8 @@ def _free_port(address: str, wanted: int) -> int:
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
-_HEALTHY_S = 10.0  # who ran this long and died starts again as if for the first time
-_SETTLED_S = 1.0  # who ran this long counts as ready if there is no better way to tell
+_HEALTHY_S = 10.0  # a process that ran this long is restarted after the first pause again
+_SETTLED_S = 1.0  # a process that runs this long is ready, if nothing else tells
 
 
 class ServiceState(StrEnum):

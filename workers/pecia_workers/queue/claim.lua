@@ -40,8 +40,10 @@ local function call_with(command, key, arguments)
   if #arguments > 0 then return redis.call(command, key, unpack(arguments)) end
 end
 
+-- Returns a list as the claim sees it: the messages read ahead, how many of it were passed and are still to be removed, and
+-- how many of each flow were taken from it.
 local function lane_list(name, lane)
-  return {name = name, lane = lane, ahead = {}, passed = 0, left = {}}
+  return {name = name, lane = lane, ahead = {}, passed = 0, flows = {}}
 end
 
 local function is_uuid(value)
@@ -84,11 +86,11 @@ local function open_turn(list, flow)
   steps = steps - TURN_STEPS
 end
 
--- Removes the messages that were passed from their list, and counts them.
+-- Removes the messages that were passed from their list, and counts those that were taken as standing there no more.
 local function remove_passed(list)
   if list.passed > 0 then redis.call('LTRIM', list.name, 0, -1 - list.passed) end
-  for flow, messages in pairs(list.left) do stand(list.name, flow, -messages) end
-  list.passed, list.left = 0, {}
+  for flow, messages in pairs(list.flows) do stand(list.name, flow, -messages) end
+  list.passed, list.flows = 0, {}
 end
 
 local function put_aside(list, raw, message)
@@ -143,7 +145,8 @@ end
 local function take(list)
   local message = list.head
   list.head = nil
-  list.passed, list.left[message.flow] = list.passed + 1, (list.left[message.flow] or 0) + 1
+  list.passed = list.passed + 1
+  list.flows[message.flow] = (list.flows[message.flow] or 0) + 1
   held[message.part] = number .. ' ' .. count .. ' ' .. list.name .. ' ' .. message.raw
   tell(list, message)
   tokens = limited and math.max(0, tokens - message.cost) or tokens
@@ -262,37 +265,40 @@ local function comes_first(quarantine)
   return first and (first.lane == 'urgent' or now - quarantine.since > rules.drain)
 end
 
-local function keep(quarantine)
-  local fields, credit, served, idle_lists, emptied = {}, {}, {}, {}, {}
-  for part, raw in pairs(held) do
-    fields[#fields + 1], fields[#fields + 2] = part, raw
+-- Writes down what the worker took, before anything is removed from its list.
+local function hold(quarantine)
+  local fields, emptied = {}, {}
+  for part, message in pairs(held) do
+    fields[#fields + 1], fields[#fields + 2] = part, message
   end
   call_with('HSET', TAKEN, fields)
-  if quarantine then
-    remove_passed(quarantine)
-    served = {quarantine.name, quarantine.since}
-  end
+  if quarantine then remove_passed(quarantine) end
   for _, list in ipairs(lists) do
     remove_passed(list)
     list.waits = redis.call('EXISTS', list.name) == 1
     if not list.waits then emptied[#emptied + 1] = STANDING_PREFIX .. list.name end
   end
-  local aged = false
+  if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
+end
+
+-- Writes down credit and last service of the lower lanes that have a backlog, and forgets those of the others.
+local function keep(quarantine)
+  local credit, served, forgotten, aged = {}, {}, {}, false
+  if quarantine then served = {quarantine.name, quarantine.since} end
   for _, list in ipairs(lower) do
     if list.waits then
       credit[#credit + 1], credit[#credit + 2] = list.name, list.credit
       served[#served + 1], served[#served + 2] = list.name, list.since
       aged = lists.aged
     else
-      idle_lists[#idle_lists + 1] = list.name
+      forgotten[#forgotten + 1] = list.name
     end
   end
-  if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
   call_with('HSET', CREDIT, credit)
-  call_with('HDEL', CREDIT, idle_lists)
-  if aged then served[#served + 1], served[#served + 2] = AGED, '1' else idle_lists[#idle_lists + 1] = AGED end
+  call_with('HDEL', CREDIT, forgotten)
+  if aged then served[#served + 1], served[#served + 2] = AGED, '1' else forgotten[#forgotten + 1] = AGED end
   call_with('HSET', SERVED, served)
-  call_with('HDEL', SERVED, idle_lists)
+  call_with('HDEL', SERVED, forgotten)
 end
 
 local function ring_for_the_rest()
@@ -341,6 +347,7 @@ local function claim()
     if not comes_first(quarantine) then more = serve(urgent) end
     if idle and count == 0 then serve_suspects(quarantine) end
   end
+  hold(quarantine)
   keep(quarantine)
   if count > 0 then ring_for_the_rest() end
   return more

@@ -1,4 +1,4 @@
-"""A way to read a page without a language model: what it is, and what runs in a process to do it."""
+"""One OCR library as the fleet sees it. Apart from `page_reading`, whose OpenCV a worker of a GPU need not have."""
 
 from __future__ import annotations
 
