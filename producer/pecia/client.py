@@ -167,7 +167,8 @@ class Client(Opening["Connections"]):
                         accept = self._prepared(traced, of_lane, patience)
                         behind.settle()
                         behind.start(accept, noted, spans.pop_all())
-                del some, items, traced  # their documents are stored: the next are taken now
+                    del items, traced
+                del some  # its documents are stored: the next are taken now
         return tally.result()
 
     @overload

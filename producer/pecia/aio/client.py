@@ -170,7 +170,8 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
                             accept = await self._prepared(traced, of_lane, patience)
                             await behind.settle()
                             behind.start(accept, noted, spans.pop_all())
-                    del some, items, traced  # their documents are stored: the next are taken now
+                        del items, traced
+                    del some  # its documents are stored: the next are taken now
         return tally.result()
 
     @overload
