@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
+
+from pydantic_core import to_json
 
 from pecia.errors import (
     DatabaseUnavailableError,
@@ -161,7 +162,7 @@ def _insert(
     shared = _shared(batch[0].job) | {"held": held}
     rows = [_row_of(new, flows.get(new.turns)) for new in batch]
     said = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    asked = {"rows": json.dumps(said), "shared": json.dumps(shared)}
+    asked = {"rows": to_json(said).decode(), "shared": to_json(shared).decode()}
     written = connection.execute_as_is(_CREATE, asked).all()
     created = {row.id: row.created_at for row in written if row.released is None}
     return created, {row.released for row in written if row.released is not None}
@@ -171,7 +172,7 @@ def _shared(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the jobs of a batch have in common."""
     return {
         **{name: job[name] for name in ("lane", "client", "tenant")},
-        "batch": job["batch"] and str(job["batch"]),
+        "batch": job["batch"],
         **_of_time("not_before", job["not_before"]),
         **_of_time("expires", job["expires"]),
         "webhook": job.get("webhook"),
@@ -188,14 +189,14 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
 def _row_of(new: NewJob, flow: UUID | None) -> dict[str, Any]:
     job, part = new.job, new.part
     return {
-        "id": str(job["id"]),
+        "id": job["id"],
         "kind": job["kind"],
-        "flow": flow and str(flow),
+        "flow": flow,
         "digest": job["task_digest"],
         "payload": job["payload"],
         "key": job["idempotency_key"],
         "total": job["total"],
-        "part": str(part["id"]),
+        "part": part["id"],
         "stage": part["stage"],
         "cost": part["cost"],
         "width": part["width"],

@@ -1,7 +1,7 @@
 """Many tasks at once, and one as many: the way from tasks to jobs, for a client of either kind.
 
-Tasks go in steps: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
-alone; what refuses a whole step ends the call, and says what was accepted before.
+Tasks go in steps: one is prepared (`prepare`) while the one before is written (`Store.accept`) and published. A task
+that is refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ G = TypeVar("G", bound=GroupHandle[Any])
 
 Outcome = tuple[int, Accepted | SubmitError]
 """The number of a task, and what became of it."""
+Outcomes = Iterable[Outcome]
 
 PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
@@ -70,20 +71,20 @@ class Item:
 class Prepared:
     """A step whose documents are stored, ready to be written."""
 
-    items: Sequence[Item]
+    numbers: Sequence[int]
     made: Sequence[NewJob | SubmitError]
-    """What came of each."""
+    """What came of each task."""
 
     @property
     def new(self) -> list[NewJob]:
         """The jobs to write."""
         return [new for new in self.made if isinstance(new, NewJob)]
 
-    def outcomes(self, accepted: Iterable[Accepted | SubmitError]) -> Iterator[Outcome]:
+    def outcomes(self, accepted: Iterable[Accepted | SubmitError]) -> Outcomes:
         """Yield what became of each task, given what became of the jobs that were written."""
         written = iter(accepted)
-        for item, made in zip(self.items, self.made, strict=True):
-            yield item.number, next(written) if isinstance(made, NewJob) else made
+        for number, made in zip(self.numbers, self.made, strict=True):
+            yield number, next(written) if isinstance(made, NewJob) else made
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Tally(Generic[J, G]):
     """By the number of the task."""
     failures: dict[int, SubmitError] = field(default_factory=dict)
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
+    def add(self, outcomes: Outcomes) -> None:
         """Count a step."""
         for number, outcome in outcomes:
             if isinstance(outcome, SubmitError):
@@ -152,16 +153,16 @@ class Steps:
         self._step: list[Item] = []
         self._held = 0
 
-    def add(self, one: Task[Any] | Submission[Any]) -> list[Item] | None:
-        """Take in the next task; return the step that it fills."""
+    def add(self, one: Task[Any] | Submission[Any]) -> bool:
+        """Take in the next task; return whether it fills a step."""
         own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
         key = self._names.key(number) if own.key is None else own.key
         self._step.append(Item(number, own.task, key, own))
         self._held += _held(own.task)
-        return self.rest() if len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES else None
+        return len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES
 
-    def rest(self) -> list[Item]:
+    def take(self) -> list[Item]:
         """Return what has been taken in since the last step."""
         step, self._step, self._held = self._step, [], 0
         return step
@@ -171,9 +172,9 @@ def steps(tasks: Iterable[Task[Any] | Submission[Any]], names: Named) -> Iterato
     """Yield the tasks step by step."""
     waiting = Steps(names)
     for task in tasks:
-        if step := waiting.add(task):
-            yield step
-    if step := waiting.rest():
+        if waiting.add(task):
+            yield waiting.take()
+    if step := waiting.take():
         yield step
 
 
@@ -218,12 +219,13 @@ def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys:
     def make_all(some: Sequence[Item]) -> list[NewJob | SubmitError]:
         return [make(item) for item in some]
 
+    numbers = [item.number for item in items]
     if len(items) == 1 or all(_is_stored(item.task) for item in items):
-        return Prepared(items=items, made=make_all(items))
+        return Prepared(numbers=numbers, made=make_all(items))
     size = max(1, len(items) // _GROUPS)
     groups = [items[first : first + size] for first in range(0, len(items), size)]
     with ThreadPoolExecutor(PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
-        return Prepared(items=items, made=list(chain.from_iterable(threads.map(make_all, groups))))
+        return Prepared(numbers=numbers, made=list(chain.from_iterable(threads.map(make_all, groups))))
 
 
 def check(item: Item, asked: Options) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from pecia import asking, bulk, submission, tracing
 from pecia.asking import Which
-from pecia.bulk import Item, Named, Outcome, Tally, by_lane
-from pecia.concurrency import Opening, closing, run_blocking, sleep
+from pecia.bulk import Item, Named, Outcomes, Tally, by_lane
+from pecia.concurrency import Behind, Opening, closing, run_blocking, sleep
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.job import Job, JobGroup, look
@@ -111,7 +111,8 @@ class Client(Opening["Connections"]):
         with tracing.submitting(asked.lane) as span:
             patience = Patience(block=block, timeout=timeout)
             item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
-            ((_, outcome),) = self._accept([item], asked, patience)
+            accept = self._prepared([item], asked, patience)
+            ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
             tracing.became(span, outcome)
@@ -152,15 +153,22 @@ class Client(Opening["Connections"]):
         submission.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
         steps = bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))
-        with tally.told(), tracing.submitting_many(), closing(steps):
+        with tally.told(), tracing.submitting_many(), closing(steps), Behind(tally.add) as behind:
             for some in steps:
                 if asked.batch is None:
                     opened = self._open().store.open_batch(batch)
                     asked = replace(asked, batch=opened.id)
                 for items, of_lane in by_lane(some, asked):
+                    if self._open().backlog.limit(of_lane.lane):
+                        behind.settle()  # what is being written takes up room
                     patience = Patience(block=block, timeout=timeout)
-                    with tracing.each(items, of_lane.lane) as (traced, noted):
-                        tally.add(noted(self._accept(traced, of_lane, patience)))
+                    with ExitStack() as spans:
+                        traced, noted = tracing.each(items, of_lane.lane, spans)
+                        accept = self._prepared(traced, of_lane, patience)
+                        behind.settle()
+                        behind.start(accept, noted, spans.pop_all())
+                    del items, traced
+                del some  # its documents are stored: the next are taken now
         return tally.result()
 
     @overload
@@ -433,12 +441,12 @@ class Client(Opening["Connections"]):
             tenant=self._open().tenant,
         )
 
-    def _accept(self, items: Sequence[Item], asked: Options, patience: Patience) -> Iterable[Outcome]:
-        """Hand over a batch once there is room. Raises `QueueFullError` when the patience is over."""
+    def _prepared(self, items: Sequence[Item], asked: Options, patience: Patience) -> Callable[[], Outcomes]:
+        """Return what hands over a step, once there is room. Raises `QueueFullError` when the patience is over."""
         while True:
             self._wait_for_room(asked.lane, patience)
             try:
-                return self._open().accept(items, asked)
+                return self._open().prepared(items, asked)
             except QueueFullError as refusal:  # a gateway's
                 sleep(patience.pause(refusal))
 

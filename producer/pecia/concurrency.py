@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
+from contextvars import copy_context
 from threading import Lock, Semaphore
 from time import sleep
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+from types import TracebackType
+from typing import Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
-__all__ = ["Opening", "Semaphore", "attentive", "closing", "run_blocking", "sleep"]
+__all__ = ["Behind", "Opening", "Semaphore", "attentive", "closing", "run_blocking", "sleep"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +56,35 @@ class Opening(Generic[C]):
         with self._opening:
             taken, self._connections = self._connections, None
         return taken
+
+
+class Behind(Generic[T]):
+    """One piece of work that a thread does while its caller prepares the next; the results are taken in order."""
+
+    def __init__(self, take: Callable[[T], object]) -> None:
+        self._take = take
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pecia-submit")
+        self._under_way: tuple[Future[T], Callable[[T], T], ExitStack] | None = None
+
+    def start(self, work: Callable[[], T], passed: Callable[[T], T], held: ExitStack) -> None:
+        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        self._under_way = self._thread.submit(copy_context().run, work), passed, held
+
+    def settle(self) -> None:
+        """Wait for what is under way. Raises what it raised."""
+        if self._under_way is not None:
+            (future, passed, held), self._under_way = self._under_way, None
+            with held:
+                self._take(passed(future.result()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._thread, suppress(Exception) if error else nullcontext():
+            self.settle()
 
 
 def closing(items: Iterator[T]) -> contextlib.AbstractContextManager[Iterator[T]]:

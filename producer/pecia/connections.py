@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pecia import accepting, bulk, tracing
 from pecia.accounts import Place, TrailPages
-from pecia.bulk import Item, Outcome, messages
+from pecia.bulk import Item, Outcomes, Prepared, messages
 from pecia.configuration import redis_url
 from pecia.database import Database, within_work
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
@@ -26,6 +26,7 @@ from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia.publishing import Announcements, Bus
@@ -82,13 +83,16 @@ class Connections(Holdings[Database]):
 
         return Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
 
-    def accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
-        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+    def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
+        """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
         prepared = bulk.prepare(items, self.payloads, asked, self.keys)
+        return partial(self._accept, prepared, asked.lane)
+
+    def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
         new = prepared.new
         with tracing.accepting(len(new)):
             accepted = self._write(new) if new else []
-        self.backlog.add(asked.lane, len(new))
+        self.backlog.add(lane, len(new))
         self.publish(messages(new, accepted))
         return prepared.outcomes(accepted)
 

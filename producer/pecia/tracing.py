@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
-from pecia.bulk import Item, Outcome
+from pecia.bulk import Item, Outcome, Outcomes
 from pecia.errors import SubmitError
 from pecia.handles import Accepted
 from pecia_schemas import tracing
@@ -29,33 +29,29 @@ def submitting_many() -> Iterator[None]:
         yield
 
 
-@contextmanager
 def each(
-    items: Sequence[Item], lane: Lane
-) -> Iterator[tuple[Sequence[Item], Callable[[Iterable[Outcome]], Iterator[Outcome]]]]:
-    """Give each task of a batch a trace that is linked to the span under way.
+    items: Sequence[Item], lane: Lane, ending: ExitStack
+) -> tuple[Sequence[Item], Callable[[Outcomes], Outcomes]]:
+    """Give each task of a batch a trace that is linked to the span under way and ends with `ending`.
 
-    Yields the tasks, and what takes note of their outcomes as they pass.
+    Returns the tasks, and what takes note of their outcomes as they pass.
     """
     if not tracing.is_on():
-        yield items, iter
-        return
+        return items, lambda outcomes: outcomes
     batch = tracing.current().traceparent
     links = [batch] if batch else []
     spans = {
         item.number: tracing.apart("submit", _about(lane), kind=Kind.PRODUCER, links=links) for item in items
     }
 
-    def noted(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    def noted(outcomes: Outcomes) -> Iterator[Outcome]:
         for number, outcome in outcomes:
             became(spans[number], outcome)
             yield number, outcome
 
-    try:
-        yield [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
-    finally:
-        for span in spans.values():
-            span.end()
+    for span in spans.values():
+        ending.callback(span.end)
+    return [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
 
 
 def accepting(jobs: int) -> AbstractContextManager[Span]:

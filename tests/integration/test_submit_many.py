@@ -10,13 +10,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
 import pecia_migrations
-from fixture_types import Picture
+from fixture_types import Eventually, Picture
 from house import House
 from pecia import (
     Client,
@@ -96,6 +97,20 @@ def test_a_refusal_keeps_no_document_in_memory(client: Client, picture: Picture)
     assert [reference() for reference in gone] == [None, None]
 
 
+def test_documents_of_one_step_are_in_memory(client: Client, picture: Picture) -> None:
+    seen: list[weakref.ref[BytesIO]] = []
+
+    def tasks() -> Iterator[ReadDocument]:
+        for number in range(BATCH + 2):
+            document = BytesIO(picture(shade=number % 2))
+            seen.append(weakref.ref(document))
+            yield ReadDocument(document)
+            del document
+        assert [reference() for reference in seen[:BATCH]] == [None] * BATCH
+
+    assert len(client.submit_many(tasks())) == BATCH + 2
+
+
 def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(client: Client) -> None:
     def tasks() -> Iterator[ReadDocument]:
         pytest.fail("nobody asks for tasks")
@@ -117,7 +132,11 @@ def test_a_document_that_was_erased_is_refused_alone(
 
 
 def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
-    postgres_server: Callable[..., EmbeddedPostgres], redis_url: str, payload_url: str, stored: PayloadRef
+    postgres_server: Callable[..., EmbeddedPostgres],
+    redis_url: str,
+    payload_url: str,
+    stored: PayloadRef,
+    eventually: Eventually,
 ) -> None:
     server = postgres_server()
     url = server.url_of("postgres")
@@ -126,8 +145,14 @@ def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
     def tasks(*, dies: bool) -> Iterator[ReadDocument]:
         for number in range(BATCH + 2):
             if dies and number == BATCH + 1:
+                eventually(lambda: written() == BATCH)
                 server.kill()
             yield ReadDocument(stored)
+
+    def written() -> int:
+        with psycopg.connect(url) as connection:
+            ((count,),) = connection.execute("SELECT count(*) FROM jobs")
+        return int(count)
 
     with Client(url, redis_url, payload_url) as client:
         with pytest.raises(DatabaseUnavailableError) as failure:
@@ -139,6 +164,20 @@ def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
         again = client.submit_many(tasks(dies=False), idempotency_prefix="run")
     assert [job.id for job in again[:BATCH]] == [job.id for job in accepted]
     assert [job.created for job in again[BATCH:]] == [True, True]
+
+
+def test_tasks_are_taken_while_the_step_before_is_written(
+    client: Client, database_url: str, stored: PayloadRef, house: House
+) -> None:
+    def tasks() -> Iterator[ReadDocument]:
+        with psycopg.connect(database_url) as lock:
+            lock.execute("LOCK TABLE jobs IN SHARE MODE")
+            yield from (ReadDocument(stored) for _ in range(BATCH))
+            yield ReadDocument(b"of the next step")
+        yield ReadDocument(stored)
+
+    group = client.submit_many(tasks())
+    assert column(house, "SELECT id FROM jobs ORDER BY id") == [job.id for job in group]
 
 
 def test_a_payload_store_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(

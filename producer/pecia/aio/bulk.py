@@ -43,9 +43,9 @@ async def steps(
     """Yield the tasks as many at a time as are held in memory and written together."""
     waiting = Steps(names)
     async for task in _awaited(tasks):
-        if step := waiting.add(task):
-            yield step
-    if step := waiting.rest():
+        if waiting.add(task):
+            yield waiting.take()
+    if step := waiting.take():
         yield step
 
 
@@ -72,7 +72,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
                 group.create_task(work())
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None  # the store is away: all of them say so
-    return Prepared(items=items, made=[made[item.number] for item in items])
+    return Prepared(numbers=[item.number for item in items], made=[made[item.number] for item in items])
 
 
 def _refused(items: Sequence[Item], asked: Options) -> list[tuple[int, SubmitError]]:

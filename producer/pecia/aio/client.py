@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from pecia import asking, submission, tracing
 from pecia.aio import bulk
-from pecia.aio.concurrency import AsyncOpening, aclosing, run_blocking, sleep
+from pecia.aio.concurrency import AsyncBehind, AsyncOpening, aclosing, run_blocking, sleep
 from pecia.aio.job import AsyncJob, AsyncJobGroup, look
 from pecia.asking import Which
-from pecia.bulk import Item, Named, Outcome, Tally, by_lane
+from pecia.bulk import Item, Named, Outcomes, Tally, by_lane
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.records import (
@@ -113,7 +113,8 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         with tracing.submitting(asked.lane) as span:
             patience = Patience(block=block, timeout=timeout)
             item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
-            ((_, outcome),) = await self._accept([item], asked, patience)
+            accept = await self._prepared([item], asked, patience)
+            ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
             tracing.became(span, outcome)
@@ -155,15 +156,22 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         steps = bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))
         with tally.told(), tracing.submitting_many():
-            async with aclosing(steps):
+            async with aclosing(steps), AsyncBehind(tally.add) as behind:
                 async for some in steps:
                     if asked.batch is None:
                         opened = await self._open().store.open_batch(batch)
                         asked = replace(asked, batch=opened.id)
                     for items, of_lane in by_lane(some, asked):
+                        if self._open().backlog.limit(of_lane.lane):
+                            await behind.settle()  # what is being written takes up room
                         patience = Patience(block=block, timeout=timeout)
-                        with tracing.each(items, of_lane.lane) as (traced, noted):
-                            tally.add(noted(await self._accept(traced, of_lane, patience)))
+                        with ExitStack() as spans:
+                            traced, noted = tracing.each(items, of_lane.lane, spans)
+                            accept = await self._prepared(traced, of_lane, patience)
+                            await behind.settle()
+                            behind.start(accept, noted, spans.pop_all())
+                        del items, traced
+                    del some  # its documents are stored: the next are taken now
         return tally.result()
 
     @overload
@@ -438,12 +446,14 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             tenant=self._open().tenant,
         )
 
-    async def _accept(self, items: Sequence[Item], asked: Options, patience: Patience) -> Iterable[Outcome]:
-        """Hand over a batch once there is room. Raises `QueueFullError` when the patience is over."""
+    async def _prepared(
+        self, items: Sequence[Item], asked: Options, patience: Patience
+    ) -> Callable[[], Awaitable[Outcomes]]:
+        """Return what hands over a step, once there is room. Raises `QueueFullError` when the patience is over."""
         while True:
             await self._wait_for_room(asked.lane, patience)
             try:
-                return await self._open().accept(items, asked)
+                return await self._open().prepared(items, asked)
             except QueueFullError as refusal:  # a gateway's
                 await sleep(patience.pause(refusal))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Semaphore, sleep
-from collections.abc import Awaitable
-from contextlib import aclosing
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, aclosing, nullcontext, suppress
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from pecia.errors import WrongLoopError
 from pecia_schemas.threads import finish_in_thread as run_blocking
 
-__all__ = ["AsyncOpening", "Semaphore", "aclosing", "attentive", "run_blocking", "sleep"]
+__all__ = ["AsyncBehind", "AsyncOpening", "Semaphore", "aclosing", "attentive", "run_blocking", "sleep"]
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -41,6 +42,34 @@ class AsyncOpening(Generic[C]):
             return None
         taken, self._connections = self._open(), None
         return taken
+
+
+class AsyncBehind(Generic[T]):
+    """One piece of work that is done while its caller prepares the next; the results are taken in order."""
+
+    def __init__(self, take: Callable[[T], object]) -> None:
+        self._take = take
+        self._under_way: tuple[asyncio.Future[T], Callable[[T], T], ExitStack] | None = None
+
+    def start(self, work: Callable[[], Awaitable[T]], passed: Callable[[T], T], held: ExitStack) -> None:
+        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        self._under_way = asyncio.ensure_future(work()), passed, held
+
+    async def settle(self) -> None:
+        """Wait for what is under way. Raises what it raised."""
+        if self._under_way is not None:
+            (future, passed, held), self._under_way = self._under_way, None
+            with held:
+                self._take(passed(await future))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(Exception) if error else nullcontext():
+            await self.settle()
 
 
 async def attentive(call: Awaitable[T]) -> T:

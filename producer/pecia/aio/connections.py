@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
@@ -14,7 +14,7 @@ from pecia import accepting, tracing
 from pecia.accounts import Place, TrailPages
 from pecia.aio import bulk
 from pecia.aio.database import AsyncDatabase, within_work
-from pecia.bulk import Item, Outcome, messages
+from pecia.bulk import Item, Outcomes, Prepared, messages
 from pecia.configuration import redis_url
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
@@ -26,6 +26,7 @@ from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
@@ -83,13 +84,16 @@ class AsyncConnections(Holdings[AsyncDatabase]):
 
         return AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
 
-    async def accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
-        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+    async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
+        """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
         prepared = await bulk.prepare(items, self.payloads, asked, self.keys)
+        return partial(self._accept, prepared, asked.lane)
+
+    async def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
         new = prepared.new
         with tracing.accepting(len(new)):
             accepted = await self._write(new) if new else []
-        self.backlog.add(asked.lane, len(new))
+        self.backlog.add(lane, len(new))
         await self.publish(messages(new, accepted))
         return prepared.outcomes(accepted)
 

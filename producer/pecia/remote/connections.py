@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from uuid import UUID
 
-from pecia.bulk import Item, Outcome
+from pecia.bulk import Item, Outcomes
 from pecia.remote.calls import AsyncHttpDatabase, HttpDatabase
 from pecia.remote.stores import (
     RemoteAccounts,
@@ -139,9 +139,10 @@ class RemoteConnections(_Remote[HttpDatabase]):
         super().__init__(settings, HttpDatabase(settings))
         self.bus = SilentBus()
 
-    def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:
-        """Submit tasks."""
-        return self.store.submit(items, asked)
+    def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
+        """Submit tasks, and return what returns their outcomes."""
+        outcomes: Outcomes = self.store.submit(items, asked)
+        return lambda: outcomes
 
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> Polling:
         """Return when to look again."""
@@ -163,9 +164,16 @@ class AsyncRemoteConnections(_Remote[AsyncHttpDatabase]):
         super().__init__(settings, AsyncHttpDatabase(settings))
         self.bus = SilentAsyncBus()
 
-    async def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:
-        """Submit tasks."""
-        return await self.store.submit(items, asked)
+    async def prepared(
+        self, items: Sequence[Item], asked: Options
+    ) -> Callable[[], Coroutine[Any, Any, Outcomes]]:
+        """Submit tasks, and return what returns their outcomes."""
+        outcomes: Outcomes = await self.store.submit(items, asked)
+
+        async def settled() -> Outcomes:
+            return outcomes
+
+        return settled
 
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
         """Return when to look again."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -16,7 +17,7 @@ from pecia import bulk
 from pecia.accepting import view_of
 from pecia.aio import bulk as aio_bulk
 from pecia.aio.client import AsyncClient
-from pecia.bulk import Item, Outcome
+from pecia.bulk import Item, Outcomes
 from pecia.client import Client
 from pecia.errors import (
     BatchNotFoundError,
@@ -266,7 +267,10 @@ class _Connections(_Fake):
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> Polling:
         return Polling(self.poll_s, deadline)
 
-    def accept(self, items: Sequence[Item], asked: Options) -> Iterator[Outcome]:
+    def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
+        return partial(self._accept, items, asked)
+
+    def _accept(self, items: Sequence[Item], asked: Options) -> Outcomes:
         prepared = bulk.prepare(items, self._memory.payloads, asked, _KEYS)
         accepted = self.store.accept(prepared.new)
         self._memory.settle()
@@ -287,7 +291,12 @@ class _AsyncConnections(_Fake):
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
         return AsyncPolling(self.poll_s, deadline)
 
-    async def accept(self, items: Sequence[Item], asked: Options) -> Iterator[Outcome]:
+    async def prepared(
+        self, items: Sequence[Item], asked: Options
+    ) -> Callable[[], Coroutine[Any, Any, Outcomes]]:
+        return partial(self._accept, items, asked)
+
+    async def _accept(self, items: Sequence[Item], asked: Options) -> Outcomes:
         prepared = await aio_bulk.prepare(items, self._memory.payloads, asked, _KEYS)
         accepted = await self.store.accept(prepared.new)
         self._memory.settle()
