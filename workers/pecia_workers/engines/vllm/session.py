@@ -160,6 +160,8 @@ class VllmSession:
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
         self._rendering.shutdown()
+        if handler := self._llm.output_handler:  # to which the end of the core would be an error
+            handler.get_loop().call_soon_threadsafe(handler.cancel)
         self._llm.shutdown()
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
