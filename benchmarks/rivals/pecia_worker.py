@@ -18,6 +18,7 @@ from pecia_workers.engines.base import Budget, Engine, EngineRequest
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.commit import Done
 from pecia_workers.worker.runtime import Runtime
+from pecia_workers.worker.stages import Stages
 
 PIXEL = np.zeros((1, 1, 3), np.uint8)
 
@@ -45,14 +46,18 @@ class AnswerAtOnce:
         return Done(page)
 
 
-class BenchmarkRuntime(Runtime):
+class InstantStages(Stages):
     work_s = 0.0
 
-    async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:  # noqa: ARG002
-        assert engine is not None  # noqa: S101
-        await engine.start()
-        self._handlers[Stage.READ] = AnswerAtOnce(engine, self.work_s)
-        return engine.budget
+    async def start(self, priced: Priced) -> Budget:  # noqa: ARG002
+        assert self.engine is not None  # noqa: S101
+        await self.engine.start()
+        self.handlers[Stage.READ] = AnswerAtOnce(self.engine, self.work_s)
+        return self.engine.budget
+
+
+class BenchmarkRuntime(Runtime):
+    stages = InstantStages
 
 
 def run(*, slots: int = 0, work_s: float = 0, lease_s: int = 0) -> None:
@@ -63,7 +68,7 @@ def run(*, slots: int = 0, work_s: float = 0, lease_s: int = 0) -> None:
     if lease_s:
         asked["lease"] = timedelta(seconds=lease_s)
     settings = WorkerSettings(engine="simulated:instant", **asked)
-    BenchmarkRuntime.work_s = work_s
+    InstantStages.work_s = work_s
     app.use(settings)
     app.new_runtime = lambda: BenchmarkRuntime(settings, app.stages)
     app.conf.worker_send_task_events = False  # as stock Celery has it

@@ -86,16 +86,16 @@ async def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forg
     part = house.part_of(job)
 
     async with house.working({Stage.READ}, engine="simulated") as runtime:
-        read = runtime._handlers[Stage.READ]
+        read = runtime._stages.handlers[Stage.READ]
 
         async def read_and_fail(part: ClaimedPart) -> Done:
             await read(part)
             raise EngineError
 
-        runtime._handlers[Stage.READ] = read_and_fail
+        runtime._stages.handlers[Stage.READ] = read_and_fail
         with pytest.raises(Retry):
             await runtime.run(part, deaths=0)
-        assert runtime._meter.spent(part, 0) is None
+        assert runtime._stages.meter.spent(part, 0) is None
     row = row_of(house, job)
     assert (row["engine"], row["image_tokens"]) == ("simulated", 49)
     assert row["wasted_tokens"] == row["prompt_tokens"] + row["output_tokens"]

@@ -30,7 +30,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
-from pecia_workers.worker.runtime import failure_of
+from pecia_workers.worker.stages import failure_of
 from tables import texts_of_tables
 
 pytestmark = pytest.mark.gate

@@ -38,7 +38,8 @@ from pecia_workers.ledger.recovery import Judge
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.attempts import PartCancelledError
 from pecia_workers.worker.runner import RuntimeLostError
-from pecia_workers.worker.runtime import Runtime, failure_of
+from pecia_workers.worker.runtime import Runtime
+from pecia_workers.worker.stages import failure_of
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -85,7 +86,7 @@ def while_it_runs(
     async def story() -> str:
         runtime, reader = Runtime(settings, {Stage.READ}), Reader()
         await runtime.start()
-        runtime._handlers[Stage.READ] = reader
+        runtime._stages.handlers[Stage.READ] = reader
         try:
             return await _ending(runtime.run(part, deaths=0), reader, meanwhile, patience)
         finally:
@@ -225,7 +226,7 @@ def test_what_began_without_a_message_goes_back_when_the_worker_stops(
     async def story() -> float:
         runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
         await runtime.start()
-        runtime._handlers[Stage.READ] = reader
+        runtime._stages.handlers[Stage.READ] = reader
         try:
             await asyncio.wait_for(reader.began.wait(), WAIT_S)
             return runtime.room
@@ -257,7 +258,7 @@ async def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
 
     monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
     await runtime.start()
-    runtime._handlers[Stage.READ] = reader
+    runtime._stages.handlers[Stage.READ] = reader
     await asyncio.wait_for(claimed.wait(), WAIT_S)
     if not is_reply_late:
         may_be_told.set()
@@ -293,7 +294,7 @@ async def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
     monkeypatch.setattr(ledger, "claim_parts", claim_late)
     monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
     await runtime.start()
-    runtime._handlers[Stage.READ] = reader
+    runtime._stages.handlers[Stage.READ] = reader
     reader.may_end.set()
     await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
     await runtime.stop()
@@ -308,7 +309,7 @@ async def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_in
     runtime, reader = Runtime(settings, {Stage.READ}), Reader()
     reader.may_end.set()
     await runtime.start()
-    runtime._handlers[Stage.READ] = reader
+    runtime._stages.handlers[Stage.READ] = reader
     fail_writes(database_url, "INSERT ON results", "25006")
     running = asyncio.ensure_future(runtime.run(part, deaths=0))
     try:
@@ -345,7 +346,7 @@ async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death
 
     runtime = Runtime(settings, {Stage.READ})
     await runtime.start()
-    runtime._handlers[Stage.READ] = die
+    runtime._stages.handlers[Stage.READ] = die
     try:
         with pytest.raises(RuntimeLostError):
             await runtime.run(part, deaths=0)

@@ -76,7 +76,8 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
         started.append(settings.engine)
         return create_engine(settings)
 
-    monkeypatch.setattr("pecia_workers.worker.runtime.create_engine", counted)
+    for module in ("runtime", "stages"):
+        monkeypatch.setattr(f"pecia_workers.worker.{module}.create_engine", counted)
     page = only_page(
         work(ReadDocument(scan), engine="rapidocr", fallback_engine="rapidocr", engine_processes=1)
     )

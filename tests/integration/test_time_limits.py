@@ -36,8 +36,8 @@ def submit(client: Client, printed: bytes) -> Submit:
 
 def held(runtime: Runtime) -> int:
     """Return how many requests the engine has."""
-    assert runtime._engine is not None
-    load = runtime._engine.load()
+    assert runtime._stages.engine is not None
+    load = runtime._stages.engine.load()
     return load.running + load.waiting
 
 
@@ -54,7 +54,7 @@ async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
     async with asyncio.timeout(20):
         while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.01)
-    runtime._engine._clock = Stopped()  # type: ignore[union-attr]
+    runtime._stages.engine._clock = Stopped()  # type: ignore[union-attr]
     return reading
 
 
@@ -114,7 +114,7 @@ async def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
     job = client.submit(ReadDocument(picture()))  # blank: the engine has no part in it
     limit = timedelta(seconds=5)
     async with working(house, part_timeout=limit) as runtime:
-        decoders = runtime._handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
+        decoders = runtime._stages.handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
         async with decoders._free:  # another page has the only one
             reading = asyncio.create_task(runtime.run(house.part_of(job), deaths=0))
             done, _ = await asyncio.wait([reading], timeout=1.2 * limit.total_seconds())

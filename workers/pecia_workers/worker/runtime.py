@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, TypeVar
 from uuid import UUID
@@ -18,61 +17,30 @@ import structlog
 from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
-from pecia_schemas import Failure, FailureCode, Stage, tracing
+from pecia_schemas import Stage, tracing
 from pecia_schemas.connecting import outage_suppressed
-from pecia_schemas.encryption import DecryptionError
-from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import Witness
 from pecia_workers.batching import meter
-from pecia_workers.batching.batcher import Batcher, Priced
-from pecia_workers.batching.learned import inherited_memory, shared_lengths
-from pecia_workers.batching.meter import Meter
-from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.caching.cache import ResultCache
-from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
-from pecia_workers.engines.base import (
-    Budget,
-    Engine,
-    EngineDeadError,
-    EngineError,
-    EngineRefusedError,
-    EngineUnavailableError,
-    Generator,
-)
+from pecia_workers.batching.batcher import Priced
+from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.registry import create_engine, create_witness, stages_served
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import pardon, running_parts
-from pecia_workers.ledger.retention import unheld
-from pecia_workers.ledger.workers import (
-    Heartbeat,
-    WorkerIdentity,
-    fields_filled,
-    language_read,
-    stages_on_duty,
-)
-from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.logs import about_part
-from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.ingest import Ingest
-from pecia_workers.media.limits import MediaError
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.keeper import DirectClaims, end
-from pecia_workers.reading.page import ReadPage
-from pecia_workers.retries import retry_delay
-from pecia_workers.sources.intake import Intake
-from pecia_workers.tracing.parts import TracedGenerator, ended, processing
+from pecia_workers.tracing.parts import ended, processing
 from pecia_workers.upkeep.watching import watch_workers
-from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked
 from pecia_workers.worker.jobs import task_arguments, task_result
-from pecia_workers.worker.payloads import Spool, keep_swept
 from pecia_workers.worker.runner import RuntimeLostError
+from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +53,6 @@ _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
 R = TypeVar("R")
-Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
 def _unnoticed(*_told: Any) -> None:
@@ -95,21 +62,19 @@ def _unnoticed(*_told: Any) -> None:
 class Runtime:
     """Runs parts of the given stages. Everything happens on the loop that `start` runs on."""
 
+    stages = Stages
+    """What runs a part through its stage."""
+
     def __init__(self, settings: WorkerSettings, stages: Collection[Stage]) -> None:
         self._settings = settings
-        self._stages = frozenset(stages)
+        self._served = frozenset(stages)
         self._resources = AsyncExitStack()
-        self._handlers: dict[Stage, Handler] = {}
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._claimed: set[UUID] = set()
         """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
         self._turned_at = monotonic()
         self._cancelled: set[UUID] = set()
-        self._engine: Engine | None = None
         self._engine_seen: meter.EngineWatch | None = None
-        self._admission: Batcher | None = None
-        self._meter = Meter()
-        self._cache = ResultCache.off()
         self._died_on: set[UUID] = set()
         self._committed = 0
         self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
@@ -122,22 +87,22 @@ class Runtime:
 
     async def start(self, priced: Priced = _unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
-        if self._stages - {Stage.INGEST}:
-            self._settings = await asyncio.to_thread(
-                with_profile, self._settings, captions=Stage.READ not in self._stages
-            )
+        engine = None
+        if self._served - {Stage.INGEST}:
+            captions = Stage.READ not in self._served
+            self._settings = await asyncio.to_thread(with_profile, self._settings, captions=captions)
+            engine = create_engine(self._settings)
         settings = self._settings
-        engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
         role = "engine" if engine else "ingest"
-        identity = self._identity = WorkerIdentity.new(role, self._stages, engine)
+        identity = self._identity = WorkerIdentity.new(role, self._served, engine)
         self._bus = Bus(settings.redis_url.get_secret_value(), window=settings.window)
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell, keys=settings.keyring)
         self._resources.push_async_callback(self._let_ledger_end)
-        budget = await self._start_stages(engine, priced)
-        self._engine = engine
+        self._stages = self.stages(settings, identity, engine, self._ledger, self._database, self._resources)
+        budget = await self._stages.start(priced)
         self._engine_seen = meter.EngineWatch(engine.capabilities.name) if engine else None
         self._in_background(self._keep_turning())
         self._beats = await self._resources.enter_async_context(
@@ -159,88 +124,6 @@ class Runtime:
         self._direct.start()
         self._resources.push_async_callback(self._direct.stop)
         return budget
-
-    async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
-        settings = self._settings
-        scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
-        self._resources.callback(scratch.remove)
-        store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
-        spool = Spool(store, scratch.path)
-        self._in_background(keep_swept(spool, partial(unheld, self._database)))
-        decoder = Decoder(settings)
-        await decoder.start()
-        self._resources.push_async_callback(decoder.stop)
-        intake = Intake(store, self._ledger, scratch.path, settings)
-        self._handlers[Stage.INGEST] = Ingest(
-            spool,
-            decoder,
-            settings,
-            self._stages_served,
-            intake,
-            fields_filled=lambda: outlast(partial(fields_filled, self._database)),
-            language_read=lambda language: outlast(partial(language_read, self._database, language)),
-        )
-        if engine is None:
-            return Budget(slots=decoder.slots, tokens=None)
-        self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
-        await engine.start()
-        generator = self._meter.on(await self._batcher(engine, priced))
-        fallback = await self._fallback()
-        witnesses, seconds = await self._witnesses(engine, priced)
-        engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
-        cache = self._cache = ResultCache(self._ledger.earlier, settings, engines)
-        self._handlers[Stage.READ] = ReadPage(
-            spool, decoder, generator, settings, cache, fallback=fallback, witnesses=witnesses
-        )
-        self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
-        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(self._ledger.captions, generator, settings, cache)
-        return _claimable(engine.budget, decoder.slots, witnesses.spare)
-
-    async def _witnesses(self, engine: Engine, priced: Priced) -> tuple[Witnesses, Generator | None]:
-        """Return who reads pages beside this engine, and the CPU engine if it is started for that."""
-        settings = self._settings
-        choice = Witness(settings.witness)
-        if Stage.READ not in self._stages or (choice is Witness.AUTO and not engine.capabilities.samples):
-            choice = Witness.NONE
-        if choice not in (Witness.AUTO, Witness.OCR):
-            return Witnesses(choice), None
-        processes = settings.witness_processes or witness_processes()
-        try:
-            witness = create_witness(settings, processes)
-        except EngineUnavailableError as error:
-            if choice is Witness.OCR:
-                raise
-            log.warning("witness_layers_alone", reason=str(error))
-            return Witnesses(choice), None
-        self._resources.push_async_callback(witness.stop)
-        await witness.start()
-        return Witnesses(choice, witness, processes, lambda part: priced(part, 0)), witness
-
-    async def _fallback(self) -> Generator | None:
-        """Start the engine for what the worker's own could not read; None if the settings name no other."""
-        settings = self._settings
-        if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self._stages:
-            return None
-        changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
-        engine = create_engine(settings.model_copy(update=changed))
-        self._resources.push_async_callback(engine.stop)
-        await engine.start()
-        return self._meter.on(TracedGenerator(engine))
-
-    async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
-        settings = self._settings
-        enter = self._resources.enter_async_context
-        lengths = await enter(shared_lengths(self._database, settings.output_quantile))
-        policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        memory = await enter(inherited_memory(self._database, self._identity))
-        batcher = self._admission = Batcher(engine, policy, lengths, priced=priced, memory=memory)
-        self._resources.callback(_tell_use, engine, batcher)
-        return batcher
-
-    async def _stages_served(self) -> frozenset[Stage]:
-        """Return what the fleet can do: by its settings, whether or not it has started, and by who is on duty."""
-        on_duty = await outlast(partial(stages_on_duty, self._database))
-        return stages_served(self._settings) | on_duty
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         self._resources.push_async_callback(end, asyncio.ensure_future(work))
@@ -288,15 +171,11 @@ class Runtime:
 
     @property
     def _share(self) -> float:
-        return 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
+        return 0.0 if OUTAGE.is_on or not self._beats.known else self._stages.memory
 
     def _free(self) -> int:
         """Return how many parts may begin without a message."""
         return math.floor(self._slots * self._share) - len(self._running)
-
-    @property
-    def _memory(self) -> float:
-        return self._admission.memory if self._admission else 1.0
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -314,12 +193,12 @@ class Runtime:
         with suppress(EngineDeadError):
             while True:
                 self._each_second.append(self._committed)
-                if self._engine and self._engine_seen:
-                    self._engine_seen.saw(self._engine.load(), self._memory)
+                if self._stages.engine and self._engine_seen:
+                    self._engine_seen.saw(self._stages.engine.load(), self._stages.memory)
                 await asyncio.sleep(_LOOK_S)
-        if self._admission:  # the pool may cancel the parts before they find out
-            self._admission.found_dead()
-            self._died_on.update(self._admission.died_on or ())
+        if batcher := self._stages.batcher:  # the pool may cancel the parts before they find out
+            batcher.found_dead()
+            self._died_on.update(batcher.died_on or ())
 
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = _unnoticed
@@ -348,7 +227,7 @@ class Runtime:
             self._claimed.discard(part)
 
     async def _claim_waiting(self, slots: int) -> list[ClaimedPart]:
-        parts = await self._ledger.claim_waiting(self._stages, slots, without=self._claimed)
+        parts = await self._ledger.claim_waiting(self._served, slots, without=self._claimed)
         self._claimed.update(part.id for part in parts)
         return parts
 
@@ -379,7 +258,7 @@ class Runtime:
             with tracing.span("commit"):
                 written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
         finally:
-            self._cache.ended(part.id)
+            self._stages.cache.ended(part.id)
         outcome, committed = written or outcome, written is not None
         meter.ended(part, outcome, monotonic() - began, committed=committed)
         ended(outcome, committed=committed)
@@ -387,8 +266,11 @@ class Runtime:
             raise Ignore("the part was cancelled or taken over meanwhile")
         if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
             await self._publish_parts()
-        if isinstance(outcome, Failed):
-            _tell_celery(outcome)
+        if isinstance(outcome, Failed):  # Celery, and so Flower, shows it by its code
+            failed = PartFailedError(outcome.failure.code)
+            if outcome.retry_in is None:
+                raise failed
+            raise Retry(exc=failed, when=outcome.retry_in.total_seconds())
         self._committed += 1
         return outcome
 
@@ -398,16 +280,12 @@ class Runtime:
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
     async def _work(self, part: ClaimedPart) -> Outcome:
-        """Run the part's stage, visible to cancellation meanwhile; every error becomes an outcome."""
-        if part.deaths >= self._settings.max_deaths:
-            return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
+        """Run the part's stage, visible to cancellation meanwhile."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  the pool runs parts as tasks
         self._running[part.id] = (part, task)
         try:
-            async with limited(self._settings.part_timeout.total_seconds()):
-                outcome = await self._handlers[part.stage](part)
-                return self._meter.settled(part.id, outcome)
+            return await self._stages.run(part)
         except asyncio.CancelledError:
             # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
             if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
@@ -416,23 +294,13 @@ class Runtime:
         except PartLostError:
             raise Ignore("the part was cancelled or taken over meanwhile") from None
         except EngineDeadError as error:
-            died_on = self._admission.died_on if self._admission else None
+            died_on = self._stages.batcher.died_on if self._stages.batcher else None
             # While the worker's own engine lives, it was the fallback that died, on this part.
             self._died_on.update([part.id] if died_on is None else died_on)
             raise RuntimeLostError("the engine is gone") from error
-        except Exception as error:  # noqa: BLE001  one part's error is one part's failure
-            return self._failed(part, error)
         finally:
             del self._running[part.id]
             self._cancelled.discard(part.id)
-            self._meter.forget(part.id)
-
-    def _failed(self, part: ClaimedPart, error: Exception) -> Failed:
-        failure = failure_of(error, attempt=part.attempt)
-        # The type alone: an exception's text may hold the document's.
-        log.warning("part_failed", code=failure.code, error=type(error).__name__)
-        retry_in = retry_delay(failure.code, part.strikes, self._settings)
-        return Failed(failure, retry_in, self._meter.spent(part.id, part.queued_s))
 
     def _cancel_job(self, job_id: UUID) -> None:
         for part, task in self._running.values():
@@ -477,51 +345,3 @@ async def _finish(work: Coroutine[Any, Any, R]) -> R:
     except asyncio.CancelledError:
         await task
         raise
-
-
-def _claimable(budget: Budget, decoding: int, witnessing: int = 0) -> Budget:
-    """Return what to claim so that the engine never waits for a page: what it holds, and two for each decoder.
-
-    Pages that wait for their witness take no more of it than a slot each. Without a token budget the engine's slots
-    include what is made ready: an urgent page waits behind no more.
-    """
-    if budget.tokens is None:
-        return Budget(slots=budget.slots + witnessing, tokens=None)
-    slots = budget.slots + 2 * decoding
-    return Budget(slots=slots + witnessing, tokens=budget.tokens * slots // budget.slots)
-
-
-def _tell_use(engine: Engine, batcher: Batcher) -> None:
-    with suppress(EngineError):
-        load, packing = engine.load(), batcher.packing.share
-        log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
-
-
-def failure_of(error: Exception, *, attempt: int) -> Failure:
-    """Return the failure that an error means. Holds no text of the document."""
-    found = ""
-    match error:
-        case MediaError():
-            code, found = error.code, error.found
-        case PayloadMissingError():
-            code = FailureCode.PAYLOAD_MISSING
-        case PayloadCorruptError():
-            code = FailureCode.PAYLOAD_CORRUPT
-        case DecryptionError():
-            code, found = FailureCode.KEY_UNAVAILABLE, f"Needs the key {error.key!r}."
-        case EngineRefusedError():
-            code, found = error.code, str(error)
-        case EngineError():
-            code = FailureCode.ENGINE_ERROR
-        case TimeoutError():
-            code = FailureCode.TIMEOUT
-        case _:
-            code = FailureCode.INTERNAL
-    return Failure.of(code, found, attempt=attempt)
-
-
-def _tell_celery(outcome: Failed) -> None:
-    """Raise what makes Celery, and so Flower, show the failure by its code."""
-    if outcome.retry_in is None:
-        raise PartFailedError(outcome.failure.code)
-    raise Retry(exc=PartFailedError(outcome.failure.code), when=outcome.retry_in.total_seconds())

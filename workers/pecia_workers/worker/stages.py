@@ -1,0 +1,211 @@
+"""The stages that one worker serves, and what runs them: decoders, its engine behind a batcher, fallback, witness."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Failure, FailureCode, Stage
+from pecia_schemas.encryption import DecryptionError
+from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import Witness
+from pecia_workers.batching.batcher import Batcher, Priced
+from pecia_workers.batching.learned import inherited_memory, shared_lengths
+from pecia_workers.batching.meter import Meter
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.caching.cache import ResultCache
+from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
+from pecia_workers.engines.base import (
+    Budget,
+    Engine,
+    EngineDeadError,
+    EngineError,
+    EngineRefusedError,
+    EngineUnavailableError,
+    Generator,
+)
+from pecia_workers.engines.registry import create_engine, create_witness, stages_served
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import Failed, Outcome
+from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.ledger import Ledger, PartLostError
+from pecia_workers.ledger.retention import unheld
+from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
+from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.ingest import Ingest
+from pecia_workers.media.limits import MediaError
+from pecia_workers.queue.keeper import end
+from pecia_workers.reading.page import ReadPage
+from pecia_workers.retries import retry_delay
+from pecia_workers.sources.intake import Intake
+from pecia_workers.tracing.parts import TracedGenerator
+from pecia_workers.witness.witnesses import Witnesses, witness_processes
+from pecia_workers.worker.attempts import limited
+from pecia_workers.worker.payloads import Spool, keep_swept
+
+log = structlog.get_logger(__name__)
+
+_CODES = (
+    (PayloadMissingError, FailureCode.PAYLOAD_MISSING),
+    (PayloadCorruptError, FailureCode.PAYLOAD_CORRUPT),
+    (EngineError, FailureCode.ENGINE_ERROR),
+    (TimeoutError, FailureCode.TIMEOUT),
+)
+
+
+@dataclass(eq=False)
+class Stages:
+    """Runs parts through their stages. What `start` starts ends with `resources`."""
+
+    settings: WorkerSettings
+    identity: WorkerIdentity
+    engine: Engine | None
+    ledger: Ledger
+    database: AsyncEngine
+    resources: AsyncExitStack
+    handlers: dict[Stage, Callable[[ClaimedPart], Awaitable[Outcome]]] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+    cache: ResultCache = field(default_factory=ResultCache.off)
+    batcher: Batcher | None = None
+
+    async def start(self, priced: Priced) -> Budget:
+        """Start the decoders, and what an engine needs if there is one; return how much may be claimed."""
+        settings = self.settings
+        scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
+        self.resources.callback(scratch.remove)
+        store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
+        spool = Spool(store, scratch.path)
+        sweeps = asyncio.ensure_future(keep_swept(spool, partial(unheld, self.database)))
+        self.resources.push_async_callback(end, sweeps)
+        decoder = Decoder(settings)
+        await decoder.start()
+        self.resources.push_async_callback(decoder.stop)
+
+        async def served() -> frozenset[Stage]:
+            """Return what the fleet can do: by its settings, started or not, and by who is on duty."""
+            return stages_served(settings) | await outlast(partial(stages_on_duty, self.database))
+
+        self.handlers[Stage.INGEST] = Ingest(
+            spool,
+            decoder,
+            settings,
+            served,
+            Intake(store, self.ledger, scratch.path, settings),
+            fields_filled=lambda: outlast(partial(fields_filled, self.database)),
+            language_read=lambda language: outlast(partial(language_read, self.database, language)),
+        )
+        if self.engine is None:
+            return Budget(slots=decoder.slots, tokens=None)
+        return await self._start_reading(self.engine, spool, decoder, priced)
+
+    async def _start_reading(self, engine: Engine, spool: Spool, decoder: Decoder, priced: Priced) -> Budget:
+        settings, enter = self.settings, self.resources.enter_async_context
+        await self._started(engine)
+        lengths = await enter(shared_lengths(self.database, settings.output_quantile))
+        policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
+        memory = await enter(inherited_memory(self.database, self.identity))
+        batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, memory=memory)
+        self.resources.callback(_tell_use, engine, batcher)
+        generator = self.meter.on(batcher)
+        fallback = await self._fallback()
+        witnesses, seconds = await self._witnesses(engine, priced)
+        engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
+        cache = self.cache = ResultCache(self.ledger.earlier, settings, engines)
+        self.handlers[Stage.READ] = ReadPage(
+            spool, decoder, generator, settings, cache, fallback=fallback, witnesses=witnesses
+        )
+        self.handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
+        self.handlers[Stage.SUMMARIZE] = SummarizeVideo(self.ledger.captions, generator, settings, cache)
+        # The engine never waits for a page: two are made ready by each decoder. A page that waits for its witness
+        # takes no more than a slot. Without a token budget the engine's slots include what is made ready, so that an
+        # urgent page waits behind no more.
+        slots, tokens = engine.budget.slots, engine.budget.tokens
+        if tokens is not None:
+            slots += 2 * decoder.slots
+            tokens = tokens * slots // engine.budget.slots
+        return Budget(slots=slots + witnesses.spare, tokens=tokens)
+
+    async def _started(self, engine: Engine) -> Engine:
+        self.resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
+        await engine.start()
+        return engine
+
+    async def _fallback(self) -> Generator | None:
+        """Start the engine for what the worker's own could not read; None if the settings name no other."""
+        settings = self.settings
+        if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self.identity.stages:
+            return None
+        changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
+        engine = create_engine(settings.model_copy(update=changed))
+        return self.meter.on(TracedGenerator(await self._started(engine)))
+
+    async def _witnesses(self, engine: Engine, priced: Priced) -> tuple[Witnesses, Generator | None]:
+        """Return who reads pages beside this engine, and the CPU engine if it is started for that."""
+        settings = self.settings
+        choice = Witness(settings.witness)
+        samples = engine.capabilities.samples
+        if Stage.READ not in self.identity.stages or (choice is Witness.AUTO and not samples):
+            choice = Witness.NONE
+        if choice not in (Witness.AUTO, Witness.OCR):
+            return Witnesses(choice), None
+        processes = settings.witness_processes or witness_processes()
+        try:
+            witness = create_witness(settings, processes)
+        except EngineUnavailableError as error:
+            if choice is Witness.OCR:
+                raise
+            log.warning("witness_layers_alone", reason=str(error))
+            return Witnesses(choice), None
+        await self._started(witness)
+        return Witnesses(choice, witness, processes, lambda part: priced(part, 0)), witness
+
+    @property
+    def memory(self) -> float:
+        """Share of its budget for which the engine has memory."""
+        return self.batcher.memory if self.batcher else 1.0
+
+    async def run(self, part: ClaimedPart) -> Outcome:
+        """Run the part's stage; every error becomes an outcome but that the part, or the engine, is lost."""
+        if part.deaths >= self.settings.max_deaths:
+            return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
+        try:
+            async with limited(self.settings.part_timeout.total_seconds()):
+                return self.meter.settled(part.id, await self.handlers[part.stage](part))
+        except (PartLostError, EngineDeadError):
+            raise
+        except Exception as error:  # noqa: BLE001  one part's error is one part's failure
+            failure = failure_of(error, attempt=part.attempt)
+            # The type alone: an exception's text may hold the document's.
+            log.warning("part_failed", code=failure.code, error=type(error).__name__)
+            retry_in = retry_delay(failure.code, part.strikes, self.settings)
+            return Failed(failure, retry_in, self.meter.spent(part.id, part.queued_s))
+        finally:
+            self.meter.forget(part.id)
+
+
+def _tell_use(engine: Engine, batcher: Batcher) -> None:
+    with suppress(EngineError):
+        load, packing = engine.load(), batcher.packing.share
+        log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
+
+
+def failure_of(error: Exception, *, attempt: int) -> Failure:
+    """Return the failure that an error means. Holds no text of the document."""
+    match error:
+        case MediaError():
+            return Failure.of(error.code, error.found, attempt=attempt)
+        case EngineRefusedError():
+            return Failure.of(error.code, str(error), attempt=attempt)
+        case DecryptionError():
+            return Failure.of(FailureCode.KEY_UNAVAILABLE, f"Needs the key {error.key!r}.", attempt=attempt)
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), FailureCode.INTERNAL)
+    return Failure.of(code, attempt=attempt)
