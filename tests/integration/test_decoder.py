@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -232,13 +233,25 @@ async def test_pages_are_decoded_though_what_starts_the_processes_was_killed(sma
         assert len(set(templates_of()) - others - {template}) == 1
 
 
+async def test_as_many_pages_are_held_as_there_is_memory_for(small: Path) -> None:
+    """Each is an open file, of which a process may have few unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208  descriptors, no files
+    most = last + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        async with decoding() as decoder:
+            held = [await decoder.page(small, 0) for _ in range(most)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(page.blank for page in held)
+
+
 async def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
     """Also while it takes in its arguments or hands back its answer, with a lock in its hand."""
     big = np.full((1000, 8000), 7, dtype=np.uint8)
     copied = partial(PageImage, pixels=big)
-    form = Form(
-        header=TypeAdapter(dict[str, Any]), build=itemgetter("pixels"), raw="pixels", most_raw=big.size
-    )
+    form = Form(header=TypeAdapter(dict[str, Any]), build=itemgetter("pixels"), array="pixels", most=big.size)
 
     processes = BoundedProcesses(2, initialize_process, Limits.of(WorkerSettings()))
     await processes.start()

@@ -9,12 +9,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
@@ -27,10 +29,13 @@ from pecia_workers.media.frames import (
     Form,
     InvalidAnswerError,
     Sealed,
+    digest,
     plain,
     receive_answer,
+    receive_call,
     sealed,
     send_answer,
+    send_call,
 )
 
 
@@ -47,9 +52,7 @@ class Header(TypedDict):
 
 
 NUMBER = plain(TypeAdapter(int))
-PAGE = Form(
-    header=TypeAdapter(Header), build=lambda page: PageImage(**page), raw="pixels", most_raw=3_000_000
-)
+PAGE = Form(header=TypeAdapter(Header), build=lambda page: PageImage(**page), array="pixels", most=3_000_000)
 HEAD = struct.Struct("!?I")
 VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"witness":[],"blank":false}'
 
@@ -90,6 +93,87 @@ def test_pixels_arrive_as_they_were() -> None:
 
     assert (page.pixels == pixels).all()
     assert (page.rotation, page.skew, page.blank) == (90, 0.0, False)
+
+
+def called_with(*arrays: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], ...]:
+    """Return the arrays as a process gets them that is called with them."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send_call(ours, tuple, (arrays,))
+        call = receive_call(theirs)
+        assert call
+        return tuple(call())
+
+
+def inode_under(array: NDArray[np.uint8]) -> int:
+    """Return the number of the file that is mapped where an array lies; 0: the memory is the process's own."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, _, _, inode, *_ = line.split()
+        start, end = (int(one, 16) for one in span.split("-"))
+        if start <= array.ctypes.data < end:
+            return int(inode)
+    return 0
+
+
+def drawn(frames: int = 3) -> NDArray[np.uint8]:
+    return np.random.default_rng(7).integers(0, 255, (frames, 90, 70, 3), dtype=np.uint8)
+
+
+def test_pixels_of_an_answer_go_on_with_the_next_call_in_the_same_memory() -> None:
+    page = answer_of(lambda: PageImage(pixels=drawn()[0]), PAGE)
+
+    (arrived,) = called_with(page.pixels)
+
+    assert inode_under(arrived) == inode_under(page.pixels) > 0
+    assert np.array_equal(arrived, page.pixels)
+    assert not arrived.flags.writeable
+
+
+@pytest.mark.parametrize("lay", ["one memory", "two memories", "own memory", "both", "parts", "small"])
+def test_arrays_arrive_as_they_were_wherever_they_lie(lay: str) -> None:
+    clip = answer_of(lambda: PageImage(pixels=drawn().reshape(270, 70, 3)), PAGE).pixels.reshape(3, 90, 70, 3)
+    other = answer_of(lambda: PageImage(pixels=drawn()[1]), PAGE).pixels
+    arrays = {
+        "one memory": (clip[2], clip[0]),
+        "two memories": (clip[1], other),
+        "own memory": tuple(drawn()),
+        "both": (drawn()[0], clip[0]),
+        "parts": (clip[0, ::2], clip[1, :, ::-1]),
+        "small": (clip[0], drawn()[0, :2, :2]),
+    }[lay]
+
+    arrived = called_with(*arrays)
+
+    assert all(map(np.array_equal, arrived, arrays))
+
+
+def test_the_same_bytes_go_by_the_same_digest_wherever_they_lie() -> None:
+    clip = answer_of(lambda: PageImage(pixels=drawn().reshape(270, 70, 3)), PAGE).pixels.reshape(3, 90, 70, 3)
+
+    assert [digest(one) for one in clip] == [digest(one) for one in drawn()]
+    assert len({digest(one) for one in (*clip, clip[0, 1:], clip[0, :-1])}) == 5
+
+
+def test_a_memory_that_no_array_lies_in_any_more_is_freed() -> None:
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.iterdir()))
+
+    page = answer_of(lambda: PageImage(pixels=drawn()[0]), PAGE)
+    called_with(page.pixels, *drawn())
+    assert len(list(open_files.iterdir())) > before
+    del page
+
+    assert len(list(open_files.iterdir())) == before
+
+
+def test_a_page_larger_than_its_memory_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(frame(VALID.replace(b"[1,1,3]", b"[9,9,3]")))
+        socket.send_fds(theirs, [b"."], [sealed([memoryview(bytes(100))])])
+
+        with pytest.raises(InvalidAnswerError):
+            receive_answer(ours, PAGE)
 
 
 def test_a_failure_arrives_by_its_code() -> None:
@@ -135,7 +219,7 @@ def test_what_is_no_answer_is_refused_without_its_memory(content: bytes) -> None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
-MEMORY = Form(header=TypeAdapter(bool), build=bytes, most_sealed=4096)
+MEMORY = Form(header=TypeAdapter(bool), build=bytes, most=4096)
 
 
 def test_a_sealed_memory_arrives_by_its_descriptor_part_after_part() -> None:

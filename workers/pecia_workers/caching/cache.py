@@ -22,6 +22,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.commit import Done, Earlier
+from pecia_workers.media.frames import digest
 
 R = TypeVar("R", Page, Segment, Summary)
 
@@ -103,7 +104,7 @@ def _told(request: EngineRequest) -> dict[str, Any]:
 
 
 def _picture(image: NDArray[np.uint8]) -> tuple[tuple[int, ...], str]:
-    return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()
+    return image.shape, digest(image)
 
 
 Find = Callable[[bytes], Awaitable["Earlier | None"]]

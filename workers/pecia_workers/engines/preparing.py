@@ -23,7 +23,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest
 from pecia_workers.engines.fitting import TRIES, UNCHANGED, Room, shrunk, too_large
 from pecia_workers.engines.in_flight import Turns
-from pecia_workers.media.frames import CallFailedError, Form, sealed
+from pecia_workers.media.frames import CallFailedError, Form
 from pecia_workers.media.limits import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
@@ -192,24 +192,15 @@ class Preparers:
     async def _rendered(self, request: EngineRequest) -> Rendered:
         from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  imports vLLM
 
-        form = Form(header=_DONE, build=vllm.unpacked, most_sealed=_LARGEST_PROMPT)
-        name, pixels = await asyncio.to_thread(_named, request, vllm.name_of)
-        words = replace(request, images=(), schema=None, prepared=None)
-        shapes = [image.shape for image in request.images]
+        form = Form(header=_DONE, build=vllm.unpacked, most=_LARGEST_PROMPT)
+        name = await asyncio.to_thread(vllm.name_of, request)
+        shown = replace(request, schema=None, prepared=None)
+        call = partial(self._processes.call, form, vllm.render, shown, name, timeout=self._timeout)
         try:
-            call = partial(self._processes.call, form, timeout=self._timeout)
-            if pixels is None:
-                call = partial(call, vllm.render_words, words, name)
-            else:
-                call = partial(call, vllm.render_pictures, shapes, words, name, descriptors=(pixels,))
-            try:
-                prompt = await call()
-            except ProcessDiedError:  # perhaps it was not the page
-                log.warning("preparer_died", request=request.id)
-                prompt = await call()
-        finally:
-            if pixels is not None:
-                os.close(pixels)
+            prompt = await call()
+        except ProcessDiedError:  # perhaps it was not the page
+            log.warning("preparer_died", request=request.id)
+            prompt = await call()
         return vllm.named(prompt, name)
 
 
@@ -230,9 +221,3 @@ def _import_renderer() -> None:
 
 def nothing() -> None:
     """Do nothing: a preparer has all it needs of the process that it was forked from."""
-
-
-def _named(request: EngineRequest, name_of: Callable[[EngineRequest], str]) -> tuple[str, int | None]:
-    """Return what the pixels go by, and a sealed memory that holds them."""
-    pictures = [np.ascontiguousarray(image).data for image in request.images]
-    return name_of(request), sealed(pictures) if pictures else None

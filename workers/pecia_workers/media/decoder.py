@@ -81,17 +81,21 @@ class Decoder:
         self._limits = Limits.of(settings)
         self._plan = FramePlan.of(settings)
         self._timeout = settings.decode_timeout.total_seconds()
+        most_pixels = 3 * _GROWTH * self._limits.page_pixels
+        most_frames = 3 * _GROWTH * self._plan.pixels
         self._processes = BoundedProcesses(
             settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
             initialize_process,
             self._limits,
             memory_bytes=settings.decode_memory_bytes,
+            largest_file=max(most_pixels, most_frames),
         )
         self._pages = Form(header=_INFOS, build=self._checked_pages)
-        pixels = 3 * _GROWTH * self._limits.page_pixels
-        self._page = Form(header=_PAGE, build=lambda page: PageImage(**page), raw="pixels", most_raw=pixels)
+        self._page = Form(
+            header=_PAGE, build=lambda page: PageImage(**page), array="pixels", most=most_pixels
+        )
         self._video = Form(header=_VIDEO, build=self._checked_video)
-        self._clip = Form(header=_FRAMES, build=_clip, raw="frames", most_raw=3 * _GROWTH * self._plan.pixels)
+        self._clip = Form(header=_FRAMES, build=_clip, array="frames", most=most_frames)
 
     @property
     def slots(self) -> int:

@@ -1,10 +1,11 @@
 """What passes between a process and the confined ones that it has started: pickled calls down, typed frames up.
 
 A process that opens an untrusted file may be taken over by it, so nothing that it sends is unpickled. An answer is a
-length, a JSON header of the form that the caller expects, and raw bytes whose number follows from that header, or the
-descriptor of a sealed memory. Each is checked before memory is allocated for what comes next.
+length, a JSON header of the form that the caller expects, and the descriptor of a sealed memory if that form has one.
+Each is checked before memory is allocated for what comes next.
 
-Source of the sealing: memfd_create(2) and "File sealing" in fcntl(2).
+Arrays pass in sealed memory in both directions, and the memory of an answer is sent on with the next call: the pixels
+of a page are written once, by the process that decoded it. Source: memfd_create(2), "File sealing" in fcntl(2).
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import os
 import pickle
 import socket
 import struct
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, TypeVar
+from itertools import accumulate
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import to_json
 from typing_extensions import TypedDict
@@ -31,6 +36,11 @@ from pecia_workers.media.limits import MediaError
 
 T = TypeVar("T")
 
+try:
+    from blake3 import blake3 as _hash  # comes with vLLM; takes half of the time
+except ImportError:
+    from hashlib import sha256 as _hash
+
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 ALIGNMENT: Final = 64
 """At a multiple of so many bytes every part begins: what reads numbers of several bytes in place wants that."""
@@ -38,6 +48,58 @@ ALIGNMENT: Final = 64
 
 class InvalidMemoryError(ValueError):
     """What a process sent is no sealed memory of a size that is allowed."""
+
+
+class Memory(mmap.mmap):
+    """A sealed memory, mapped to be read; its descriptor is closed with it."""
+
+    descriptor: int
+    digests: dict[tuple[int, int], str]
+    """Of parts of it, by where they begin and how long they are."""
+
+    @classmethod
+    def of(cls, descriptor: int, most: int) -> Self:
+        """Return the one that is `most` bytes at most; the descriptor is its own. Raises `InvalidMemoryError`."""
+        try:
+            memory = cls(descriptor, _size(descriptor, most), mmap.MAP_SHARED, mmap.PROT_READ)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        memory.descriptor, memory.digests = descriptor, {}
+        weakref.finalize(memory, os.close, descriptor)
+        return memory
+
+
+def digest(array: NDArray[np.uint8]) -> str:
+    """Return what an array goes by: the same for the same bytes. Of a sealed memory's parts it is computed once.
+
+    Computed by the process that asks: one that opened an untrusted file could name the bytes of another.
+    """
+    content = np.ascontiguousarray(array).data
+    memory = _memory_of(content)
+    if memory is None:
+        return _hashed(content)
+    place = (_offset(content, memory), content.nbytes)
+    if place not in memory.digests:
+        memory.digests[place] = _hashed(content)
+    return memory.digests[place]
+
+
+def _hashed(content: memoryview) -> str:
+    return str(_hash(content).hexdigest())
+
+
+def _memory_of(content: memoryview) -> Memory | None:
+    """Return the memory in which an array's bytes lie; None if they are the process's own."""
+    owner: Any = content.obj
+    while owner is not None and not isinstance(owner, Memory):
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    return owner
+
+
+def _offset(content: memoryview, memory: Memory) -> int:
+    at, start = (np.frombuffer(one, np.uint8).ctypes.data for one in (content, memory))
+    return int(at - start)
 
 
 def sealed(parts: Iterable[memoryview]) -> int:
@@ -62,16 +124,23 @@ def mapped(descriptor: int, most: int) -> memoryview:
     Writes to it go to a private copy. Raises `InvalidMemoryError`.
     """
     try:
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise InvalidMemoryError
-        size = os.fstat(descriptor).st_size
-        if not 0 < size <= most:
-            raise InvalidMemoryError
+        size = _size(descriptor, most)
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
-    except OSError:
-        raise InvalidMemoryError from None  # it is no memory that can be sealed
     finally:
         os.close(descriptor)
+
+
+def _size(descriptor: int, most: int) -> int:
+    """Return the bytes of a sealed memory. Raises `InvalidMemoryError`."""
+    try:
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise InvalidMemoryError
+    except OSError:
+        raise InvalidMemoryError from None  # it is no memory that can be sealed
+    size = os.fstat(descriptor).st_size
+    if not 0 < size <= most:
+        raise InvalidMemoryError
+    return size
 
 
 def aligned(size: int) -> int:
@@ -94,6 +163,7 @@ _HEAD = struct.Struct("!?I")
 _MOST_HEADER = 16 * 1024**2
 _MOST_DESCRIPTORS = 4
 _LENGTH = struct.Struct("!Q")
+_SMALL = 4096
 
 
 class InvalidAnswerError(Exception):
@@ -111,12 +181,11 @@ class Form(Generic[T]):
     header: TypeAdapter[Any]
     build: Callable[[Any], T]
     """Makes it of the header's content. Raises `ValueError` if that contradicts itself."""
-    raw: str = ""
-    """The field whose bytes follow the header, which says their shape in its place."""
-    most_raw: int = 0
-    """Bytes that it may have at most."""
-    most_sealed: int = 0
-    """The same of a sealed memory; if it is given, that is all there is, and what `build` gets is its bytes."""
+    most: int = 0
+    """Bytes of the sealed memory that follows, at most; 0: none does."""
+    array: str = ""
+    """The field whose bytes are in it, in place of which the header says their shape; empty: `build` gets the memory
+    alone."""
 
 
 def plain(header: TypeAdapter[T]) -> Form[T]:
@@ -145,13 +214,19 @@ def send_call(
     channel: socket.socket,
     function: Callable[..., object],
     args: tuple[object, ...],
-    descriptors: Sequence[int] = (),
+    document: int | None = None,
 ) -> None:
-    """Send a call to a process, which gets its own copies of the descriptors as the first arguments."""
-    call = pickle.dumps((function, args), protocol=5)
-    socket.send_fds(channel, [b"."], descriptors)
-    channel.sendall(_LENGTH.pack(len(call)))
-    channel.sendall(call)
+    """Send a call to a process, which gets a copy of the document's descriptor as the first argument.
+
+    Arrays arrive read-only, in sealed memory: in that of an earlier answer, where all of them lie in one.
+    """
+    arrays: list[memoryview] = []
+    call = pickle.dumps((function, args), protocol=5, buffer_callback=lambda array: _set_apart(array, arrays))
+    memory, places = _laid_out(arrays)
+    descriptors = [] if document is None else [document]
+    socket.send_fds(channel, [b"."], descriptors + ([memory.descriptor] if memory else []))
+    content = pickle.dumps((places, call), protocol=5)
+    channel.sendall(_LENGTH.pack(len(content)) + content)
 
 
 def receive_call(channel: socket.socket) -> Callable[[], Any] | None:
@@ -160,25 +235,47 @@ def receive_call(channel: socket.socket) -> Callable[[], Any] | None:
     if not mark:
         return None
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
-    function, args = pickle.loads(_exactly(channel, length))  # noqa: S301  of the process that started us  # nosec B301
+    places, call = pickle.loads(_exactly(channel, length))  # noqa: S301  of the process that started us  # nosec B301
+    memory = memoryview(Memory.of(descriptors.pop(), sys.maxsize) if places else b"")
+    arrays = [memory[at : at + size] for at, size in places]
+    function, args = pickle.loads(call, buffers=arrays)  # noqa: S301  as above  # nosec B301
     return lambda: function(*descriptors, *args)
+
+
+def _set_apart(array: pickle.PickleBuffer, arrays: list[memoryview]) -> bool:
+    """Return whether an array stays in the pickle, which small ones do."""
+    content = array.raw()
+    if is_small := content.nbytes < _SMALL:
+        return is_small
+    arrays.append(content)
+    return False
+
+
+def _laid_out(arrays: Sequence[memoryview]) -> tuple[Memory | None, list[tuple[int, int]]]:
+    """Return a memory that has these arrays, and where in it each begins and how long it is."""
+    if not arrays:
+        return None, []
+    memory, *others = {_memory_of(array) for array in arrays}
+    if memory is not None and not others:
+        return memory, [(_offset(array, memory), array.nbytes) for array in arrays]
+    ends = list(accumulate(aligned(array.nbytes) for array in arrays))
+    places = [(at, array.nbytes) for at, array in zip([0, *ends], arrays, strict=False)]
+    return Memory.of(sealed(arrays), sys.maxsize), places
 
 
 def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
     """Make the call, and send what it returns or why it fails."""
     try:
-        value = call()
-        content, raw = (True, memoryview(b"")) if isinstance(value, Sealed) else _apart(value)
+        content, memory = _apart(call())
     except MediaError as error:
         _send(channel, False, {"code": error.code, "found": error.found})
     except Exception as error:  # noqa: BLE001  the caller learns what it was
         _send(channel, False, {"code": None, "found": type(error).__name__})
     else:
         _send(channel, True, content)
-        channel.sendall(raw)
-        if isinstance(value, Sealed):
-            socket.send_fds(channel, [b"."], [value.descriptor])
-            os.close(value.descriptor)
+        if memory:
+            socket.send_fds(channel, [b"."], [memory.descriptor])
+            os.close(memory.descriptor)
 
 
 def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | CallFailedError:
@@ -195,25 +292,31 @@ def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | Ca
         code, found = failure["code"], failure["found"]
         return CallFailedError(found) if code is None else MediaError(code, found)
     content = _validated(form.header, header)
-    if form.raw:
-        shape = content[form.raw]
-        size = math.prod(shape)
-        if size > form.most_raw:
-            raise InvalidAnswerError
-        content[form.raw] = np.frombuffer(_exactly(channel, size), dtype=np.uint8).reshape(shape)
     try:
-        return form.build(_sealed(channel, form.most_sealed) if form.most_sealed else content)
+        if form.array:
+            content[form.array] = _array(channel, content[form.array], form.most)
+        elif form.most:
+            content = mapped(_descriptor(channel), form.most)
+        return form.build(content)
     except ValueError:
         raise InvalidAnswerError from None
 
 
-def _sealed(channel: socket.socket, most: int) -> memoryview:
+def _array(channel: socket.socket, shape: tuple[int, ...], most: int) -> NDArray[np.uint8]:
+    size = math.prod(shape)
+    if size > most:
+        raise InvalidMemoryError
+    memory = Memory.of(_descriptor(channel), aligned(most))
+    return np.frombuffer(memory, np.uint8, size).reshape(shape)
+
+
+def _descriptor(channel: socket.socket) -> int:
     mark, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not mark:
         raise EOFError
     if not descriptors:
         raise InvalidMemoryError
-    return mapped(descriptors[0], most)
+    return descriptors[0]
 
 
 def _validated(adapter: TypeAdapter[Any], header: bytearray) -> Any:
@@ -223,17 +326,18 @@ def _validated(adapter: TypeAdapter[Any], header: bytearray) -> Any:
         raise InvalidAnswerError from None  # the error quotes what came
 
 
-def _apart(value: object) -> tuple[object, memoryview]:
-    """Return what the header says of a value, and the bytes that follow it."""
-    raw = memoryview(b"")
+def _apart(value: object) -> tuple[object, Sealed | None]:
+    """Return what the header says of a value, and the memory that follows it."""
+    if isinstance(value, Sealed):
+        return True, value
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value, raw
-    content = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return value, None
+    content, memory = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, None
     for name, part in content.items():
         if isinstance(part, (bytes, np.ndarray)):
             whole = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else np.ascontiguousarray(part)
-            content[name], raw = whole.shape, whole.reshape(-1).data
-    return content, raw
+            content[name], memory = whole.shape, Sealed(sealed([whole.data]))
+    return content, memory
 
 
 def _send(channel: socket.socket, returned: bool, content: object) -> None:

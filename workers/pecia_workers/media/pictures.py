@@ -22,7 +22,6 @@ from typing_extensions import TypedDict
 from pecia_schemas.media import MAX_SIDE
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
-from pecia_workers.confinement import LARGEST_FILE
 from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media import frames
 from pecia_workers.media.decoding import draw, initialize_process
@@ -76,8 +75,8 @@ class _Pictures:
         self._form = frames.Form(
             header=_DRAWN,
             build=lambda page: Picture(**page | {"data": page["data"].tobytes()}),
-            raw="data",
-            most_raw=settings.decode_memory_bytes,
+            array="data",
+            most=settings.decode_memory_bytes,
         )
 
     def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
@@ -106,7 +105,7 @@ class _Pictures:
         if self._process is None:
             self._process = _Process()
             try:
-                initargs = (self._memory_bytes, (), LARGEST_FILE, initialize_process, (self._limits,))
+                initargs = (self._memory_bytes, (), self._memory_bytes, initialize_process, (self._limits,))
                 self._process.send(tuple, (initargs,))
                 self._process.answer(READY, _START_S)
             except (EOFError, OSError, frames.InvalidAnswerError):
@@ -132,9 +131,11 @@ class _Process:
                 env=public_environment(),
             )
 
-    def send(self, function: Callable[..., object], args: tuple[object, ...], *descriptors: int) -> None:
+    def send(
+        self, function: Callable[..., object], args: tuple[object, ...], document: int | None = None
+    ) -> None:
         """Make a call. Raises `OSError`."""
-        frames.send_call(self._channel, function, args, descriptors)
+        frames.send_call(self._channel, function, args, document)
 
     def answer(self, form: frames.Form[T], timeout: float) -> T | MediaError | frames.CallFailedError:
         """Return what came of the call. Raises `OSError`, `EOFError` or `InvalidAnswerError`."""

@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
+_OPEN_FILES = 2**16
+"""That this process may have: each page in flight is a memory with two descriptors, Python's own among them."""
 READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
 """What a process answers first: what the kernel does not confine it by."""
 _ALIVE = frames.plain(TypeAdapter(bool))
@@ -82,13 +84,13 @@ class _Call(Generic[T]):
     function: Callable[..., T] | None = None
     """None: the process begins by answering."""
     args: tuple[Any, ...] = ()
-    descriptors: tuple[int, ...] = ()
-    """Of which the function gets copies as its first arguments."""
+    document: int | None = None
+    """A descriptor of which the function gets a copy as its first argument."""
 
     def made_in(self, process: _Process) -> T | MediaError | frames.CallFailedError:
         """Return what came of it. Blocks. Raises what `receive_answer` does."""
         if self.function is not None:
-            frames.send_call(process.channel, self.function, self.args, self.descriptors)
+            frames.send_call(process.channel, self.function, self.args, self.document)
         return frames.receive_answer(process.channel, self.form)
 
 
@@ -139,6 +141,8 @@ class BoundedProcesses:
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
         self._stopped = False
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
         calls = (self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S) for _ in range(self.processes))
         await asyncio.gather(*calls)
 
@@ -160,11 +164,8 @@ class BoundedProcesses:
         *args: Any,
         timeout: float,  # noqa: ASYNC109  ends a process
         document: Path | None = None,
-        descriptors: Sequence[int] = (),
     ) -> T:
         """Return `function(*args)`, run in a process; of a document it gets the descriptor as its first argument.
-
-        So it does of `descriptors`, which remain the caller's.
 
         Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `OSError` if the document cannot
         be opened, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process ended or did
@@ -174,8 +175,8 @@ class BoundedProcesses:
             await self._free.acquire()
         try:
             with await _opened(document) as file:
-                sent = (file.fileno(), *descriptors) if file else tuple(descriptors)
-                call = _Call(form=form, function=function, args=args, descriptors=sent)
+                descriptor = file.fileno() if file else None
+                call = _Call(form=form, function=function, args=args, document=descriptor)
                 process = await self._ready()
                 answer = await self._ask(process, timeout, call)
             self._idle.append(process)
@@ -282,6 +283,7 @@ def serve(channel: socket.socket, *initargs: Any) -> None:
     frames.send_answer(channel, lambda: missing)
     while call := frames.receive_call(channel):
         frames.send_answer(channel, call)
+        del call  # and the memory that came with it
 
 
 def public_environment() -> dict[str, str]:

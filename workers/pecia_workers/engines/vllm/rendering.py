@@ -5,10 +5,9 @@ Imports vLLM. A rendered prompt crosses in a sealed memory, by vLLM's typed msgp
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -24,14 +23,13 @@ from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, Msg
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.engines.base import ClipTimes, EngineRequest
-from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, mapped, sealed
+from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, digest, sealed
 from pecia_workers.media.limits import MediaError
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")
 _MOST_BUFFERS: Final = 4096
 _NEAR: Final = 1e-2
-_MOST_PIXELS: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +125,8 @@ def named(prompt: Any, name: str) -> Rendered:
 
 def name_of(request: EngineRequest) -> str:
     """Return what the request's pixels go by: the same for the same pixels, sizes and times of frames."""
-    digest = blake3(repr(([image.shape for image in request.images], request.clip)).encode())
-    for image in request.images:
-        digest.update(np.ascontiguousarray(image).data)
-    return str(digest.hexdigest())
+    pictures = [(image.shape, digest(image)) for image in request.images]
+    return str(blake3(repr((pictures, request.clip)).encode()).hexdigest())
 
 
 def _video(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
@@ -232,21 +228,7 @@ def load_renderer(config: Any, takes_clips: bool) -> None:
         _renderer = Renderer(renderer, takes_clips=takes_clips)
 
 
-def render_words(request: EngineRequest, name: str) -> Sealed:
-    """Return a request without pictures as sealed memory. Raises `MediaError`."""
+def render(request: EngineRequest, name: str) -> Sealed:
+    """Return a request as sealed memory. Raises `MediaError`."""
     assert _renderer is not None  # noqa: S101  it is loaded before any process is forked
     return packed(_renderer.render(request, name))
-
-
-def render_pictures(
-    pixels: int, shapes: Sequence[tuple[int, int, int]], request: EngineRequest, name: str
-) -> Sealed:
-    """Return a request as sealed memory; its pictures lie in another one, in these shapes. Raises `MediaError`."""
-    return render_words(replace(request, images=tuple(_pictures(mapped(pixels, _MOST_PIXELS), shapes))), name)
-
-
-def _pictures(memory: memoryview, shapes: Sequence[tuple[int, int, int]]) -> Iterator[NDArray[np.uint8]]:
-    at = 0
-    for shape in shapes:
-        yield np.frombuffer(memory, np.uint8, math.prod(shape), at).reshape(shape)
-        at = aligned(at + math.prod(shape))

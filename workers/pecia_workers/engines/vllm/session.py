@@ -17,7 +17,7 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
@@ -59,7 +59,11 @@ class VllmSession:
         arguments = AsyncEngineArgs(**engine_arguments(settings, known))
         gauge = _Gauge()
         with deaf_to_ctrl_c():
-            return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: gauge]), gauge, settings)
+            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: gauge])
+        # It adds one for Prometheus, whose registry no one reads here, to those that it is given.
+        kept = (one for one in llm.logger_manager.stat_loggers if not isinstance(one, PrometheusStatLogger))
+        llm.logger_manager.stat_loggers = list(kept)
+        return cls(llm, gauge, settings)
 
     @property
     def budget(self) -> base.Budget:
@@ -156,6 +160,8 @@ class VllmSession:
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
         self._rendering.shutdown()
+        if handler := self._llm.output_handler:  # to which the end of the core would be an error
+            handler.get_loop().call_soon_threadsafe(handler.cancel)
         self._llm.shutdown()
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
@@ -226,6 +232,7 @@ def _sampling(request: base.EngineRequest, most_tokens: int) -> SamplingParams:
         output_kind=RequestOutputKind.FINAL_ONLY,
         repetition_detection=RepetitionDetectionParams(**LOOPS),
         structured_outputs=schema,
+        skip_clone=True,  # it is this request's alone
         logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
         **request.sampling.parameters,
     )
