@@ -75,14 +75,14 @@ def test_the_death_of_the_core_is_told_and_a_new_engine_can_follow(
 
 @pytest.mark.usefixtures("spawned_cores")
 def test_stopping_while_it_starts_ends_the_start(
-    make_vllm: Callable[..., Engine], endless_checkpoint: Path, engine_processes: Processes
+    make_vllm: Callable[..., Engine], endless_checkpoint: Path
 ) -> None:
     async def story() -> int | None:
         engine = make_vllm(endless_checkpoint)
         starting = asyncio.create_task(engine.start())
-        while not engine_processes():  # noqa: ASYNC110  they ring no bell
+        while not (cores := multiprocessing.active_children()):  # noqa: ASYNC110  they ring no bell
             await asyncio.sleep(0.02)
-        (core,) = multiprocessing.active_children()
+        (core,) = cores
         starting.cancel()
         await engine.stop()
         with pytest.raises(asyncio.CancelledError):
