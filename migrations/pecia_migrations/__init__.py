@@ -15,28 +15,42 @@ from pecia_schemas.tables import REVISION
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["downgrade", "has_pending_changes", "upgrade"]
+__all__ = ["RevisionError", "downgrade", "has_pending_changes", "upgrade"]
 
 _HERE = Path(__file__).parent
+
+
+class RevisionError(Exception):
+    """The database is at, or shall go to, a revision of which this version has no migration. Nothing was changed."""
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Bring the database to a revision. Safe to call again, from several processes at once, and beside a working fleet.
 
-    Raises `LockedError` if another transaction is in the way for long.
+    Raises `LockedError` if another transaction is in the way for long, `RevisionError`.
     """
     if revision == "head" and _is_current(database_url):
         return
-    from alembic import command  # noqa: PLC0415  takes longer to load than the question whether it is needed
-
-    patiently(lambda: command.upgrade(_config(database_url), revision), database_url)
+    _migrate("upgrade", database_url, revision)
 
 
 def downgrade(database_url: str, revision: str = "base") -> None:
-    """Take the database back to a revision. Everything stored in what goes away is lost. Raises `LockedError`."""
-    from alembic import command  # noqa: PLC0415  as above
+    """Take the database back to a revision. Everything stored in what goes away is lost. Raises as `upgrade` does."""
+    _migrate("downgrade", database_url, revision)
 
-    patiently(lambda: command.downgrade(_config(database_url), revision), database_url)
+
+def _migrate(how: str, database_url: str, revision: str) -> None:
+    from alembic import command  # noqa: PLC0415  takes longer to load than the question whether it is needed
+    from alembic.util import CommandError  # noqa: PLC0415  as above
+
+    migrate = getattr(command, how)
+    try:
+        patiently(lambda: migrate(_config(database_url), revision), database_url)
+    except CommandError as error:
+        raise RevisionError(
+            f"{error}. This version knows {REVISION}. Tables that are older come to 0016 by `pecia migrate` of commit "
+            "cbf0d36; for newer ones, upgrade Pecia."
+        ) from None
 
 
 def has_pending_changes(database_url: str) -> bool:

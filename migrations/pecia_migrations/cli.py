@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pecia_migrations import downgrade, upgrade
+from pecia_migrations import RevisionError, downgrade, upgrade
 from pecia_migrations.locks import LockedError
 from pecia_schemas import refusals
 from pecia_schemas.connecting import verdict_on
@@ -25,7 +25,7 @@ def migrate(
     url = _database_url()
     try:
         (downgrade if down else upgrade)(url, to)
-    except LockedError as error:
+    except (LockedError, RevisionError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(4) from None
     except Exception as error:

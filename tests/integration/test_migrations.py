@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -65,38 +65,11 @@ def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
     assert max(path.name for path in versions).partition("_")[0] == REVISION
 
 
-def test_a_summary_that_waits_under_the_release_before_is_held_afterwards_and_back(
-    empty_database_url: str,
-) -> None:
-    pecia_migrations.upgrade(empty_database_url, "0008")
-    with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO jobs (id, kind, lane, task, task_digest, client)"
-            " VALUES (gen_random_uuid(), 'caption_video', 'normal', '{}', '', 'one')"
-        )
-        connection.execute(
-            "INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, run_at)"
-            " SELECT gen_random_uuid(), id, stage, 0, 'normal', 1, run_at FROM jobs, (VALUES"
-            "     ('caption', now()), ('summarize', timestamptz '9999-01-01 00:00:00+00')) AS new (stage, run_at)"
-        )
-        states = "SELECT stage, state, run_at > now() FROM parts ORDER BY stage"
-        before = connection.execute(states).fetchall()
-
-        pecia_migrations.upgrade(empty_database_url)
-        assert connection.execute(states).fetchall() == [
-            ("caption", "queued", False),
-            ("summarize", "held", False),
-        ]
-
-        pecia_migrations.downgrade(empty_database_url, "0008")
-        assert connection.execute(states).fetchall() == before
-
-
 @pytest.fixture
 def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
-    """A long transaction that reads a table which the next migration changes."""
+    """A long transaction that reads a table which a migration changes."""
     monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 0.05)
-    pecia_migrations.upgrade(empty_database_url, "0006")
+    pecia_migrations.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url, application_name="a long report") as connection:
         connection.execute("SELECT FROM deliveries")
         yield connection
@@ -110,9 +83,9 @@ def test_a_migration_gives_up_a_table_that_it_cannot_have_and_names_who_has_it(
     with pytest.raises(
         locks.LockedError, match=rf"process {report.info.backend_pid} .*a long report.*open for"
     ):
-        pecia_migrations.upgrade(empty_database_url)
+        pecia_migrations.downgrade(empty_database_url)
 
-    assert report.execute("SELECT version_num FROM alembic_version").fetchone() == ("0006",)
+    assert report.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISION,)
 
 
 def test_a_migration_tries_again_when_the_table_is_free(
@@ -126,7 +99,21 @@ def test_a_migration_tries_again_when_the_table_is_free(
 
     monkeypatch.setattr(locks, "sleep", sleep)
 
-    pecia_migrations.upgrade(empty_database_url)
+    pecia_migrations.downgrade(empty_database_url)
 
     assert len(paused) == 1
-    assert report.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISION,)
+    assert tables_in(empty_database_url) == {"alembic_version"}
+
+
+@pytest.mark.parametrize("migrate", [pecia_migrations.upgrade, pecia_migrations.downgrade])
+def test_tables_of_which_there_is_no_migration_are_left_alone(
+    empty_database_url: str, migrate: Callable[[str], None]
+) -> None:
+    pecia_migrations.upgrade(empty_database_url)
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0012'")
+
+    with pytest.raises(pecia_migrations.RevisionError, match=r"'0012'.* 0016 by `pecia migrate` of commit"):
+        migrate(empty_database_url)
+
+    assert tables_in(empty_database_url) == {*Base.metadata.tables, "alembic_version"}

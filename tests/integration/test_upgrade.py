@@ -1,4 +1,4 @@
-"""A fleet of the release before dies; the tables move, and a new fleet ends all that it left in both stores."""
+"""A fleet of the version before dies; a new one ends all that it left in both stores."""
 
 import io
 import os
@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from PIL import Image
 from redis import Redis
 
-import pecia_migrations
 from fixture_types import Eventually, Picture
 from forking import Program, Programs
 from house import House
@@ -25,8 +24,6 @@ from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores
 
-BEFORE = "0005"
-"""The tables of the release before: parts were leased in Redis, and waited without bounds."""
 QUEUE = "read.normal"
 
 
@@ -67,7 +64,7 @@ def finish(
 
 
 class OldFleet:
-    """What a worker of the release before has written when its machine dies."""
+    """What a worker has written when its machine dies that leased its parts in Redis."""
 
     name = "engine@gone:7:abcdef"
 
@@ -142,12 +139,7 @@ def test_all_that_the_release_before_left_is_done(
     old.put_apart(suspect)
     house.query("UPDATE parts SET published_at = NULL WHERE job_id = %s", unpublished.id)
     house.query("UPDATE parts SET published_at = published_at - interval '1 minute'")
-    house.query("UPDATE jobs SET flow = %s", uuid4())
-    pecia_migrations.downgrade(house.database_url, BEFORE)
 
-    pecia_migrations.upgrade(house.database_url)
-    unlike = "SELECT parts.state FROM parts JOIN jobs ON jobs.id = job_id WHERE parts.flow IS DISTINCT FROM jobs.flow"
-    assert house.query(unlike) == [("done",)] * 2
     finish(waiting, behind, leased, running, suspect, unpublished, lost, later, uncut, cut)
 
     assert done.refresh().result().text == "read before"
