@@ -52,10 +52,7 @@ class Desk:
         self.lengths = LearnedLengths(0.75)
         self.prices: dict[UUID, int] = {}
         self.batcher = Batcher(
-            simulated,
-            policy_named(policy, BatchLimits()),
-            self.lengths,
-            priced=self.prices.__setitem__,
+            simulated, policy_named(policy, BatchLimits()), self.lengths, priced=self.prices.__setitem__
         )
 
 

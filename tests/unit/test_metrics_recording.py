@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from pecia_schemas import (
-    Failure,
-    FailureCode,
-    Stage,
-    Timings,
-    TokenUsage,
-    Verdict,
-)
+from pecia_schemas import Failure, FailureCode, Stage, Timings, TokenUsage, Verdict
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger.claim import ClaimedPart
