@@ -46,11 +46,6 @@ def test_documents_of_a_form_become_jobs(gateway: Gateway) -> None:
     assert (seen["state"], seen["lane"], seen["metadata"]) == ("queued", "urgent", {"ward": "7"})
 
 
-def test_a_url_becomes_a_job(gateway: Gateway) -> None:
-    answer = gateway.bearer().post("/v1/jobs", json={"tasks": [{"url": "https://example.org/a.pdf"}]})
-    assert (answer.status_code, answer.json()["jobs"][0]["kind"]) == (201, "document.read")
-
-
 def test_a_result_comes_in_the_form_that_is_asked_for(fleet: RealFleet, gateway: Gateway) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
     bearer = gateway.bearer()
@@ -132,31 +127,10 @@ def test_the_same_key_is_the_same_job(gateway: Gateway) -> None:
     assert other.json()["existing_job_id"] == first.json()["jobs"][0]["id"]
 
 
-def test_a_task_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> None:
-    answer = gateway.bearer().post(
-        "/v1/jobs", json={"tasks": [{"url": "https://a.example/1.pdf"}, {"url": "ftp://a.example/2.pdf"}]}
-    )
-    assert answer.status_code == 201
-    assert [job["number"] for job in answer.json()["jobs"]] == [0]
-    (refused,) = answer.json()["refused"]
-    assert (refused["number"], refused["problem"]["code"]) == (1, "invalid_source")
-
-
 def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
     task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-
-
-def test_jobs_are_cancelled_and_run_again(gateway: Gateway) -> None:
-    bearer = gateway.bearer()
-    (job,) = submitted(bearer)
-    path = f"/v1/jobs/{job['id']}"
-    answer = bearer.post(f"{path}/cancel", json={"reason": "wrong file"}).json()
-    assert (answer["cancelled"], answer["job"]["state"]) == (True, "cancelled")
-    assert bearer.post(f"{path}/retry").json()["state"] == "queued"
-    refused = bearer.post(f"{path}/retry")
-    assert (refused.status_code, refused.json()["code"]) == (409, "retry_refused")
 
 
 def test_jobs_are_listed_page_by_page(gateway: Gateway) -> None:

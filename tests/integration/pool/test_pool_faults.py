@@ -2,27 +2,9 @@
 
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from limits import WAIT_S
-
-
-def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
-    doomed = fleet.start()
-    parts = [fleet.send("wait") for _ in range(5)]
-    for part in parts:
-        fleet.await_story(part, "run")
-    fleet.start()
-
-    fleet.bury(doomed)
-    for part in parts:
-        fleet.plan(part, "done")
-
-    for part in parts:
-        fleet.await_story(part, "run", "run", "done")
-        assert fleet.journal(part)[1]["deaths"] == 1
-    fleet.await_settled()
 
 
 def test_a_part_that_is_held_for_too_long_is_given_up_and_runs_again(fleet: Any) -> None:
@@ -53,40 +35,6 @@ def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
     fleet.await_story(after, "run", "done")
     for part in parts:
         fleet.await_story(part, "run", "done")
-    fleet.await_settled()
-
-
-def test_work_goes_on_after_redis_was_killed_and_came_back(
-    redis_server: Callable[..., Any], make_fleet: Callable[[str], Any]
-) -> None:
-    server = redis_server()
-    fleet = make_fleet(server.url)
-    fleet.start()
-    part = fleet.send("wait")
-    fleet.await_story(part, "run")
-    time.sleep(1.2)  # the server writes its log every second
-
-    server.kill()
-    fleet.plan(part, "done")
-    fleet.await_story(part, "run", "done")
-    redis_server(replaces=server)
-
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
-    fleet.await_settled()
-    assert fleet.story(part) == ["run", "done"]
-
-
-def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
-    fleet.start()
-    part = fleet.send("wait")
-    fleet.await_story(part, "run")
-
-    fleet.redis.flushall()
-    fleet.plan(part, "done")
-
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
     fleet.await_settled()
 
 
