@@ -251,21 +251,6 @@ def cache_of(kept: Kept, **settings: Any) -> ResultCache:
     return ResultCache(kept.find, WorkerSettings(**settings), [MODEL])
 
 
-async def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
-    kept, first = Kept(), claimed()
-    cache = cache_of(kept)
-    kept.keep(await cache.look(first, [REQUEST], Page), first)
-    cache.ended(first.id)
-
-    found = (await cache.look(claimed(), [REQUEST], Page)).found
-
-    assert found
-    assert (found.text, found.usage) == (PAGE.text, TokenUsage())
-    assert found.cached_from
-    assert (found.cached_from.part, found.cached_from.read_at) == (first.id, READ_AT)
-    assert found.cached_from.usage == PAGE.usage
-
-
 @pytest.mark.parametrize(
     ("part", "settings", "sampling"),
     [
@@ -313,22 +298,6 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
 
 
 # Waiting
-
-
-async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
-    kept, first = Kept(), claimed()
-    cache = cache_of(kept)
-    read = await cache.look(first, [REQUEST], Page)
-    others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-    different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
-    assert (read.found, different.found) == (None, None)
-    await asyncio.wait(others, timeout=0.3)
-    assert kept.looks == 5
-    assert not any(other.done() for other in others)
-
-    kept.keep(read, first)
-    cache.ended(first.id)
-    assert [bool((await other).found) for other in others] == [True] * 3
 
 
 async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:

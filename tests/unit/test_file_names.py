@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.worker.payloads import Spool
 
 CONTENT = b"%PDF-1.7 nothing else"
 HOSTILE = ("..", "$(reboot)", "a;b|c&d", "-rf", "%2e%2e%2f", "\n", "\u202efdp.exe", "x" * 200, ".pecia", "~")
@@ -38,12 +37,3 @@ def test_no_text_but_a_hash_names_a_payload(name: str) -> None:
             continue
         with pytest.raises(ValidationError):
             PayloadRef(sha256=text, size=1, media_type=None)
-
-
-async def test_a_worker_opens_what_lies_inside_of_the_store_alone(tmp_path: Path) -> None:
-    store = PayloadStore.open(str(tmp_path / "store"))
-    reference = store.put(CONTENT)
-    spool = Spool(store, tmp_path / "spool")
-
-    async with spool.open(reference) as path:
-        assert path.is_relative_to(tmp_path / "store")

@@ -221,14 +221,6 @@ def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(f
         page_pixels(path, 3, LIMITS)
 
 
-def test_a_tiff_whose_frames_go_in_a_circle_ends(file: MakeFile) -> None:
-    content = bytearray(numbered(2))
-    first, second = _directories(content)
-    struct.pack_into("<I", content, _end_of_directory(content, second), first)
-
-    assert len(inspect_file(file(bytes(content)), LIMITS)) == 2
-
-
 def _directories(content: bytes | bytearray) -> list[int]:
     found = [struct.unpack_from("<I", content, 4)[0]]
     while following := struct.unpack_from("<I", content, _end_of_directory(content, found[-1]))[0]:

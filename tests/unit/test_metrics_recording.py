@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
 
 from pecia_schemas import Failure, FailureCode, Stage, Timings, TokenUsage, Verdict
 from pecia_workers.batching import meter
@@ -125,17 +124,6 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
     assert REGISTRY.get_sample_value("pecia_engine_preparing_requests", {"engine": "test"}) == 5
     assert REGISTRY.get_sample_value("pecia_engine_kv_cache_used_ratio", {"engine": "test"}) == 0.5
     assert REGISTRY.get_sample_value("pecia_engine_budget_share_ratio", {"engine": "test"}) == 0.75
-
-
-def test_nothing_of_a_part_is_in_the_metrics() -> None:
-    claimed = part()
-    meter.begun(claimed)
-    meter.ended(claimed, Done(page(text=WORD)), 1, committed=True)
-    meter.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
-    told = generate_latest(REGISTRY).decode()
-    assert WORD not in told
-    assert str(claimed.id) not in told
-    assert str(claimed.job_id) not in told
 
 
 class Driver:
