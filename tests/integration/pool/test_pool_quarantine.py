@@ -15,6 +15,28 @@ def start_and_hold(fleet: Any, count: int) -> tuple[Any, list[Any]]:
     return worker, parts
 
 
+def await_runs(fleet: Any, part: Any, count: int) -> None:
+    fleet.eventually(lambda: fleet.story(part).count("run") == count, what=f"run {count}")
+
+
+def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
+    doomed, suspects = start_and_hold(fleet, 3)
+    fleet.bury(doomed)
+    guard = fleet.start()
+    for part in suspects:
+        await_runs(fleet, part, 2)
+
+    normal = fleet.send()
+    fleet.start()
+    fleet.await_story(normal, "run", "done")
+
+    assert all(entry["pid"] != guard.pid for entry in fleet.journal(normal))
+    for part in suspects:
+        fleet.plan(part, "done")
+        fleet.await_story(part, "run", "run", "done")
+    fleet.await_settled()
+
+
 def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(fleet: Any) -> None:
     """Three deaths: among all, among the suspects, alone; a part that was not its neighbour is not touched."""
     first, parts = start_and_hold(fleet, 4)
