@@ -69,10 +69,7 @@ def _measured(directory: Path) -> dict[str, int]:
     (directory / "sitecustomize.py").write_text(_HOOK)
     switch = directory / "switch"
     switch.write_text("0")
-    os.environ |= {
-        "PYTHON_WAY": os.pathsep.join((str(directory), *_PACKAGES)),
-        "PYTHONPATH": str(directory),
-    }
+    os.environ |= {"PYTHON_WAY": os.pathsep.join((str(directory), *_PACKAGES)), "PYTHONPATH": str(directory)}
     exec(_HOOK, {})  # noqa: S102  this process, too
     settings = WorkerSettings(engine="simulated:instant", flower_port=0)
     with LocalFleet(directory / "home", settings=settings, announce=False) as fleet:

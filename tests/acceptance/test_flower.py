@@ -109,9 +109,7 @@ def _read(ward: Ward, eventually: Eventually) -> None:
     assert ward.jobs["damaged"].wait(timeout=WAIT_S).state is JobState.FAILED
     ward.server.behaviour.faults += [Fault(status=404)] * 50
     ward.jobs["tried"] = client.submit(ReadDocument(_picture()))
-    eventually(
-        lambda: ward.fleet.query("SELECT 1 FROM parts WHERE run_at > now() + interval '1 minute'"),
-    )
+    eventually(lambda: ward.fleet.query("SELECT 1 FROM parts WHERE run_at > now() + interval '1 minute'"))
     ward.server.behaviour.faults.clear()
 
 

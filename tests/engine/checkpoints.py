@@ -64,12 +64,7 @@ _METHODS: dict[str, dict[str, Any]] = {
         "version": "gemm",
         "modules_to_not_convert": ["visual"],
     },
-    "gptq": {
-        "quant_method": "gptq",
-        "desc_act": False,
-        "sym": True,
-        "dynamic": {r"-:.*visual.*": {}},
-    },
+    "gptq": {"quant_method": "gptq", "desc_act": False, "sym": True, "dynamic": {r"-:.*visual.*": {}}},
 }
 _PATCH = 14
 _PICTURE: dict[str, Any] = {

@@ -121,9 +121,7 @@ def test_it_says_what_vllm_in_our_process_says(
         assert all(logged <= 0 for _, logged in one.tokens)
 
 
-def test_the_server_takes_all_that_vllm_takes(
-    asking: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 
     for request in (asked(3), clip(), asked(4, images=(), instruction="Say it.")):

@@ -84,18 +84,6 @@ def test_a_waiting_client_hears_the_announcement(
     assert job.refresh().state is JobState.SUCCEEDED
 
 
-def test_a_waiting_client_hears_what_another_has_done(open_client: Callable[..., Client]) -> None:
-    group = open_client().submit_many([ReadDocument(PDF)] * 3)
-    other = open_client()
-    with meanwhile(
-        other.job(group[0].id).cancel,
-        other.group([other.job(group[1].id)]).cancel,
-        other.job(group[2].id).cancel,
-    ):
-        states = [job.wait(timeout=WAIT_S).state for job in group]
-    assert states == [JobState.CANCELLED] * 3
-
-
 def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_itself(
     open_client: Callable[..., Client], tmp_path: Path, house: House, scribe: Any, picture: Picture
 ) -> None:

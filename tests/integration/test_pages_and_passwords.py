@@ -139,13 +139,6 @@ def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work
         assert numbers(job.result(timeout=0).pages) == [(1, 101), (2, 102)]
 
 
-def test_the_owners_password_opens_it_too_and_one_that_nothing_asks_for_does_no_harm(
-    client: Client, work: Work
-) -> None:
-    assert work(client.submit(ReadDocument(locked(1), password="owner"))).state is JobState.SUCCEEDED
-    assert work(client.submit(ReadDocument(pdf(1), password=PASSWORD))).state is JobState.SUCCEEDED
-
-
 def test_a_missing_or_a_wrong_password_is_told_with_what_to_do(client: Client, work: Work) -> None:
     missing = work(client.submit(ReadDocument(locked(1))))
     wrong = work(client.submit(ReadDocument(locked(1), password="Sampleton")))

@@ -45,23 +45,6 @@ def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis, lists: Li
     assert parts(claim(lists)) == [one.part for one in (ingest, *urgent, *normal, *bulk)]
 
 
-def test_a_claim_stops_at_the_first_part_that_does_not_fit(redis: Redis, lists: Lists) -> None:
-    small, large, smaller = message(cost=4), message(cost=10), message(cost=1)
-    publish(redis, [small, large, smaller])
-
-    assert parts(claim(lists, tokens=10)) == [small.part]
-    assert parts(claim(lists, tokens=6, idle=False)) == []
-    assert parts(claim(lists, tokens=11, idle=False)) == [large.part, smaller.part]
-
-
-def test_a_part_larger_than_the_budget_runs_alone(redis: Redis, lists: Lists) -> None:
-    large, small = message(cost=1000), message(cost=1)
-    publish(redis, [large, small])
-
-    assert lists.claim(ALL, worker="me", number=next(NUMBERS), slots=9, tokens=10).parts == ()
-    assert parts(claim(lists, tokens=10, idle=True)) == [large.part]
-
-
 def test_a_claim_takes_no_more_than_the_free_slots_and_says_that_there_is_more(
     redis: Redis, lists: Lists
 ) -> None:

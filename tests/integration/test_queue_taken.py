@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
@@ -166,48 +166,6 @@ def test_a_part_that_another_worker_has_is_delivered_for_postgres_to_refuse(redi
     assert claim(redis, "two") == [part]
 
 
-def test_a_call_that_is_made_again_returns_the_same_and_does_nothing_else(redis: Redis) -> None:
-    lists = Lists(redis)
-    first, *others = send_new(redis, 4)
-    claim(redis, "me", slots=1)
-    number = next(NUMBERS)
-    ended = Ended(unfinished=(first,))
-
-    answers = [
-        lists.claim([QUEUE], worker="me", number=number, slots=slots, ended=ended).parts for slots in (3, 9)
-    ]
-
-    assert [[one.part for one in parts] for parts in answers] == [[first, *others[:2]]] * 2
-    assert answers[0] == answers[1]
-    assert waiting(redis) == 1
-
-
-def test_a_lost_reply_comes_with_the_next_claim(redis: Redis) -> None:
-    keeper = open_keeper(redis)
-    (held,) = send_new(redis)
-    claimed(keeper)
-    send(redis, held)
-    parts = send_new(redis, 3)
-    lose_reply(keeper)
-    behind = send_new(redis)
-
-    assert (claimed(keeper), claimed(keeper)) == (parts, behind)
-
-
-def test_a_lost_reply_that_comes_to_a_settlement_is_delivered_by_the_next_claim(redis: Redis) -> None:
-    keeper = open_keeper(redis)
-    (first,) = send_new(redis)
-    claimed(keeper)
-    parts = send_new(redis, 2)
-    lose_reply(keeper)
-
-    keeper.finish(first)
-    assert keeper.settle()
-
-    assert (claimed(keeper), claimed(keeper)) == (parts, [])
-    assert keeper.held == 2
-
-
 def test_a_keeper_without_a_gate_delivers_nothing(redis: Redis) -> None:
     """Not even what a settlement brought: the worker stops, and all of it goes back."""
     keeper = open_keeper(redis)
@@ -223,34 +181,6 @@ def test_a_keeper_without_a_gate_delivers_nothing(redis: Redis) -> None:
     keeper.stop()
 
     assert claim(redis, "next") == [*unseen, *behind]
-
-
-def test_what_ends_after_a_reply_was_lost_is_told_by_a_call_of_its_own(redis: Redis) -> None:
-    keeper = open_keeper(redis)
-    first, second = send_new(redis, 2)
-    claimed(keeper)
-    keeper.finish(first)
-    lose_reply(keeper)
-
-    keeper.finish(second)
-    claimed(keeper)
-
-    assert keeper.settle()
-    assert (keeper.held, count_taken(redis)) == (0, {})
-
-
-def test_a_part_that_was_queued_anew_is_not_finished_by_a_call_that_is_made_again(redis: Redis) -> None:
-    keeper = open_keeper(redis)
-    (part,) = send_new(redis)
-    claimed(keeper)
-    send(redis, part)
-    keeper.finish(part)
-    lose_reply(keeper)
-
-    assert claimed(keeper) == [part]
-
-    assert keeper.settle()
-    assert (keeper.held, count_taken(redis)) == (1, {QUEUE: 1})
 
 
 class Worker:
@@ -309,9 +239,17 @@ STEPS = st.tuples(
     st.sampled_from([None, None, False, True]),
 )
 
+ONE_HELD: Final = (("send", 1, None), ("claim", 0, None))
+
 
 @given(steps=st.lists(STEPS, min_size=20, max_size=40))
-@example(steps=[("send", 1, None), ("claim", 0, None), ("send again", 0, None), ("claim", 0, False)])
+@example(steps=[*ONE_HELD, ("send again", 0, None), ("claim", 0, False)])
+@example(steps=[*ONE_HELD, ("send again", 0, None), ("send", 3, None), ("claim", 0, True), ("send", 1, None)])
+@example(steps=[*ONE_HELD, ("send", 2, None), ("claim", 0, True), ("finish", 0, None), ("settle", 0, None)])
+@example(steps=[*ONE_HELD, *ONE_HELD, ("finish", 0, None), ("claim", 0, True), ("finish", 0, None)])
+@example(
+    steps=[*ONE_HELD, ("send again", 0, None), ("finish", 0, None), ("claim", 0, True), ("claim", 0, None)]
+)
 def test_whatever_breaks_off_every_message_is_delivered_and_none_while_its_part_is_held(
     redis: Redis, steps: list[tuple[str, int, bool | None]]
 ) -> None:

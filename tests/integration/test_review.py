@@ -279,11 +279,7 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., 
             image.size,
             image.convert("L").getpixel((20, 20)),
             image.convert("L").getpixel((150, 60)),
-        ) == (
-            (300, 120),
-            0,
-            255,
-        )
+        ) == ((300, 120), 0, 255)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,7 @@ _MARKDOWN = f"# Laboratory report\n\nAmoxicillin **500 mg**, x < 5\n\n- Na 140\n
 
 ANSWERS = (
     FormatAnswer(
-        AnswerFormat.MARKDOWN,
-        "lightonai/LightOnOCR-2-1B",
-        _MARKDOWN,
-        (_HEADING, _TEXT, _LIST, _TABLE),
+        AnswerFormat.MARKDOWN, "lightonai/LightOnOCR-2-1B", _MARKDOWN, (_HEADING, _TEXT, _LIST, _TABLE)
     ),
     FormatAnswer(
         AnswerFormat.FRONT_MATTER,

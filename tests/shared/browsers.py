@@ -36,10 +36,7 @@ def chromium() -> Iterator[Browser]:
     program, environment = _program()
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=program,
-            env=environment,
-            args=_IN_A_CONTAINER,
-            timeout=_START_MS,
+            executable_path=program, env=environment, args=_IN_A_CONTAINER, timeout=_START_MS
         )
         try:
             yield browser

@@ -245,11 +245,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         if behaviour.counts:
             prompt = self._prompt_tokens(body)
             details = {"cached_tokens": 16}
-            usage = {
-                "prompt_tokens": prompt,
-                "completion_tokens": pieces,
-                "prompt_tokens_details": details,
-            }
+            usage = {"prompt_tokens": prompt, "completion_tokens": pieces, "prompt_tokens_details": details}
             self._event({"choices": [], "usage": usage})
 
     def _event(self, content: dict[str, Any]) -> None:

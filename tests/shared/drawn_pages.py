@@ -201,9 +201,6 @@ def likeness(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     """How much two pages look alike from afar, their middles laid upon each other: 1 for the same, 0 for any two."""
     height, width = other.shape[:2]
     left, top = (one.shape[1] - width) // 2, (one.shape[0] - height) // 2
-    pages = (
-        Image.fromarray(one).crop((left, top, left + width, top + height)),
-        Image.fromarray(other),
-    )
+    pages = (Image.fromarray(one).crop((left, top, left + width, top + height)), Image.fromarray(other))
     seen = [np.asarray(page.convert("L").resize(_AFAR)).astype(float)[_MIDDLE, _MIDDLE] for page in pages]
     return float(np.corrcoef(seen[0].ravel(), seen[1].ravel())[0, 1])

@@ -203,6 +203,7 @@ def in_disguise() -> Iterator[Input]:
     for name, make in contents.items():
         yield bad(name, make, UNSUPPORTED)
     yield bad("nothing", lambda: b"", FailureCode.EMPTY)
+    yield bad("a TIFF without frames", lambda: b"II*\0" + bytes(40), FailureCode.EMPTY)
     yield bad("a PDF to be captioned", pdfs.blank_pdf, FailureCode.NO_ENGINE, task=CaptionVideo)
 
 

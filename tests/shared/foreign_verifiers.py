@@ -20,12 +20,7 @@ def verified(library: str, secret: str, headers: Mapping[str, str], body: bytes)
     request = json.dumps({"secret": secret, "headers": dict(headers), "body": body.decode()})
     command = [node, "verify.cjs", library]
     ran = subprocess.run(
-        command,
-        cwd=installed(_HERE),
-        input=request.encode(),
-        capture_output=True,
-        check=True,
-        timeout=WAIT_S,
+        command, cwd=installed(_HERE), input=request.encode(), capture_output=True, check=True, timeout=WAIT_S
     )
     said: dict[str, Any] = json.loads(ran.stdout)
     return said

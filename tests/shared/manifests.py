@@ -53,9 +53,4 @@ def named_images(overlay: str) -> dict[str, str]:
 def _config_map(directory: Path, generator: Mapping[str, Any]) -> Object:
     lines = [line for name in generator["envs"] for line in (directory / name).read_text().splitlines()]
     data = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": generator["name"]},
-        "data": data,
-    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data}

@@ -43,69 +43,20 @@ _WIDTHS: Final = {
     for sign in signs
 }
 """Of Helvetica's signs, by its size; all others have that of a digit."""
-_ANALYTES: Final = [
-    "Sodium",
-    "Potassium",
-    "Chloride",
-    "Calcium",
-    "Glucose",
-    "Creatinine",
-    "Urea",
-    "Albumin",
-    "Bilirubin",
-    "Ferritin",
-    "Hemoglobin",
-    "Leukocytes",
-    "Platelets",
-    "Magnesium",
-    "Phosphate",
-    "Lactate",
-    "Cholesterol",
-    "Triglycerides",
-    "Lipase",
-    "Amylase",
-    "Troponin",
-    "Fibrinogen",
-]
-_INVENTED_ANALYTES: Final = [
-    "Zinc",
-    "Copper",
-    "Selenium",
-    "Cortisol",
-    "Insulin",
-    "Prolactin",
-    "Estradiol",
-    "Ammonia",
-]
-_DRUGS: Final = [
-    "Amoxicillin",
-    "Ibuprofen",
-    "Metformin",
-    "Ramipril",
-    "Bisoprolol",
-    "Torasemide",
-    "Pantoprazole",
-    "Simvastatin",
-    "Levothyroxine",
-    "Prednisolone",
-    "Allopurinol",
-    "Amlodipine",
-]
+_ANALYTES: Final = (  # noqa: SIM905  many
+    "Sodium Potassium Chloride Calcium Glucose Creatinine Urea Albumin Bilirubin "
+    "Ferritin Hemoglobin Leukocytes Platelets Magnesium Phosphate Lactate Cholesterol "
+    "Triglycerides Lipase Amylase Troponin Fibrinogen"
+).split()
+_INVENTED_ANALYTES: Final = ("Zinc Copper Selenium Cortisol Insulin Prolactin Estradiol Ammonia").split()  # noqa: SIM905  many
+_DRUGS: Final = (  # noqa: SIM905  many
+    "Amoxicillin Ibuprofen Metformin Ramipril Bisoprolol Torasemide Pantoprazole "
+    "Simvastatin Levothyroxine Prednisolone Allopurinol Amlodipine"
+).split()
 _INVENTED_DRUGS: Final = ("Digoxin Warfarin Morphine Lithium Clozapine Haloperidol").split()  # noqa: SIM905  many
-_ARTICLES: Final = [
-    "Gloves",
-    "Syringes",
-    "Compresses",
-    "Cannulas",
-    "Masks",
-    "Catheters",
-    "Bandages",
-    "Thermometers",
-    "Swabs",
-    "Needles",
-    "Scissors",
-    "Tapes",
-]
+_ARTICLES: Final = (  # noqa: SIM905  many
+    "Gloves Syringes Compresses Cannulas Masks Catheters Bandages Thermometers Swabs Needles Scissors Tapes"
+).split()
 _INVENTED_ARTICLES: Final = ("Monitors Lamps Scales Stretchers Sensors Pumps").split()  # noqa: SIM905  many
 _PROSE: Final = (
     "The patient was admitted on {date} with acute chest pain that had",

@@ -89,12 +89,7 @@ def _pause_engine(rig: Rig, chance: random.Random) -> Blow:
     wake = _pause(service, rig)
     past = rig.lease + BEYOND_LEASE
     return Blow(
-        limit=past + LONGEST_PAGE,
-        recovered=taken_over(held),
-        held=held,
-        lasts=past,
-        heal=wake,
-        worker=worker,
+        limit=past + LONGEST_PAGE, recovered=taken_over(held), held=held, lasts=past, heal=wake, worker=worker
     )
 
 

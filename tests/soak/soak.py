@@ -103,10 +103,7 @@ class _Run:
         )
         return [
             auditor.finding("the fleet recovered in time", late),
-            auditor.finding(
-                "every fault struck",
-                self._director.unstruck,
-            ),
+            auditor.finding("every fault struck", self._director.unstruck),
         ]
 
     def settle(self) -> list[Finding]:

@@ -80,34 +80,11 @@ def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
 
 
-def test_a_small_request_does_not_pass_a_large_one_that_waits() -> None:
-    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("large", 50), item("small", 1))
-    assert names(policy.start(0, ROOM)) == ["a"]
-
-
 def test_an_urgent_request_goes_before_all_that_wait() -> None:
     policy = offered(
         PolicyName.CONTINUOUS, item("bulk", rank=2), item("urgent", rank=0), item("normal", rank=1)
     )
     assert names(policy.start(0, ROOM)) == ["urgent", "normal", "bulk"]
-
-
-def test_a_request_larger_than_the_budget_runs_alone_and_is_marked() -> None:
-    policy = offered(PolicyName.CONTINUOUS, item("a"), item("huge", 101), item("full", 100))
-    assert names(policy.start(0, ROOM)) == ["a"]
-    policy.withdraw("a")
-    (huge,) = policy.start(0, ROOM)
-    assert (huge.item.id, huge.oversize) == ("huge", True)
-    assert policy.start(0, ROOM) == []
-    policy.withdraw("huge")
-    (after,) = policy.start(0, ROOM)
-    assert (after.item.id, after.oversize) == ("full", False)
-
-
-def test_what_writes_least_starts_first() -> None:
-    short = [item(f"short {number}", output=10) for number in range(20)]
-    policy = offered(PolicyName.SHORTEST, item("long", output=50), *short)
-    assert names(policy.start(0, Room(slots=2, tokens=None))) == ["short 0", "short 1"]
 
 
 def test_the_longest_starts_when_what_is_shorter_would_not_fill_the_engine_beside_it() -> None:

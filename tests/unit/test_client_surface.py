@@ -6,12 +6,6 @@ import pecia
 from pecia import errors
 
 
-@pytest.mark.parametrize("name", pecia.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(pecia, name).__name__ == name
-    assert name in dir(pecia)
-
-
 def test_another_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="Klient"):
         _ = pecia.Klient  # pyright: ignore[reportAttributeAccessIssue]

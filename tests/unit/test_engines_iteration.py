@@ -138,15 +138,6 @@ def test_the_prefill_budget_is_the_least_of_share_rest_and_chunk(decoding: int, 
     assert IterationModel(chunk_tokens=512, prefill_share=0.5).prefill_budget(decoding) == budget
 
 
-def test_a_finished_sequence_makes_room_at_once() -> None:
-    scheduler = IterationScheduler(IterationModel(max_num_seqs=1))
-    first, second = Sequence(id="1", prompt=5, output=2), Sequence(id="2", prompt=5, output=2)
-
-    iterations = run(scheduler, [first, second])
-
-    assert [i.finished for i in iterations] == [(), (first,), (), (second,)]
-
-
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_when_blocks_run_out_the_newest_is_computed_again_or_swapped_out_and_in(
     preemption: Literal["recompute", "swap"],

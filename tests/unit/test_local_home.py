@@ -10,7 +10,6 @@ from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.home import Home, default_home
-from pecia_workers.local.process import FleetRunningError
 from pecia_workers.local.stores import environment
 from pecia_workers.local.supervised import Flower
 
@@ -22,15 +21,6 @@ def test_root_lives_in_the_system_directory_and_a_user_in_the_data_directory(
     monkeypatch.setattr(os, "geteuid", lambda: account)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_home() == Path(home)
-
-
-def test_a_home_is_held_by_one_supervisor_and_a_second_is_told_by_whom(tmp_path: Path) -> None:
-    home = Home(path=tmp_path)
-    told = pytest.raises(FleetRunningError, match=rf"process {os.getpid()}\).*--home")
-    with home.hold(), told, home.hold():
-        pass
-    with home.hold():
-        assert home.payloads.is_dir()
 
 
 def test_a_directory_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> None:

@@ -120,9 +120,7 @@ def photograph() -> Image.Image:
 
 
 @pytest.mark.parametrize("draw", [drawing, specks, photograph])
-def test_a_picture_without_lines_of_text_is_in_doubt_and_stays_as_it_is(
-    draw: type[Image.Image],
-) -> None:
+def test_a_picture_without_lines_of_text_is_in_doubt_and_stays_as_it_is(draw: type[Image.Image]) -> None:
     page = np.asarray(draw())
 
     assert np.array_equal(prepare(page, LEVEL).pixels, page)

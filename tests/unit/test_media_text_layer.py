@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 import hand_made_pdfs as pdfs
-from pecia_schemas import Prefer, Preparation
+from pecia_schemas import Preparation
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
@@ -208,12 +208,6 @@ def test_a_page_that_draws_blank_because_a_font_is_missing_is_read_from_its_laye
     assert text_of(page.blocks) == "患者因咳嗽发热三天就诊"
     assert not page.blank
     assert {block.source for block in page.blocks} == {Source.LAYER}
-
-
-def test_a_layer_is_taken_anyhow_or_not_at_all_if_that_is_preferred(tmp_path: Path) -> None:
-    recognised = pdfs.written_pdf(pdfs.typeset(PROSE, mode=3))
-    assert text_of(read(recognised, tmp_path, Plan(prefer=Prefer.LAYER)).blocks).split("\n") == PROSE
-    assert not read(pdfs.written_pdf(TEXT), tmp_path, Plan(prefer=Prefer.PIXELS)).blocks
 
 
 def test_a_page_is_not_turned_if_that_step_is_left_out(tmp_path: Path) -> None:

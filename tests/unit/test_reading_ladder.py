@@ -24,10 +24,7 @@ from pecia_workers.reading.page import spent
 from scripted_engine import Answer, ScriptedEngine
 
 PAGE = EngineRequest(
-    id="part:1",
-    images=(np.zeros((400, 800, 3), dtype=np.uint8),),
-    workload=DocumentType.MIXED,
-    language="en",
+    id="part:1", images=(np.zeros((400, 800, 3), dtype=np.uint8),), workload=DocumentType.MIXED, language="en"
 )
 PATIENCE_S = 60.0
 CPU = Capabilities(

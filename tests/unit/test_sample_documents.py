@@ -1,10 +1,7 @@
 import pytest
 
 from pecia_schemas import DocumentType
-from pecia_workers.local.samples import (
-    accuracy,
-    sample_document,
-)
+from pecia_workers.local.samples import accuracy, sample_document
 
 
 def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas.states import DeliveryState
-from pecia_workers.outgoing.guard import Refusal
 from pecia_workers.retries import RetrySchedule, parse_retry_after
 from pecia_workers.webhooks.courier import DeliveryPolicy, Reply, SendFailure
 
@@ -81,9 +80,3 @@ def test_silence_is_tried_again_an_answer_says_when_and_the_last_try_is_the_last
     assert POLICY.answered(11, reply(500)).state is DeliveryState.PENDING
     assert POLICY.answered(12, reply(500)).state is DeliveryState.DEAD
     assert POLICY.unanswered(12, SendFailure.BROKEN).state is DeliveryState.DEAD
-
-
-def test_a_refused_target_is_dead_at_once() -> None:
-    outcome = POLICY.refused(Refusal.ADDRESS)
-
-    assert (outcome.state, outcome.error) == (DeliveryState.DEAD, "refused_address")

@@ -113,10 +113,7 @@ async def test_without_the_witness_that_was_due_no_value_is_ok(answer: Answer) -
     failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: answer), 1)
     missing = Witnesses(Witness.NONE)
 
-    pages = [
-        await hear(failing).compared(page()),
-        await hear(missing, witness="ocr").compared(page()),
-    ]
+    pages = [await hear(failing).compared(page()), await hear(missing, witness="ocr").compared(page())]
     prose = await hear(failing).compared(page("without any"))
 
     assert {one.verdict for one in pages} == {Verdict.REVIEW}
