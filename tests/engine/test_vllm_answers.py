@@ -13,7 +13,7 @@ from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
 from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.engines.base import Engine, EngineRefusedError, EngineRequest, Generation, Load
+from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, EngineRequest, Generation, Load
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.models import fingerprint
 
@@ -45,7 +45,7 @@ def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_o
 
     assert engine.capabilities.device in ({gpu.name for gpu in visible_gpus()} or {"cpu"})
     assert engine.capabilities.revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
-    assert (engine.budget.tokens, engine.budget.slots) == (BLOCKS * BLOCK, 4)
+    assert engine.budget == Budget(slots=4, tokens=BLOCKS * BLOCK, block=BLOCK)
     assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
 
 

@@ -102,7 +102,11 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
 @pytest.mark.parametrize(
     ("budget", "halved", "whole"),
     [
-        (Budget(slots=32, tokens=1000), Room(slots=32, tokens=200), Room(slots=32, tokens=1000)),
+        (
+            Budget(slots=32, tokens=1000, block=16),
+            Room(slots=32, tokens=200, block=16),
+            Room(slots=32, tokens=1000, block=16),
+        ),
         (Budget(slots=10, tokens=None), Room(slots=2, tokens=None), Room(slots=10, tokens=None)),
     ],
 )

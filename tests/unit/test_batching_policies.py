@@ -80,6 +80,23 @@ def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
 
 
+def test_a_request_takes_whole_blocks_of_the_cache() -> None:
+    page = item("page", 390, output=32)
+    policy = offered(PolicyName.CONTINUOUS, *(replace(page, id=str(number)) for number in range(30)))
+    room = Room(slots=30, tokens=85 * 128)
+
+    assert len(policy.start(0, replace(room, block=128))) == 21, "four blocks each, and one is left"
+    assert len(policy.start(0, room)) == 6, "27 by tokens alone"
+
+
+def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("short", 30, output=10), item("long", 64, output=40))
+    room = Room(slots=2, tokens=75, block=16)
+
+    assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
+    assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
+
+
 def test_an_urgent_request_goes_before_all_that_wait() -> None:
     policy = offered(
         PolicyName.CONTINUOUS, item("bulk", rank=2), item("urgent", rank=0), item("normal", rank=1)

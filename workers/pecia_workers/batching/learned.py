@@ -154,7 +154,8 @@ class Memory:
         self.share = min(1.0, self.share + _REGROWTH * passed)
         if budget.tokens is None:
             return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
-        return Room(slots=budget.slots, tokens=max(1, math.floor(budget.tokens * self.share)))
+        tokens = max(1, math.floor(budget.tokens * self.share))
+        return Room(slots=budget.slots, tokens=tokens, block=budget.block)
 
     @property
     def parts(self) -> frozenset[UUID]:

@@ -5,7 +5,9 @@ to the room they are shown, by the most that all that runs will come to, but for
 than all of it runs alone, and its `Start` says so.
 
 All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest
-just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150).
+just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is given
+out in blocks, so each counts with what it will leave empty of its last one, and with half a block at least: that is
+what it leaves empty in the mean while it writes.
 """
 
 from __future__ import annotations
@@ -137,6 +139,8 @@ class Room:
     slots: int
     tokens: int | None
     """None: only the slots count."""
+    block: int = 1
+    """Tokens that the cache gives out at a time."""
     written: Mapping[str, int] = field(default_factory=dict)
     """Tokens that each request has written; one that is missing counts as if it had written none."""
 
@@ -382,7 +386,7 @@ def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
 
 
 Growth = tuple[int, int]
-"""Of one request: tokens that it will still write, and those that it holds."""
+"""Of one request: tokens that it will still write, and those that it holds, with what its blocks leave empty."""
 
 
 def peak(growths: Iterable[Growth]) -> int:
@@ -432,8 +436,8 @@ class Admission:
         if self._room.tokens is None:
             return True
         if self._growths is None:
-            self._growths = sorted(_growths(self._items.values(), self._room.written))
-        (growth,) = _growths([item], self._room.written)
+            self._growths = sorted(_growths(self._items.values(), self._room))
+        (growth,) = _growths([item], self._room)
         insort(self._growths, growth)
         if not self._items or peak(self._growths) <= self._room.tokens:
             return True
@@ -441,11 +445,16 @@ class Admission:
         return False
 
 
-def _growths(items: Iterable[Item], written: Mapping[str, int]) -> list[Growth]:
+def _growths(items: Iterable[Item], room: Room) -> list[Growth]:
     """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
     growths = []
+    written, block = room.written, room.block
+    half = (block - 1) // 2
     for item in items:
         done = written.get(item.id, 0)
         total = item.longer(done) if done and item.longer else item.output
-        growths.append((total - done if total > done else 0, item.prompt + done))
+        left = total - done if total > done else 0
+        holds = item.prompt + done
+        empty = -(holds + left) % block
+        growths.append((left, holds + max(half, empty)))
     return growths

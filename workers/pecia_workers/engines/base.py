@@ -53,6 +53,8 @@ class Budget:
     """Requests in flight."""
     tokens: int | None
     """Sum of the costs in flight; None: only the slots count."""
+    block: int = 1
+    """Tokens that its cache gives out at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ class IterationModel:
     @property
     def budget(self) -> Budget:
         """Sequences, and the KV cache in tokens."""
-        return Budget(slots=self.max_num_seqs, tokens=self.kv_blocks * BLOCK_TOKENS)
+        return Budget(slots=self.max_num_seqs, tokens=self.kv_blocks * BLOCK_TOKENS, block=BLOCK_TOKENS)
 
     def prefill_budget(self, decoding: int) -> int:
         """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""

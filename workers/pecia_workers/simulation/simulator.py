@@ -119,7 +119,7 @@ class Simulator:
             return Room(slots=budget.slots, tokens=None)
         self._headroom.look(load, now)
         tokens = math.floor(budget.tokens * self._headroom.share)
-        return Room(slots=budget.slots, tokens=tokens, written=load.written)
+        return Room(slots=budget.slots, tokens=tokens, block=budget.block, written=load.written)
 
     def _pass(self, now: float, until: float) -> float:
         due = self._policy.due(now)

@@ -67,10 +67,11 @@ class VllmSession:
 
     @property
     def budget(self) -> base.Budget:
-        """The engine's sequences, and its KV cache in tokens."""
+        """The engine's sequences, and its KV cache in tokens and blocks."""
         cache = self._llm.vllm_config.cache_config
         tokens = cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size
-        return base.Budget(slots=self._llm.vllm_config.scheduler_config.max_num_seqs, tokens=tokens)
+        slots = self._llm.vllm_config.scheduler_config.max_num_seqs
+        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size)
 
     @property
     def device(self) -> str:
