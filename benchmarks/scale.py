@@ -30,10 +30,8 @@ from pecia import Client
 from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
-from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger import retention
-from pecia_workers.ledger.claim import ClaimRequest, claim_parts, claim_waiting
-from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.publication import expected_in_redis, find_missing, relay_due
@@ -222,8 +220,11 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         ids = (await connection.execute(published, {"most": BATCH})).scalars().all()
     requests = [ClaimRequest(part=part) for part in ids]
 
+    async def claim() -> list[ClaimedPart | None]:
+        return await asyncio.gather(*map(ledger.claim, requests))
+
     async def commit() -> None:
-        claims = await claim_parts(database, "bench", requests, Keyring())
+        claims = await claim()
         await asyncio.gather(
             *(ledger.commit(Finished(part=part, outcome=Done(PAGE))) for part in claims if part)
         )
@@ -238,11 +239,9 @@ async def explain(shared: Servers) -> dict[str, Explained]:
 
     old = timedelta(days=29)
     steps: dict[str, Callable[[], Awaitable[object]]] = {
-        f"claim {BATCH} parts": lambda: claim_parts(database, "bench", requests, Keyring()),
+        f"claim {BATCH} parts": claim,
         f"claim and commit {BATCH} parts": commit,
-        f"claim {BATCH} without Redis": lambda: claim_waiting(
-            database, "bench", [Stage.READ], BATCH, keys=Keyring()
-        ),
+        f"claim {BATCH} without Redis": lambda: ledger.claim_waiting([Stage.READ], BATCH),
         f"relay {ROOM} parts": lambda: relay_due(database, bus, limit=ROOM),
         "look for orphans": lambda: find_orphaned(database, limit=1_000),
         "expire jobs": lambda: expire_jobs(database, limit=1_000),

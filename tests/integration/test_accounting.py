@@ -11,8 +11,7 @@ from house import House
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
 from pecia_workers.engines.base import EngineError
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import COLUMNS, Done, Spent
+from pecia_workers.ledger.commit import COLUMNS, ClaimedPart, Done, Spent
 from pictures import encoded, note
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)

@@ -6,7 +6,7 @@ import pytest
 
 from house import hear_nothing
 from limits import WAIT_S
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.queue import keeper
 from pecia_workers.queue.bus import Bus
 

@@ -19,8 +19,16 @@ from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 

@@ -30,10 +30,9 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.ledger import claim, ledger
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done
+from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.attempts import PartCancelledError
@@ -249,14 +248,15 @@ async def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
 
     runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
     claimed, may_be_told = asyncio.Event(), asyncio.Event()
+    waiting = Ledger.claim_waiting
 
     async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-        parts = await claim.claim_waiting(*args, **kwargs)
+        parts = await waiting(*args, **kwargs)
         claimed.set()
         await may_be_told.wait()
         return parts
 
-    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    monkeypatch.setattr(Ledger, "claim_waiting", claim_waiting)
     await runtime.start()
     runtime._stages.handlers[Stage.READ] = reader
     await asyncio.wait_for(claimed.wait(), WAIT_S)
@@ -281,18 +281,19 @@ async def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
 
     runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
     looked = asyncio.Event()
+    by_message, waiting = Ledger._claim_all, Ledger.claim_waiting
 
     async def claim_late(*args: Any, **kwargs: Any) -> Any:
         await looked.wait()
-        return await claim.claim_parts(*args, **kwargs)
+        return await by_message(*args, **kwargs)
 
     async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-        parts = await claim.claim_waiting(*args, **kwargs)
+        parts = await waiting(*args, **kwargs)
         looked.set()
         return parts
 
-    monkeypatch.setattr(ledger, "claim_parts", claim_late)
-    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    monkeypatch.setattr(Ledger, "_claim_all", claim_late)
+    monkeypatch.setattr(Ledger, "claim_waiting", claim_waiting)
     await runtime.start()
     runtime._stages.handlers[Stage.READ] = reader
     reader.may_end.set()

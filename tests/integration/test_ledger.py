@@ -32,8 +32,16 @@ from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.ledger import Ledger
 
 R = TypeVar("R")

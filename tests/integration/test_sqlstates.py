@@ -33,8 +33,7 @@ from pecia import (
 )
 from pecia_schemas import Document, FailureCode, JobState, Page, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
 

@@ -32,8 +32,7 @@ from pecia_schemas.tasks import task_to_json
 from pecia_workers.caching.cache import Look, ResultCache, identity_of, key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Earlier
+from pecia_workers.ledger.commit import ClaimedPart, Earlier
 from samples import claimed_part, page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)

@@ -36,8 +36,7 @@ from pecia_workers.captioning.captions import (
 )
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut
+from pecia_workers.ledger.commit import ClaimedPart, Cut
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.media.limits import MediaError

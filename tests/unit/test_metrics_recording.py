@@ -17,8 +17,7 @@ from pecia_schemas import (
 )
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut, Done, Failed, NewPart, Outcome, Spent
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
 from pecia_workers.metrics import serving
 from pecia_workers.metrics.declared import REGISTRY
 from samples import claimed_part, page

@@ -12,8 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pecia_schemas import Failure, FailureCode, tracing
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Failed
+from pecia_workers.ledger.commit import ClaimedPart, Failed
 from pecia_workers.tracing.parts import ended, processing
 from samples import claimed_part
 

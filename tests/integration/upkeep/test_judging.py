@@ -11,11 +11,11 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from command import ran
-from house import House
+from house import House, hear_nothing
 from pecia_schemas import Stage
-from pecia_schemas.encryption import Keyring
-from pecia_workers.ledger.claim import ClaimRequest, claim_parts
+from pecia_workers.ledger.commit import ClaimRequest
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
 
@@ -158,8 +158,8 @@ def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
 
     async def story(database: AsyncEngine) -> list[bool]:
         async def claims() -> bool:
-            request = ClaimRequest(part=part)
-            return (await claim_parts(database, worker.name, [request], Keyring()))[0] is not None
+            ledger = Ledger(database, worker.name, announce=hear_nothing)
+            return await ledger.claim(ClaimRequest(part=part)) is not None
 
         await register(database, worker)
         tables.query("UPDATE workers SET lost_at = now() + interval '1 second'")

@@ -18,8 +18,7 @@ from pecia_schemas import Lane, Page, Stage, Verdict
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.claim import ClaimRequest
-from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists

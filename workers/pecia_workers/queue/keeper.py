@@ -21,7 +21,7 @@ import structlog
 from redis import Redis, RedisError
 
 from pecia_schemas.connecting import name_of
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import Claim, Claimed, Ended, LaneRules, Lists, hand_back

@@ -14,8 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
 from pecia_schemas import Stage
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut, Done, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Outcome
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 
 CANCELLED = "cancelled"

@@ -25,12 +25,11 @@ from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import pardon, running_parts
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
@@ -146,7 +145,7 @@ class Runtime:
         while True:
             await asyncio.sleep(_SIGHT_S)
             with outage_suppressed():
-                unseen = await running_parts(self._database, self.name, age=_CLAIMED_AGO) - self._claimed
+                unseen = await self._ledger.running(age=_CLAIMED_AGO) - self._claimed
                 if unseen:
                     log.warning("parts_unseen", parts=len(unseen))
                     await self._ledger.give_back(unseen)

@@ -33,8 +33,7 @@ from pecia_workers.engines.base import (
     Generator,
 )
 from pecia_workers.engines.registry import create_engine, create_witness, stages_served
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Failed, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
 from pecia_workers.ledger.database import outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.retention import unheld
