@@ -25,7 +25,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.upkeep.retention import retention_steps
+from pecia_workers.ledger.retention import retention_steps
 
 DOCUMENT = b"x" * 20_000
 PAGE = Page(

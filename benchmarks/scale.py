@@ -34,10 +34,15 @@ from pecia_workers.ledger import retention
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.publication import expected_in_redis, find_missing, relay_due
-from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
-from pecia_workers.ledger.standing import standing
+from pecia_workers.ledger.recovery import (
+    expected_in_redis,
+    expire_jobs,
+    find_missing,
+    find_orphaned,
+    relay_due,
+)
 from pecia_workers.queue.bus import Bus
+from pecia_workers.upkeep.loop import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -231,7 +236,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
 
     async def stand() -> None:
         async with database.connect() as connection:
-            await connection.run_sync(standing, window=20_000)
+            await connection.run_sync(Measurement(window=20_000).show_postgres)
 
     async def reconcile() -> None:
         _, before = await expected_in_redis(database, grace=timedelta())
@@ -249,7 +254,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         "measure": stand,
         "retention: 500 documents": lambda: retention.release_payloads(database, age=old, limit=500),
         "retention: 500 results": lambda: retention.erase_results(database, age=old, limit=500),
-        "retention: 5,000 events": lambda: retention.forget_events(database, age=old, limit=5_000),
+        "retention: 5,000 events": lambda: retention.forget(database, retention.EVENTS, age=old, limit=5_000),
         "retention: 500 jobs": lambda: retention.forget_jobs(database, age=old, limit=500),
     }
     for name, step in steps.items():

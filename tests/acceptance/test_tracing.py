@@ -21,7 +21,7 @@ from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import Document, Lane, Stage, tracing
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.queue.lists import count_waiting
 
 pytestmark = pytest.mark.gate
 

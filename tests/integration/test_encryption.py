@@ -175,7 +175,7 @@ def test_spans_hold_everything_once(ward: Ward, size: int) -> None:
     parts = sorted(str(row["part_id"]) for row in ward.rows("SELECT part_id FROM results"))
 
     async def all_spans(database: AsyncEngine) -> list[tuple[str, str]]:
-        return [(span.after, span.last) async for span in spans(database, RESULTS, size=size)]
+        return [(span["after"], span["last"]) async for span in spans(database, RESULTS, size=size)]
 
     found = ward.ask(all_spans)
     assert [last for _, last in found] == [parts[end - 1] for end in range(size, 3, size)] + [parts[-1]]

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House
 from pecia import Client, ClientSettings, Job, JobState, ReadDocument
-from pecia_workers.ledger.publication import forget_flows, relay_due
+from pecia_workers.ledger.recovery import forget_flows, relay_due
 from pecia_workers.queue.bus import Bus
 
 

@@ -11,8 +11,7 @@ from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
 from pecia_schemas import Stage
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from pecia_workers.ledger.recovery import find_orphaned, relay_due, requeue_orphaned
 from relaying import RelayingBus
 
 

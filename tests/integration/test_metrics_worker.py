@@ -24,8 +24,8 @@ from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
 from pecia_workers.metrics.declared import REGISTRY
 from pecia_workers.metrics.serving import worker_page
-from pecia_workers.queue.keeper import Capacity, Keeper
 from pecia_workers.queue.lists import connect
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 

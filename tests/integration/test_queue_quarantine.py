@@ -11,8 +11,16 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.queue.lists import SERVED, Claimed, Ended, LaneRules, Lists, drainers_name, hand_back
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import (
+    SERVED,
+    Claimed,
+    Ended,
+    LaneRules,
+    Lists,
+    drainers_name,
+    hand_back,
+    held_parts,
+)
 
 pytestmark = pytest.mark.gate
 

@@ -22,9 +22,18 @@ from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
 from pecia_workers.queue import transport
-from pecia_workers.queue.keeper import Capacity, Keeper
-from pecia_workers.queue.lists import Ended, Lists, celery_settings, connect, hand_back, taken_name, takers
-from pecia_workers.upkeep.watching import count_taken, count_waiting
+from pecia_workers.queue.lists import (
+    Ended,
+    Lists,
+    celery_settings,
+    connect,
+    count_taken,
+    count_waiting,
+    hand_back,
+    taken_name,
+    takers,
+)
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUE = "read.normal"
 NUMBERS = count(1)

@@ -12,8 +12,15 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
-from pecia_workers.queue.lists import Ended, Lists, hand_back
-from pecia_workers.upkeep.watching import count_taken, count_waiting, held_parts, mend_turns
+from pecia_workers.queue.lists import (
+    Ended,
+    Lists,
+    count_taken,
+    count_waiting,
+    hand_back,
+    held_parts,
+    mend_turns,
+)
 
 QUEUE = "read.normal"
 NUMBERS = count(1)

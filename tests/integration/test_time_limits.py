@@ -18,7 +18,7 @@ from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, Re
 from pecia_schemas import Stage
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.upkeep.steps import expire, open_stores
+from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.worker.runtime import Runtime
 

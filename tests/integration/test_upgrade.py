@@ -22,7 +22,7 @@ from pecia_schemas.messages import marker, rest_name
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores
+from pecia_workers.upkeep.loop import open_stores
 
 QUEUE = "read.normal"
 

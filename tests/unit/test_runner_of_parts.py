@@ -10,8 +10,7 @@ import pytest
 
 from fixture_types import Eventually
 from pecia_workers.engines.base import Budget
-from pecia_workers.worker.jobs import Ending, Interruption, Job
-from pecia_workers.worker.runner import PartRunner
+from pecia_workers.worker.runner import Ending, Interruption, Job, PartRunner
 
 
 class Unwinding:

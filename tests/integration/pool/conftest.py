@@ -17,8 +17,7 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
-from pecia_workers.queue.lists import Ended, Lists, connect, hand_back, taken_name
-from pecia_workers.upkeep.watching import count_taken, count_waiting
+from pecia_workers.queue.lists import Ended, Lists, connect, count_taken, count_waiting, hand_back, taken_name
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 

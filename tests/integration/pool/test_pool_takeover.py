@@ -12,8 +12,7 @@ from forking import Program, Programs
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import connect, held_parts
 
 
 class Workers:

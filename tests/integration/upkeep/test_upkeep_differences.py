@@ -24,7 +24,7 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.upkeep import differences as looking
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores, relay
+from pecia_workers.upkeep.loop import open_stores, relay
 
 pytestmark = pytest.mark.gate
 

@@ -14,8 +14,7 @@ from pecia_migrations import upgrade
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import count_waiting, held_parts
+from pecia_workers.queue.lists import connect, count_waiting, held_parts
 
 QUEUE = "read.normal"
 Make = Callable[..., Any]

@@ -9,7 +9,7 @@ from redis import Redis
 
 from pecia_schemas.messages import WINDOW
 from pecia_workers.metrics.declared import FLEET
-from pecia_workers.upkeep.steps import Measurement, relay
+from pecia_workers.upkeep.loop import Measurement, relay
 
 pytestmark = pytest.mark.gate
 

@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 
 from pecia_schemas.messages import TURN
-from pecia_workers.ledger.publication import relay_due
-from pecia_workers.upkeep.steps import Reconciler, Stores, relay
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.ledger.recovery import relay_due
+from pecia_workers.queue.lists import count_waiting
+from pecia_workers.upkeep.loop import Reconciler, Stores, relay
 from relaying import RelayingBus
 
 QUEUE = "read.normal"

@@ -16,8 +16,7 @@ from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.retention import forget_jobs
-from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
+from pecia_workers.ledger.retention import PayloadsStayedError, StraySearch, forget_jobs, retention_steps
 
 pytestmark = pytest.mark.gate
 

@@ -14,7 +14,7 @@ from fixture_types import Eventually
 from forking import Programs
 from limits import WAIT_S
 from pecia_schemas import NoticeType
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import held_parts
 
 pytestmark = pytest.mark.gate
 

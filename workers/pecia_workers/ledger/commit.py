@@ -322,8 +322,11 @@ async def commit_parts(
         if not taken:
             return set(), {}
         for finished in taken:
-            if isinstance(finished.outcome, Cut):
-                cut_job(connection, finished.part.job_id, _parts_of(finished.outcome))
+            if isinstance(cut := finished.outcome, Cut):
+                staged = [(cut.stage, part) for part in cut.parts]
+                staged += [(Stage.SUMMARIZE, cut.summary)] if cut.summary else []
+                parts = [{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged]
+                cut_job(connection, finished.part.job_id, json.dumps(parts))
         touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
         late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
         if late:
@@ -355,24 +358,13 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
                 content = keys.seal(result.stored_json(), part.id)
-            case Failed():
-                row |= _failed(outcome)
+            case Failed(failure=failure, retry_in=retry_in, spent=spent):
+                row |= {
+                    "state": PartState.FAILED if retry_in is None else PartState.QUEUED,
+                    "failure": failure.model_dump(mode="json"),
+                    "reason": outcome.reason,
+                    "delay": retry_in.total_seconds() if retry_in else 0.0,
+                    **account_of(spent and spent.in_vain),
+                }
         rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"
-
-
-def _failed(outcome: Failed) -> dict[str, Any]:
-    return {
-        "state": PartState.FAILED if outcome.retry_in is None else PartState.QUEUED,
-        "failure": outcome.failure.model_dump(mode="json"),
-        "reason": outcome.reason,
-        "delay": outcome.retry_in.total_seconds() if outcome.retry_in else 0.0,
-        **account_of(outcome.spent and outcome.spent.in_vain),
-    }
-
-
-def _parts_of(cut: Cut) -> str:
-    staged = [(cut.stage, part) for part in cut.parts]
-    if cut.summary:
-        staged.append((Stage.SUMMARIZE, cut.summary))
-    return json.dumps([{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged])

@@ -264,13 +264,9 @@ class Ledger:
 
         Raises `PartLostError` if the part is no longer this worker's.
         """
-
-        async def look() -> PayloadRef | None:
-            for (source,) in await fetch(self._database, _DOCUMENT, **self._fence(part)):
-                return source and PayloadRef.model_validate(source)
-            raise PartLostError
-
-        return await outlast(look)
+        for (source,) in await outlast(partial(fetch, self._database, _DOCUMENT, **self._fence(part))):
+            return source and PayloadRef.model_validate(source)
+        raise PartLostError
 
     async def take_in(
         self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
@@ -281,31 +277,30 @@ class Ledger:
         job has no use for is let go of. Raises `PartLostError` if the part is no longer this worker's,
         `PayloadMissingError` if the document was removed again; then the job has not changed.
         """
-        kept = await outlast(lambda: self._take_in(part, reference, holds))
+        payloads = {"payloads": [reference.sha256]}
+
+        async def take_in() -> PayloadRef | None:
+            async with self._database.begin() as connection:
+                released = (await connection.execute(discards.HOLD, payloads)).first()
+                if released and not await holds(reference):
+                    raise PayloadMissingError(reference.sha256)
+                former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
+                ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
+                if ours and former is None:
+                    given = {"payload": reference.sha256, "source": reference.model_dump_json()}
+                    await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
+                    return reference
+                kept = PayloadRef.model_validate(former) if ours else None
+                if kept != reference:
+                    await connection.execute(discards.DISCARD, payloads)
+                return kept
+
+        kept = await outlast(take_in)
         if kept is None:
             raise PartLostError
         return kept
 
-    async def _take_in(
-        self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
-    ) -> PayloadRef | None:
-        payloads = {"payloads": [reference.sha256]}
-        async with self._database.begin() as connection:
-            released = (await connection.execute(discards.HOLD, payloads)).first()
-            if released and not await holds(reference):
-                raise PayloadMissingError(reference.sha256)
-            former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
-            ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
-            if ours and former is None:
-                given = {"payload": reference.sha256, "source": reference.model_dump_json()}
-                await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
-                return reference
-            kept = PayloadRef.model_validate(former) if ours else None
-            if kept != reference:
-                await connection.execute(discards.DISCARD, payloads)
-            return kept
-
-    def _fence(self, part: ClaimedPart) -> dict[str, object]:
+    def _fence(self, part: ClaimedPart) -> dict[str, Any]:
         return {"id": part.id, "attempt": part.attempt, "worker": self._worker}
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
