@@ -84,7 +84,13 @@ def answers(database_url: str) -> bool:
 
 
 async def fetch(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
-    """Run one statement as a transaction; return the rows that it finds, or has changed."""
+    """Return what one statement finds. Nothing is committed: a reply that is lost after the rows loses nothing."""
+    async with database.connect() as connection:
+        return (await connection.execute(statement, values)).all()
+
+
+async def fetch_changed(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
+    """Run one statement as a transaction; return the rows that it says it changed."""
     async with database.begin() as connection:
         return (await connection.execute(statement, values)).all()
 

@@ -23,7 +23,7 @@ from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
-from pecia_workers.ledger.database import fetch, outlast
+from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.tracing.stores import job_finished
 from pecia_workers.worker.attempts import waiting
 
@@ -220,7 +220,7 @@ class Ledger:
         return [claimed.get(request.part) for request in requests]
 
     async def _claim(self, statement: TextClause, **asked: Any) -> list[ClaimedPart]:
-        rows = await fetch(self._database, statement, actor=self._worker, **asked)
+        rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)
         return [
             ClaimedPart(
                 **row._asdict()
@@ -323,7 +323,7 @@ class Ledger:
         It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
         """
         asked = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on)}
-        return {row.id for row in await outlast(partial(fetch, self._database, _GIVE_BACK, **asked))}
+        return {row.id for row in await outlast(partial(fetch_changed, self._database, _GIVE_BACK, **asked))}
 
     async def running(self, *, age: timedelta) -> set[UUID]:
         """Return what runs on this worker, as far as Postgres knows, and was claimed that long ago."""

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import discards
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import change, fetch
+from pecia_workers.ledger.database import change, fetch, fetch_changed
 
 _JOBS = 500
 """In one transaction, or jobs of so many parts."""
@@ -173,7 +173,7 @@ async def _let_go(database: AsyncEngine, statement: TextClause, **values: Any) -
 
 async def erase_results(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Erase the results of jobs that ended that long ago; return of how many jobs. Their counters stay."""
-    ((jobs,),) = await fetch(database, _ERASE_RESULTS, age=age, limit=limit, **_RECORDED)
+    ((jobs,),) = await fetch_changed(database, _ERASE_RESULTS, age=age, limit=limit, **_RECORDED)
     return int(jobs)
 
 

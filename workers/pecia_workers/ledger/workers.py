@@ -169,11 +169,6 @@ async def language_read(database: AsyncEngine, language: str) -> bool:
     return bool(read)
 
 
-async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
-    """Say that the worker stopped of its own will: what it still holds is no strike against the part."""
-    await change(database, _STOPPED, name=worker.name)
-
-
 async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
     """Delete the rows of workers that stopped, or were seen last, that long ago; return how many.
 
@@ -234,7 +229,8 @@ class Heartbeat:
         try:
             await self._keep_beating(database)
             with suppress(TimeoutError), outage_suppressed():
-                await asyncio.wait_for(stopped(database, self._worker), _FAREWELL_S)
+                # Of its own will: what it still holds is no strike against the part.
+                await asyncio.wait_for(change(database, _STOPPED, name=self._worker.name), _FAREWELL_S)
         finally:
             await database.dispose()
 
