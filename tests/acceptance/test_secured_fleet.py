@@ -22,8 +22,7 @@ from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import start_redis
+from pecia_workers.local.servers import EmbeddedPostgres, start_redis
 from pictures import encoded
 from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured

@@ -28,8 +28,7 @@ from pecia import (
     JobTimeoutError,
     ReadDocument,
 )
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from synced import synced
 
 PDF = b"%PDF-1.7"

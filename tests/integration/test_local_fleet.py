@@ -20,8 +20,7 @@ from pecia_schemas.events import new_secret
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
-from pecia_workers.local.process import EmbeddedError, FleetRunningError, processes_in
-from pecia_workers.local.supervised import Service, ServiceState
+from pecia_workers.local.process import EmbeddedError, FleetRunningError, Service, ServiceState, processes_in
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 

@@ -19,7 +19,7 @@ from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.local.samples import accuracy, sample_document, sample_documents, write_scan
+from pecia_workers.local.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 
@@ -53,7 +53,7 @@ def read() -> Iterator[Read]:
 def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundred_characters(
     read: Read,
 ) -> None:
-    documents = sample_documents(seed=5)
+    documents = [sample_document(kind, seed=5) for kind in WRITERS]
     known = [page for document in documents for page in document.pages[:1]]
 
     answers = read(*(np.array(page.image) for page in known))

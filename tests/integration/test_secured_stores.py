@@ -22,8 +22,7 @@ from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
 from pecia_workers.ledger.database import open_database
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.queue import transport
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import celery_settings, connect

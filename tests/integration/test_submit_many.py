@@ -31,7 +31,7 @@ from pecia import (
 )
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.servers import EmbeddedPostgres
 
 BATCH = 1_000
 """As many tasks as are written together."""

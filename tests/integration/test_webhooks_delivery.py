@@ -35,7 +35,7 @@ from pecia_workers.ledger.outbox import (
     claim_deliveries,
     record_outcome,
 )
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.retries import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,

@@ -33,7 +33,7 @@ from pecia_workers.engines.profiles import (
 )
 from pecia_workers.engines.vllm.options import engine_arguments
 from pecia_workers.local.fleet import workers_of
-from pecia_workers.local.stores import environment
+from pecia_workers.local.services import environment
 from pecia_workers.worker.runtime import Runtime
 
 ON_GPUS = [name for name, profile in profile_file().profiles.items() if profile.memory_bytes]

@@ -26,7 +26,6 @@ from pecia_workers.simulation.capacity import (
     places_in,
     station,
 )
-from pecia_workers.simulation.figures import in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
 
@@ -75,7 +74,7 @@ def test_pages_at_a_time_and_seconds_keep_littles_law(rate: float) -> None:
     found = station(IterationModel(), MIXED_LOAD, rate)
 
     assert found is not None
-    assert found.in_engine == pytest.approx(in_flight(rate, found.service))
+    assert found.in_engine == pytest.approx(rate * found.service)
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=["mixed", "short and long"])

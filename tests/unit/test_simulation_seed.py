@@ -3,8 +3,7 @@
 import pytest
 
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.simulation.figures import Figures
-from pecia_workers.simulation.scenarios import SLOTS, TOKEN_S, seed_requests, simulated_seed
+from pecia_workers.simulation.scenarios import SLOTS, TOKEN_S, Figures, seed_requests, simulated_seed
 
 
 @pytest.fixture(scope="module")

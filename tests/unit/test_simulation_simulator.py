@@ -10,10 +10,9 @@ from pecia_schemas import DocumentType, Lane
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
-from pecia_workers.simulation.simulator import Run, Simulator
+from pecia_workers.simulation.simulator import IterationMachine, Machine, Run, Simulator, SlotMachine
 
 LIMITS = BatchLimits(least=2, most=5, tokens=4_000, concurrent=2, window_s=0.05)
 MODEL = IterationModel(max_num_seqs=6, kv_blocks=400, max_num_batched_tokens=1_000)
