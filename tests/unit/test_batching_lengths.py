@@ -22,8 +22,7 @@ def having_seen(lengths: list[int], share: float = 0.75) -> LearnedLengths:
 def test_the_table_is_believed_until_enough_was_seen_of_the_same_workload() -> None:
     assert having_seen([10] * (ENOUGH - 1)).expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
     assert having_seen([10] * ENOUGH).expected("chart") == length_of(step_of(10))
-    of_another = having_seen([10] * ENOUGH).expected("prescription")
-    assert of_another == EXPECTED_OUTPUT_TOKENS["prescription"]
+    assert having_seen([10] * ENOUGH).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
 
 
 @given(lengths=LENGTHS, share=st.floats(0.05, 0.95))

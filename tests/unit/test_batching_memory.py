@@ -76,9 +76,7 @@ def ends_of(
     beside=st.integers(0, 6),
     policy=st.sampled_from((PolicyName.CONTINUOUS, PolicyName.DYNAMIC)),
 )
-def test_whatever_fits_alone_is_answered_without_a_storm_of_tries(
-    sides: list[int], beside: int, policy: PolicyName
-) -> None:
+def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int, policy: PolicyName) -> None:
     requests = [asked(number, side) for number, side in enumerate(sides)]
     engine = Counted(largest(requests) * (1 + beside))
 
@@ -110,9 +108,7 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
         (Budget(slots=10, tokens=None), Room(slots=2, tokens=None), Room(slots=10, tokens=None)),
     ],
 )
-def test_half_of_what_was_in_use_is_left_and_time_brings_it_back(
-    budget: Budget, halved: Room, whole: Room
-) -> None:
+def test_half_of_the_use_is_left_and_time_brings_it_back(budget: Budget, halved: Room, whole: Room) -> None:
     memory = Memory()
     assert memory.room(budget, 0) == whole
     for number in range(4):

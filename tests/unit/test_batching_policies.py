@@ -143,9 +143,7 @@ def test_a_batch_starts_when_its_window_ends_whatever_the_last_digit(arrived: fl
 @pytest.mark.parametrize(
     ("tokens", "started"), [((79,), []), ((80,), ["0"]), ((50, 30), ["0", "1"]), ((50, 31), ["0"])]
 )
-def test_a_batch_that_has_its_tokens_does_not_wait_and_takes_no_more(
-    tokens: tuple[int, ...], started: list[str]
-) -> None:
+def test_a_batch_with_its_tokens_waits_for_no_more(tokens: tuple[int, ...], started: list[str]) -> None:
     policy = offered(PolicyName.DYNAMIC, *(item(str(number), size) for number, size in enumerate(tokens)))
     assert names(policy.start(0, ROOM)) == started
 
@@ -173,8 +171,7 @@ def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed()
 @given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
 def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple[int, int]) -> None:
     least, most = limits
-    size = BatchLimits(least=least, most=most).size(4_000, mean)
-    assert least <= size <= most
+    assert least <= BatchLimits(least=least, most=most).size(4_000, mean) <= most
 
 
 def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:

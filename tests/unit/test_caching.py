@@ -72,9 +72,6 @@ def key(request: EngineRequest = REQUEST, **changes: Any) -> bytes:
     return key_of(**(about | changes))
 
 
-# Keys
-
-
 def test_every_part_of_a_request_is_known_to_change_the_reading_or_not() -> None:
     assert {field.name for field in fields(EngineRequest)} == OTHERWISE.keys() | WITHOUT_EFFECT.keys()
 
@@ -119,9 +116,6 @@ def test_without_the_encryption_key_a_cache_key_does_not_tell_what_was_read() ->
     rings = [Keyring.of(SecretStr(json.dumps({"now": new_key()}))) for _ in range(2)]
 
     assert len({key(), *(key(keyring=ring) for ring in rings)}) == 3
-
-
-# Who shares
 
 
 def claimed(*, lane: Lane = Lane.NORMAL, cache: bool = True, **of_job: Any) -> ClaimedPart:
@@ -171,9 +165,6 @@ def test_settings_that_change_what_is_read_make_another_reader(changed: dict[str
     assert identity_of(WorkerSettings(**changed), [MODEL]) != identity_of(WorkerSettings(), [MODEL])
 
 
-# Checkpoints
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     def made(name: str, weights: bytes = b"weights", **files: bytes) -> Path:
@@ -186,7 +177,7 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_a_copy_of_a_checkpoint_has_the_same_fingerprint_and_a_tuned_one_another(
+def test_a_copy_of_a_checkpoint_has_its_fingerprint_a_tuned_one_not(
     checkpoint: Callable[..., Path],
 ) -> None:
     weights = bytes(3 * 1024**2)
@@ -199,9 +190,7 @@ def test_a_copy_of_a_checkpoint_has_the_same_fingerprint_and_a_tuned_one_another
     assert fingerprint([here]) not in {fingerprint([other]) for other in others}
 
 
-def test_files_in_the_hubs_cache_are_told_by_their_names_there(
-    checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_files_in_the_hubs_cache_go_by_their_names(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", checkpoint("snapshot")
     blobs.mkdir()
     told = set()
@@ -225,9 +214,6 @@ def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoi
     }
     assert len(revisions) == 3
     assert None not in revisions
-
-
-# Looking
 
 
 class Kept:
@@ -310,9 +296,6 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
 
     again = await cache.look(claimed(), [REQUEST], Page)
     assert (again.key, again.found) == (look.key, None)
-
-
-# Waiting
 
 
 async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:

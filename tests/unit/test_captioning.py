@@ -83,9 +83,6 @@ def said(text: str) -> Generation:
     return Generation(text=text, verdict=Verdict.OK, usage=USED)
 
 
-# Cutting
-
-
 def cut(duration: float, task: CaptionVideo, *, stages: frozenset[Stage] = frozenset(Stage)) -> Cut:
     async def served() -> frozenset[Stage]:
         return stages
@@ -118,8 +115,7 @@ def test_segments_cover_the_video_and_a_summary_waits_behind_them() -> None:
     frames = SETTINGS.video_frames / 2 * 13 * 23
     assert {one.cost for one in found.parts} == {frames + 64 + EXPECTED_OUTPUT_TOKENS["caption-dense"]}
     assert found.summary
-    assert found.summary.ordinal == 3
-    assert found.summary.cost == 3 * 256 + 64 + 256
+    assert (found.summary.ordinal, found.summary.cost) == (3, 3 * 256 + 64 + 256)
 
 
 def test_a_short_video_is_one_segment_without_a_summary_unless_the_task_wants_shorter_ones() -> None:
@@ -144,9 +140,6 @@ def test_a_fleet_that_cannot_caption_says_so_before_it_looks_at_the_video() -> N
     assert caught.value.code is FailureCode.NO_ENGINE
     assert "PECIA_ENGINE=vllm" in caught.value.code.advice
     assert "PECIA_ENGINE=openai" in caught.value.code.advice
-
-
-# Captions
 
 
 def caption(
@@ -198,9 +191,6 @@ def test_an_adapter_that_is_not_there_is_refused_before_anything_is_decoded() ->
 
     assert caught.value.code is FailureCode.ADAPTER_UNAVAILABLE
     assert not engine.asked
-
-
-# Summaries
 
 
 def summarize(task: CaptionVideo, captions: Sequence[str], engine: ScriptedEngine) -> Summary:

@@ -46,7 +46,7 @@ def rate(pages: Pages, threshold: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("kind", [honest, clustered, hardly_worse])
-def test_over_a_thousand_fleets_the_bounds_hold_as_often_as_they_say(
+def test_over_a_thousand_fleets_the_bounds_hold(
     kind: Callable[[Random], list[ReviewedValue]],
 ) -> None:
     random = Random(7)  # noqa: S311  the same fleets every time

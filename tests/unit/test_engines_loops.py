@@ -11,9 +11,7 @@ patterns = st.lists(st.text(max_size=3), min_size=LEAST, max_size=MOST)
 
 
 @given(before=st.lists(st.text(max_size=3), max_size=30), pattern=patterns)
-def test_a_pattern_that_comes_often_enough_at_the_end_is_a_loop(
-    before: list[str], pattern: list[str]
-) -> None:
+def test_a_pattern_often_enough_at_the_end_is_a_loop(before: list[str], pattern: list[str]) -> None:
     assert is_loop([*before, *pattern * COUNT])
 
 

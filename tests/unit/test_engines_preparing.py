@@ -139,8 +139,7 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
         task.cancel()
 
     assert prompt_of(await tasks[2]).take()
-    assert desk.rendered == ["0", "2"]
-    assert desk.preparation.ready_bytes == 0
+    assert (desk.rendered, desk.preparation.ready_bytes) == (["0", "2"], 0)
 
 
 async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:

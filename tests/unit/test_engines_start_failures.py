@@ -49,9 +49,7 @@ def test_a_path_that_leads_nowhere_is_named(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ", "gpt2", "s3://models/qwen"])
-def test_a_name_on_the_hub_or_in_a_bucket_is_vllms_to_find(
-    monkeypatch: pytest.MonkeyPatch, model: str
-) -> None:
+def test_a_name_on_a_hub_or_in_a_bucket_is_vllms_to_find(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
 
@@ -122,9 +120,7 @@ def test_a_quantisation_that_leads_nowhere_is_explained(checkpoint: Path, name: 
     ("method", "name"),
     [("awq", "gptq"), ("compressed-tensors", "awq"), ("gptq", "fp8"), (None, "awq_marlin")],
 )
-def test_a_quantisation_that_is_not_the_checkpoints_is_refused(
-    checkpoint: Path, method: str | None, name: str
-) -> None:
+def test_a_quantisation_of_no_checkpoint_is_refused(checkpoint: Path, method: str | None, name: str) -> None:
     quantized(checkpoint, method)
 
     assert "Leave PECIA_QUANTIZATION empty" in refusal(checkpoint, quantization=name)

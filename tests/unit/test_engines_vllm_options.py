@@ -54,9 +54,7 @@ def test_every_setting_has_vllms_own_name() -> None:
         ({"kv_offload_backend": "native"}, {}),
     ],
 )
-def test_kv_blocks_are_moved_to_whom_the_settings_name(
-    setting: dict[str, Any], reaches_vllm: dict[str, Any]
-) -> None:
+def test_kv_blocks_move_as_the_settings_say(setting: dict[str, Any], reaches_vllm: dict[str, Any]) -> None:
     given = engine_arguments(WorkerSettings(model="m", **setting), KNOWN)
 
     moved = {name: value for name, value in given.items() if name.startswith("kv_offload")}
@@ -67,8 +65,7 @@ def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:
     given = engine_arguments(WorkerSettings(model="m", adapters={"a": "/a", "b": "/b"}), KNOWN)
 
     assert given["enable_lora"]
-    assert given["max_loras"] == 3
-    assert given["max_lora_rank"] == 64
+    assert (given["max_loras"], given["max_lora_rank"]) == (3, 64)
 
 
 def test_an_option_by_vllms_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:

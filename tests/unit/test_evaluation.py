@@ -41,11 +41,10 @@ def lay(tmp_path: Path) -> Callable[..., list[Exhibit]]:
 def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
     with FakeFleet() as fleet:
         fleet.answers(ReadDocument, pages=pages)
-        jobs = hand_over(fleet.client(), shown)
-        return report(shown, jobs.wait())
+        return report(shown, hand_over(fleet.client(), shown).wait())
 
 
-def test_a_text_beside_a_file_is_its_truth_a_form_feed_between_pages(
+def test_a_text_beside_a_file_is_its_truth_page_by_page(
     lay: Callable[..., list[Exhibit]],
 ) -> None:
     (shown,) = lay("letter-12.png", ".txt", "first\fsecond")
@@ -54,7 +53,7 @@ def test_a_text_beside_a_file_is_its_truth_a_form_feed_between_pages(
     assert [one.text for one in shown.truth.pages] == ["first", "second"]
 
 
-def test_rows_of_corners_and_text_are_a_truth_and_the_text_may_hold_commas(
+def test_rows_of_corners_and_text_with_commas_are_a_truth(
     lay: Callable[..., list[Exhibit]],
 ) -> None:
     (shown,) = lay("receipt.png", ".csv", "1,2,3,2,3,4,1,4,12, JALAN TAMPOI\n1,5,3,5,3,7,1,7,TOTAL\n")
@@ -73,7 +72,7 @@ def test_a_json_knows_cells_and_names_its_kind(lay: Callable[..., list[Exhibit]]
     assert read([shown], "7").pages[0].cells == (0, 1)
 
 
-def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_one_is_passed_over(
+def test_a_pdf_is_its_own_truth_by_its_pixels_and_a_file_without_one_is_left_out(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
@@ -106,9 +105,7 @@ def test_a_pdf_is_compared_in_the_order_of_its_layout_and_in_that_of_its_file(tm
 
 
 @pytest.mark.parametrize(("suffix", "known"), [(".json", '{"pages": 1}'), (".csv", "1,2,TOTAL")])
-def test_a_truth_that_cannot_be_understood_is_named(
-    lay: Callable[..., list[Exhibit]], suffix: str, known: str
-) -> None:
+def test_a_truth_without_meaning_is_named(lay: Callable[..., list[Exhibit]], suffix: str, known: str) -> None:
     with pytest.raises(TruthError, match=f"scan{suffix}"):
         lay("scan.png", suffix, known)
 
@@ -131,7 +128,7 @@ def test_a_page_that_failed_is_missing_whole(lay: Callable[..., list[Exhibit]]) 
     assert found.kinds["all"].cer == 0.5
 
 
-def test_a_truth_in_capitals_says_nothing_about_the_size_of_letters(
+def test_a_truth_in_capitals_says_nothing_of_the_size_of_letters(
     lay: Callable[..., list[Exhibit]],
 ) -> None:
     assert read(lay("receipt.png", ".txt", "TOTAL 9.20"), "Total 9.20").kinds["all"].cer == 0

@@ -90,6 +90,4 @@ def test_the_engine_of_the_settings_is_asked_with_real() -> None:
 @pytest.mark.parametrize("mix", [PRESCRIPTIONS, Mix()], ids=["prescriptions", "mixed"])
 def test_no_two_pages_are_the_same_so_that_no_cache_knows_them(mix: Mix) -> None:
     (request,) = drawn([0.0], mix, 0)
-    seen = {_asked(request, number).images[0].tobytes() for number in range(20)}
-
-    assert len(seen) == 20
+    assert len({_asked(request, number).images[0].tobytes() for number in range(20)}) == 20

@@ -87,8 +87,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_text_is_extracted_as_it_was_read_in_any_script(path: Path) -> None:
-    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
-    assert texts(document) == ["\n".join(LINES)]
+    assert texts(written(path, Document(pages=(read(1, *LINES),)), p1=sheet())) == ["\n".join(LINES)]
 
 
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=7))
@@ -125,9 +124,7 @@ def test_words_stand_where_they_were_read_and_are_found_as_one_text(path: Path) 
     ("colour", "encoding"),
     [((190, 0, 0), Encoding.RGB), ((90, 90, 90), Encoding.GREY), (None, Encoding.BILEVEL)],
 )
-def test_the_page_looks_as_it_was_read_and_no_text_is_seen(
-    path: Path, colour: Any, encoding: Encoding
-) -> None:
+def test_the_page_looks_as_read_and_no_text_is_seen(path: Path, colour: Any, encoding: Encoding) -> None:
     pixels = sheet(colour or (0, 0, 0))
     if colour is None:
         pixels = np.where(pixels > 127, np.uint8(255), np.uint8(0))

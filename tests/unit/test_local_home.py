@@ -48,8 +48,7 @@ def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPa
 def test_flower_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = WorkerSettings(flower_port=port)
-        assert Flower.plan(settings, password_file=tmp_path / "p").port != port
+        assert Flower.plan(WorkerSettings(flower_port=port), password_file=tmp_path / "p").port != port
 
 
 def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Path) -> None:

@@ -62,9 +62,7 @@ def test_exif_orientation_is_applied(
     assert page.rotation == 0
 
 
-def test_pdf_pages_are_rendered_at_the_fleets_resolution_and_rotated_as_they_say(
-    file: MakeFile, limits: Limits
-) -> None:
+def test_pdf_pages_have_the_fleets_resolution_and_their_rotation(file: MakeFile, limits: Limits) -> None:
     path = file(pdf((72, 144), (720, 360)))
 
     assert sizes(inspect_file(path, limits)) == [(150, 300), (1500, 750)]
@@ -75,9 +73,7 @@ def test_pdf_pages_are_rendered_at_the_fleets_resolution_and_rotated_as_they_say
 
 
 @pytest.mark.parametrize("size", [(14_400.0, 14_400.0), (1e7, 1e7), (1e7, 1.0), (0.01, 0.01)])
-def test_a_page_of_absurd_size_is_rendered_within_the_limits(
-    size: tuple[float, float], file: MakeFile, limits: Limits
-) -> None:
+def test_an_absurd_size_is_kept_in_limits(size: tuple[float, float], file: MakeFile, limits: Limits) -> None:
     tight = replace(limits, file_bytes=10**6, page_pixels=10**6, total_pixels=10**7, pages=10, render_dpi=150)
     path = file(pdf(size))
 
@@ -105,9 +101,7 @@ def test_every_colour_model_becomes_true_rgb(
 ) -> None:
     path = file(encoded(image, "TIFF"))
 
-    middle = load_page(path, 0, limits).pixels[25, 25].astype(int)
-
-    assert np.abs(middle - colour).max() <= 1
+    assert np.abs(load_page(path, 0, limits).pixels[25, 25].astype(int) - colour).max() <= 1
 
 
 def test_a_16_bit_png_keeps_its_greys(file: MakeFile, limits: Limits) -> None:
@@ -253,8 +247,7 @@ def test_pages_and_videos_are_told_the_verb_that_is_theirs(file: MakeFile, limit
 def test_a_replaced_file_is_opened_again(file: MakeFile, limits: Limits) -> None:
     path = file(pdf((72, 72)))
     inspect_file(path, limits)
-    other = file(pdf((144, 144), (72, 72)))
-    other.replace(path)
+    file(pdf((144, 144), (72, 72))).replace(path)
 
     assert sizes(inspect_file(path, limits)) == [(300, 300), (150, 150)]
 

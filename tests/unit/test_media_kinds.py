@@ -96,9 +96,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("media", "content"), KINDS.values(), ids=KINDS)
-def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
-    media: MediaType, content: bytes, file: MakeFile
-) -> None:
+def test_a_red_corner_stays_red_in_every_kind(media: MediaType, content: bytes, file: MakeFile) -> None:
     assert sniff(content[:HEAD_BYTES]) is media
     corner, middle = corner_and_middle(file(content))
 

@@ -86,9 +86,7 @@ def test_nothing_is_cut_off_a_page_that_is_levelled() -> None:
 def test_a_levelled_page_is_no_larger_than_its_ink_needs() -> None:
     page = Image.new("RGB", (1240, 1754), "white")
     page.paste(Image.fromarray(synthetic_page(5)).resize((500, 700)), (370, 500))
-    slanted = np.asarray(page.rotate(6, fillcolor="white"))
-
-    assert prepare(slanted, LEVEL).pixels.shape == (1754, 1240, 3)
+    assert prepare(np.asarray(page.rotate(6, fillcolor="white")), LEVEL).pixels.shape == (1754, 1240, 3)
 
 
 @pytest.mark.parametrize("slope", [0.15, -12.0, 30.0])
@@ -160,9 +158,7 @@ def test_without_any_step_a_page_is_what_was_decoded() -> None:
 
 
 @given(st.integers(50, 900), st.integers(50, 900), st.integers(5_000, 400_000))
-def test_no_page_has_more_pixels_than_the_engine_can_use_and_none_is_bent(
-    width: int, height: int, most: int
-) -> None:
+def test_no_page_exceeds_the_pixels_of_the_engine_or_is_bent(width: int, height: int, most: int) -> None:
     plan = Plan(steps=(Preparation.DOWNSCALE,), most_pixels=most)
 
     page = prepare(np.zeros((height, width, 3), dtype=np.uint8), plan)

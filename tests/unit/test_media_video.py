@@ -46,9 +46,6 @@ def expect(code: FailureCode, run: Callable[[], object]) -> None:
     assert "patient" not in str(caught.value)
 
 
-# What a file is
-
-
 @pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
 def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
     file: MakeFile, form: str, codec: str, media: MediaType
@@ -71,9 +68,6 @@ def test_a_length_that_no_header_tells_is_counted(file: MakeFile) -> None:
     streamed = video(3, form="matroska", codec="h264", live="1")
 
     assert probe_video(file(streamed), LIMITS).duration == pytest.approx(3, abs=0.11)
-
-
-# Which frames
 
 
 def test_a_long_gap_between_frames_is_skipped_not_decoded(file: MakeFile) -> None:
@@ -127,9 +121,7 @@ def test_frames_are_spread_evenly_within_their_stretch(start: float, length: flo
     height=st.integers(2, 8_000),
     pixels=st.integers(100_352, 200_000_000),
 )
-def test_all_frames_together_keep_to_the_pixels_and_their_shape(
-    frames: int, width: int, height: int, pixels: int
-) -> None:
+def test_frames_together_keep_to_pixels_and_shape(frames: int, width: int, height: int, pixels: int) -> None:
     scaled_width, scaled_height = plan(pixels=pixels).size(frames, width, height)
 
     assert 2 <= scaled_width <= width
@@ -148,17 +140,11 @@ def test_a_clip_from_a_phone_stands_upright(file: MakeFile, degrees: int, corner
     frame = clip.frames[-1]
     assert frame.shape == ((160, 96, 3) if degrees % 180 else (96, 160, 3))
     assert frame[corner].mean() > 200
-    others = [frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]
-    assert max(others) < 60
-
-
-# What is broken, too much, or not what it says
+    assert max([frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]) < 60
 
 
 @pytest.mark.parametrize(("form", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("avi", "mpeg4")])
-def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
-    file: MakeFile, form: str, codec: str
-) -> None:
+def test_a_file_cut_off_gives_the_frames_there_are(file: MakeFile, form: str, codec: str) -> None:
     def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
         return np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
 

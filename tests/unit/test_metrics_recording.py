@@ -86,7 +86,7 @@ def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts
     assert grown("pecia_wasted_tokens_total", engine="test") == 120
 
 
-def test_a_page_that_was_committed_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(
+def test_a_committed_page_counts_by_its_verdict_with_the_tokens_thrown_away(
     grown: Counts,
 ) -> None:
     done = Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60)))

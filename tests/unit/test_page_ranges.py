@@ -18,7 +18,7 @@ pieces = st.one_of(closed, ends.map(lambda page: (set(range(page, COUNT + 1)), f
 
 
 @given(st.lists(pieces, min_size=1, max_size=8))
-def test_ranges_mean_the_pages_that_a_person_would_count_each_once_and_in_order(
+def test_ranges_mean_the_pages_as_counted_once_and_in_order(
     asked: list[tuple[set[int], str]],
 ) -> None:
     wanted = sorted(set[int]().union(*(pages for pages, _ in asked)))
@@ -32,9 +32,7 @@ def test_ranges_mean_the_pages_that_a_person_would_count_each_once_and_in_order(
 
 
 @given(st.lists(closed, min_size=1, max_size=8), st.integers(0, COUNT))
-def test_the_first_page_that_a_shorter_document_does_not_have_is_found(
-    asked: list[tuple[set[int], str]], count: int
-) -> None:
+def test_the_first_page_beyond_a_document_is_found(asked: list[tuple[set[int], str]], count: int) -> None:
     beyond = [page for pages, _ in asked for page in pages if page > count]
 
     assert PageRanges.parse(",".join(text for _, text in asked)).missing_from(count) == min(

@@ -47,9 +47,7 @@ PAGE = (Path(__file__).parents[2] / "docs/readers.md").read_text()
         ("", "markdown"),
     ],
 )
-def test_a_card_is_chosen_by_the_models_name_and_an_unknown_model_gets_markdown(
-    model: str, card: str
-) -> None:
+def test_a_card_is_chosen_by_the_models_name_else_it_is_markdown(model: str, card: str) -> None:
     assert card_of(model) is cards()[card]
 
 

@@ -96,8 +96,7 @@ def test_any_answer_becomes_blocks_of_text(answer: AnswerFormat, pieces: list[st
 def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
     text = "".join(pieces)
     words = re.findall(r"w\d+", text)
-    read = text_of(blocks(AnswerFormat.DOCTAGS, text))
-    assert sorted(re.findall(r"w\d+", read)) == sorted(words)
+    assert sorted(re.findall(r"w\d+", text_of(blocks(AnswerFormat.DOCTAGS, text)))) == sorted(words)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +110,7 @@ def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("unsure", ["markup", "text"])
-def test_a_doubt_is_about_the_text_and_never_about_a_place(
-    answer: AnswerFormat, text: str, unsure: str
-) -> None:
+def test_a_doubt_is_about_the_text_never_about_a_place(answer: AnswerFormat, text: str, unsure: str) -> None:
     at = text.rindex("140")
     doubtful = {at} if unsure == "text" else {text.index("140")} - {at}
     tokens = tuple((letter, -2.0 if place in doubtful else 0.0) for place, letter in enumerate(text))

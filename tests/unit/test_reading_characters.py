@@ -37,9 +37,7 @@ def test_punctuation_at_the_ends_of_a_word_says_nothing_of_its_sureness(around: 
 
 
 def test_punctuation_between_digits_does_and_a_space_does_not() -> None:
-    point = [Character("2", 0, 1.0), Character(",", 0, 0.4), Character("8", 0, 1.0)]
-
-    assert sureness_of(point) == 0.4
+    assert sureness_of([Character("2", 0, 1.0), Character(",", 0, 0.4), Character("8", 0, 1.0)]) == 0.4
     assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
 
 

@@ -6,7 +6,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
 from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
@@ -33,10 +32,6 @@ def two_lines() -> Image.Image:
 
 def letters(image: Image.Image) -> Letters:
     return Letters.of(np.array(image))
-
-
-def quad(left: int, top: int, right: int, bottom: int) -> NDArray[np.float32]:
-    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
 
 
 def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
@@ -80,7 +75,7 @@ def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
 def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
     image = two_lines()
 
-    missed = letters(image).outside([quad(90, 190, 1000, 240)])
+    missed = letters(image).outside([np.array([(90, 190), (1000, 190), (1000, 240), (90, 240)], np.float32)])
 
     [row] = missed.rows()
     assert missed.share_of(letters(image)) == pytest.approx(0.5)

@@ -72,9 +72,7 @@ def test_a_page_that_another_try_would_not_better_is_read_once(verdict: Verdict)
 def test_a_loop_is_read_again_with_one_thing_changed_at_a_time() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
 
-    readings = climb(engine)
-
-    assert changes(readings) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
+    assert changes(climb(engine)) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
     first, hotter, stricter, smaller = engine.asked
     assert hotter == replace(first, id="part:1:temperature", sampling=Sampling(temperature=0.4))
     assert stricter == replace(first, id="part:1:penalty", sampling=Sampling(repetition_penalty=1.1))
@@ -118,9 +116,7 @@ def test_a_text_that_ends_where_its_task_says_is_left_alone() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED, tokens=10)]))
     fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
 
-    readings = climb(engine, replace(PAGE, max_output_tokens=10), fallback=fallback)
-
-    assert changes(readings) == [None]
+    assert changes(climb(engine, replace(PAGE, max_output_tokens=10), fallback=fallback)) == [None]
 
 
 def test_an_engine_that_always_says_the_same_is_not_asked_twice() -> None:

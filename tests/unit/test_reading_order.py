@@ -77,14 +77,12 @@ def address_beside_contacts(sheet: Sheet) -> None:
 
 
 def table_above_two_columns(sheet: Sheet) -> None:
-    bottom = sheet.cells((100, 450, 800, 1150), 100, 6)
-    columns(2, sheet, bottom + 50)
+    columns(2, sheet, sheet.cells((100, 450, 800, 1150), 100, 6) + 50)
 
 
 def grid_in_one_of_two_columns(sheet: Sheet) -> None:
     sheet.prose(100, 100, 650, 8)
-    bottom = sheet.table(100, 110 + 8 * PITCH, 650, 200)
-    sheet.prose(100, bottom + 10, 650, 8)
+    sheet.prose(100, sheet.table(100, 110 + 8 * PITCH, 650, 200) + 10, 650, 8)
     sheet.prose(800, 100, 650, 24)
 
 

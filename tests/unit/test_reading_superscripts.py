@@ -42,9 +42,7 @@ def test_only_what_has_exponents_has_a_place_for_one(text: str, base: str | None
         start=0.1 * len(text), end=0.1 * len(text) + 0.05, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8)
     )
 
-    place = place_of(sign, line)
-
-    assert place == (base and slice(len(base), len(base)))
+    assert place_of(sign, line) == (base and slice(len(base), len(base)))
 
 
 def test_a_ring_that_was_read_for_a_raised_nine_gives_way_to_it() -> None:

@@ -50,9 +50,7 @@ def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
 def test_pictures_are_drawn_of_latency_and_use(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     words = "--pages 30 --rate 1 --rate 9 --policy continuous --plot"
-    result = typed(*words.split(), str(folder))
-
-    assert result.returncode == 0
+    assert typed(*words.split(), str(folder)).returncode == 0
     assert {path.name for path in folder.iterdir()} == {"latency_throughput.png", "utilisation.png"}
     for path in folder.iterdir():
         with Image.open(path) as picture:

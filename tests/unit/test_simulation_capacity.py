@@ -64,9 +64,7 @@ def speed(gpu: str, held: float = 3_500, **settings: Any) -> IterationModel:
 @pytest.mark.parametrize(
     ("places", "offered", "taken"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (8, 0.0, 0.0), (10, 8.0, 0.4092)]
 )
-def test_the_probability_that_all_places_are_taken_is_erlangs(
-    places: int, offered: float, taken: float
-) -> None:
+def test_the_probability_of_no_free_place_is_erlangs(places: int, offered: float, taken: float) -> None:
     assert erlang_c(places, offered) == pytest.approx(taken, abs=0.0001)
 
 
@@ -183,8 +181,7 @@ def test_a_measured_speed_goes_before_the_data_sheets(tmp_path: Path) -> None:
 def test_with_ones_own_service_time_littles_law_says_how_many_gpus() -> None:
     found = told("--rate", "5", "--gpu", "l4", "--service", "87", "--price", "1")
 
-    assert found["in_flight"] == 5 * 87
-    assert found["gpus"] == -(-435 // found["places"])
+    assert (found["in_flight"], found["gpus"]) == (5 * 87, -(-435 // found["places"]))
     assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 1e6 / 5 / 3600)
     assert (
         f"{found['places']} pages at a time" in typed("--rate", "5", "--gpu", "l4", "--service", "87").stdout

@@ -65,9 +65,7 @@ def test_lines_in_any_order_agree(lines: list[str], exact: bool) -> None:
 
 
 @given(st.permutations(LINES), st.data())
-def test_a_digit_that_was_swapped_differs_and_nothing_else_does(
-    lines: list[str], data: st.DataObject
-) -> None:
+def test_a_swapped_digit_differs_and_nothing_else(lines: list[str], data: st.DataObject) -> None:
     line = data.draw(st.sampled_from([one for one in lines if len(one) > 2 and any(map(str.isdigit, one))]))
     place = data.draw(st.sampled_from([n for n, sign in enumerate(line) if sign.isdigit()]))
     digit = data.draw(st.sampled_from([one for one in "0123456789" if one != line[place]]))

@@ -138,9 +138,6 @@ def test_of_equal_numbers_that_of_the_row_or_beside_the_label_is_meant() -> None
     }
 
 
-# Of a document
-
-
 class Item(BaseModel):
     article: str
     amount: float
