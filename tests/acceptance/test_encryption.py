@@ -97,9 +97,7 @@ def test_documents_are_read_as_ever(jobs: list[Job[Any]]) -> None:
     assert jobs[2].failure.code == "fields_unavailable"
 
 
-def test_neither_a_dump_nor_the_payload_store_tells_of_them(
-    sealed: SealedFleet, jobs: list[Job[Any]]
-) -> None:
+def test_neither_a_dump_nor_the_store_tells_of_them(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     dump, files = sealed.dump(), [path for path in sealed.payloads.rglob("*") if path.is_file()]
 
     assert str(jobs[0].id) in dump
@@ -140,9 +138,7 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     assert "not here" in unknown.stdout
 
 
-def test_no_decrypted_copy_stays_on_the_workers_disk(
-    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually
-) -> None:
+def test_no_decrypted_copy_is_kept(sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually) -> None:
     def files() -> set[str]:
         return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
 

@@ -53,9 +53,7 @@ def test_a_service_killed_in_the_middle_loses_nothing(
     expect_all_read_once(fleet, jobs, service)
 
 
-def test_a_redis_that_forgot_everything_loses_nothing(
-    fleet: Any, drawn: Draw, eventually: Eventually
-) -> None:
+def test_a_redis_that_was_emptied_loses_nothing(fleet: Any, drawn: Draw, eventually: Eventually) -> None:
     jobs = submit(fleet, drawn, "flushed")
     eventually(lambda: count_done(jobs) >= 10)
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:

@@ -282,9 +282,7 @@ def _pool(page: Page) -> dict[str, str]:
     return dict(row.locator("td").all_inner_texts() for row in rows)
 
 
-def test_the_broker_page_shows_what_waits_in_each_lane(
-    page: Page, ward: Ward, eventually: Eventually
-) -> None:
+def test_the_broker_page_shows_what_waits_by_lane(page: Page, ward: Ward, eventually: Eventually) -> None:
     go(page, "Broker")
 
     def as_in_postgres() -> bool:

@@ -20,7 +20,6 @@ from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import Document, Lane, Stage, tracing
 from pecia_schemas.messages import queue_name
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.upkeep.watching import count_waiting
 
 pytestmark = pytest.mark.gate
@@ -77,17 +76,15 @@ def scene(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Scene]:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         with run_fleet("traced", engine_url=server.url, **own) as fleet, application(collector) as provider:
             tracing.enable(provider)
-            with Client(settings=client_settings(fleet.settings)) as client:
+            with Client(
+                settings=ClientSettings(tracing=True).with_stores(
+                    database_url=fleet.settings.database_url.get_secret_value(),
+                    redis_url=fleet.settings.redis_url.get_secret_value(),
+                    payload_url=fleet.settings.payload_url,
+                )
+            ) as client:
                 yield Scene(fleet, client, server, collector, eventually)
             tracing.disable()
-
-
-def client_settings(fleet: WorkerSettings) -> ClientSettings:
-    return ClientSettings(tracing=True).with_stores(
-        database_url=fleet.database_url.get_secret_value(),
-        redis_url=fleet.redis_url.get_secret_value(),
-        payload_url=fleet.payload_url,
-    )
 
 
 def below(spans: list[Told], parent: Told) -> set[str]:

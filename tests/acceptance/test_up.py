@@ -131,9 +131,6 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-# While it runs
-
-
 def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next(desk: Desk) -> None:
     told = desk.screen.partition("service ")[0].splitlines()
     assert told[0].startswith("A fleet in ")
@@ -171,9 +168,7 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
     assert [(page["number"], page["text"]) for page in report["pages"]] == [(1, "Page one"), (2, "Page two")]
 
 
-def test_the_screen_goes_on_to_say_how_the_jobs_stand(
-    desk: Desk, papers: Path, eventually: Eventually
-) -> None:
+def test_the_screen_says_how_the_jobs_stand(desk: Desk, papers: Path, eventually: Eventually) -> None:
     desk.run("read", str(papers / "scan.png"), "--wait")
 
     shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
@@ -202,9 +197,6 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     assert re.match(
         r"cpu PP-OCRv6-small(, Tesseract kor\+eng)?; cpu; read; languages en, (ko, )?zh; ", engine
     )
-
-
-# How it ends
 
 
 def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(

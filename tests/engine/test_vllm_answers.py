@@ -135,7 +135,7 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
     assert engine.load().written == {}
 
 
-def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(
+def test_a_picture_larger_than_one_step_keeps_its_size(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
     runner, engine = reading
@@ -147,7 +147,7 @@ def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(
     assert answer.usage.image == page.shape[0] * page.shape[1] / PIXELS_OF_A_TOKEN > STEP
 
 
-def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
+def test_a_picture_beyond_the_context_is_read_smaller(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
     runner, engine = reading
@@ -163,7 +163,7 @@ def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
     assert answer.usage.prompt + 40 > CONTEXT * 0.9, "it shrank more than it had to"
 
 
-def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
+def test_words_beyond_the_context_are_refused_alone(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
     runner, engine = reading

@@ -34,7 +34,7 @@ def caption(client: Client, **how: Any) -> Captions:
     return job.result(timeout=0)
 
 
-def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
+def test_a_clip_comes_back_as_timed_captions_and_a_summary(
     fleet: tuple[LocalFleet, Client],
 ) -> None:
     captions = caption(fleet[1], style=CaptionStyle.BRIEF)

@@ -256,9 +256,7 @@ ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
         "deep pickle",
     ],
 )
-def test_what_is_no_prompt_is_refused(
-    memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_non_prompt_is_refused(memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch) -> None:
     from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  only where vLLM is
 
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")

@@ -53,9 +53,7 @@ def test_a_picture_whose_request_was_rendered_and_given_up_can_be_asked_again(
 
 
 @pytest.mark.parametrize("frames", [4, 7])
-def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
-    asking: tuple[asyncio.Runner, Engine], frames: int
-) -> None:
+def test_a_clip_is_one_video_and_costs_as_said(asking: tuple[asyncio.Runner, Engine], frames: int) -> None:
     runner, engine = asking
     request = clip(frames)
 
@@ -150,9 +148,7 @@ def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> N
     assert text(repetition_penalty=1.9) != text()
 
 
-def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
-    make_vllm: Callable[..., Engine], checkpoint: Path
-) -> None:
+def test_seeds_of_cut_prompts_end_no_engine(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     engine = make_vllm(checkpoint)
     clips = [
         replace(clip(40, seed=seed, side=196), sampling=Sampling(temperature=1, seed=seed))

@@ -43,9 +43,7 @@ def test_kv_blocks_are_moved_to_main_memory(checkpoint: Path) -> None:
 
 
 @pytest.mark.usefixtures("_avx512")
-def test_eight_bits_a_number_hold_twice_the_tokens(
-    make_vllm: Callable[..., Engine], checkpoint: Path
-) -> None:
+def test_eight_bits_hold_twice_the_tokens(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     engine = make_vllm(checkpoint, kv_cache_dtype="fp8")
     page = EngineRequest(id="1", images=(picture(0),), workload=DocumentType.MIXED, max_output_tokens=8)
 

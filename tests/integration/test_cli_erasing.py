@@ -37,9 +37,7 @@ def lines(told: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
-def test_a_dry_run_and_one_without_a_yes_where_nobody_can_be_asked_erase_nothing(
-    pecia: Pecia, job: Job[Any]
-) -> None:
+def test_without_a_yes_or_on_a_dry_run_nothing_is_erased(pecia: Pecia, job: Job[Any]) -> None:
     told = pecia("purge", "--metadata", "patient=4711", "--dry-run")
 
     assert told.stdout == "Would erase 1 jobs with 1 results and 0 callbacks.\n"
@@ -83,9 +81,7 @@ def test_a_document_that_another_job_holds_is_told_of(
     "arguments",
     [["purge"], ["purge", "--before", "soon"], ["purge", "--job", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"]],
 )
-def test_a_purge_that_cannot_be_meant_is_a_mistake_of_usage(
-    stores: dict[str, str], arguments: list[str]
-) -> None:
+def test_a_purge_that_cannot_be_meant_is_refused(stores: dict[str, str], arguments: list[str]) -> None:
     assert run_pecia(*arguments, env=stores).returncode == 2
 
 

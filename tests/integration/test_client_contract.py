@@ -150,9 +150,7 @@ def test_a_partial_document_says_which_page_is_missing(fleet: Any, client: Clien
 
 
 @pytest.mark.parametrize("of_one_page", [True, False])
-def test_a_job_without_any_result_has_failed(
-    fleet: Any, client: Client, picture: Picture, of_one_page: bool
-) -> None:
+def test_a_job_without_result_fails(fleet: Any, client: Client, picture: Picture, of_one_page: bool) -> None:
     fleet.fails(ReadDocument, FailureCode.DAMAGED)
     job = client.submit(ReadDocument(picture() if of_one_page else PDF))
     fleet.finish(job)

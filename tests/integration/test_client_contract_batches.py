@@ -96,8 +96,7 @@ def test_a_batch_is_found_by_name_by_id_and_by_how_that_begins(client: Client) -
     assert isinstance(batch.created_at, datetime)
     for reference in (batch, batch.id, "ward-7", str(batch.id), str(batch.id)[:30]):
         assert labels(client.jobs(batch=reference)) == ["c.pdf", "b.pdf", "a.pdf"]
-    other = client.submit_many(scans("d.pdf"))
-    assert str(other.batch)[:4] == str(batch.id)[:4]
+    assert str(client.submit_many(scans("d.pdf")).batch)[:4] == str(batch.id)[:4]
     for missing in ("ward-8", str(batch.id)[:4], str(UUID(int=7))):
         with pytest.raises(BatchNotFoundError, match=missing):
             client.batch(missing)
@@ -212,9 +211,7 @@ def test_an_export_goes_on_where_an_earlier_one_stopped(fleet: Any, client: Clie
     assert len(list(tmp_path.glob("*.md"))) == 4
 
 
-def test_an_export_is_lines_or_rows_of_all_jobs_that_a_filter_finds(
-    fleet: Any, client: Client, tmp_path: Path
-) -> None:
+def test_an_export_is_lines_or_rows_of_all_jobs_found(fleet: Any, client: Client, tmp_path: Path) -> None:
     group = client.submit_many(scans("a.pdf", "b.pdf", metadata={"ward": "7"}), batch="week")
     fleet.answers(ReadDocument, pages=["one", "two"])
     fleet.finish()

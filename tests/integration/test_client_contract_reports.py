@@ -95,8 +95,7 @@ def test_a_notice_says_how_many_pages_need_review(fleet: Any, client: Client) ->
         for number, verdict in enumerate(verdicts, 1)
     )
     fleet.answers(ReadDocument, Document(pages=pages))
-    job = client.submit(ReadDocument(PDF), webhook=HOOK)
-    fleet.finish(job)
+    fleet.finish(client.submit(ReadDocument(PDF), webhook=HOOK))
     assert [one.notice.data.needs_review for one in fleet.callbacks] == [2]
 
 
@@ -176,8 +175,7 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     fleet.answers(ReadDocument, pages=["one", "two"])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    other = fleet.client("ward-3")
-    other.job(job.id).result(timeout=WAIT_S)
+    fleet.client("ward-3").job(job.id).result(timeout=WAIT_S)
     list(job.pages(timeout=WAIT_S))
     client.purge([job], reason="asked for")
     entries = [(one.actor, str(one.action), one.reason, one.counts) for one in client.audit(job=job)]

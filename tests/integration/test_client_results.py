@@ -138,9 +138,7 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
     assert waited[0].state is JobState.CANCELLED
 
 
-def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
-    client: Client, scribe: Any, house: House
-) -> None:
+def test_pages_behind_an_unread_one_stay_in_the_store(client: Client, scribe: Any, house: House) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
     scribe.read(job.id, 2)
@@ -152,9 +150,7 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
 
 
-def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
-    client: Client, redis_url: str
-) -> None:
+def test_a_cancelled_job_is_announced_to_workers_and_waiters(client: Client, redis_url: str) -> None:
     job = client.submit(ReadDocument(PDF))
     with Redis.from_url(redis_url, decode_responses=True) as redis, redis.pubsub() as pubsub:
         pubsub.subscribe("pecia:cancelled", f"pecia:job:{job.id}")

@@ -51,17 +51,13 @@ def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_a_picture_on_its_side_is_priced_upright(
-    client: Client, house: House, picture: Picture, form: str
-) -> None:
+def test_a_lying_picture_is_priced_upright(client: Client, house: House, picture: Picture, form: str) -> None:
     job = client.submit(ReadDocument(picture(200, 100, form=form, orientation=6)))
     part = part_of(house, job)
     assert (part["width"], part["height"]) == (100, 200)
 
 
-def test_a_large_picture_is_measured_without_a_warning(
-    client: Client, house: House, picture: Picture
-) -> None:
+def test_a_large_picture_is_measured_without_warning(client: Client, house: House, picture: Picture) -> None:
     large = (10_000, 9_000)  # more than Pillow opens in silence
     part = part_of(house, client.submit(ReadDocument(picture(*large))))
     assert (part["stage"], part["width"], part["height"]) == ("read", *large)
@@ -84,9 +80,7 @@ def test_what_the_header_does_not_tell_goes_to_ingest(client: Client, house: Hou
         assert redis.llen("ingest.normal") == 1
 
 
-def test_nothing_in_the_rows_tells_the_files_name(
-    client: Client, house: House, tmp_path: Path, picture: Picture
-) -> None:
+def test_no_row_tells_the_files_name(client: Client, house: House, tmp_path: Path, picture: Picture) -> None:
     path = tmp_path / "miller-anna-1961.png"
     path.write_bytes(picture())
     client.submit(ReadDocument(path))

@@ -57,9 +57,6 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
     assert [missing.failure.code for missing in document.failed] == [FailureCode.DAMAGED]
 
 
-# On the command line
-
-
 def test_they_are_listed_shown_and_tried_again_on_the_command_line(
     client: Client, scribe: Any, job: Job[Document], stores: dict[str, str]
 ) -> None:

@@ -110,9 +110,7 @@ async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> No
             assert len(clip.frames), form
 
 
-async def test_what_libraries_print_of_a_file_reaches_no_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_libraries_print_is_not_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "fax"
     noise = np.random.default_rng(1).integers(0, 256, (400, 400), dtype=np.uint8)
     Image.fromarray(noise).convert("1").save(path, "TIFF", compression="group4")

@@ -113,13 +113,8 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
     assert failure.message.startswith("Needs the key 'old'.")
 
 
-# At rest
-
-
 @pytest.mark.parametrize("keys", [NEW, {}], ids=["with keys", "without"])
-def test_with_keys_neither_the_tables_nor_the_store_tell_of_a_document(
-    ward: Ward, keys: dict[str, str]
-) -> None:
+def test_with_keys_no_table_and_no_store_tell_of_a_document(ward: Ward, keys: dict[str, str]) -> None:
     job = ward.read(keys=keys, fields=Asked, instructions=PLANTED, password=PLANTED)
 
     assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
@@ -182,13 +177,8 @@ def test_spans_hold_everything_once(ward: Ward, size: int) -> None:
     assert [after for after, _ in found[1:]] == [last for _, last in found[:-1]]
 
 
-# A repeated submit
-
-
 @pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
-def test_a_repeated_key_finds_its_job_whatever_key_it_was_encrypted_under(
-    ward: Ward, former: dict[str, str]
-) -> None:
+def test_a_repeated_key_finds_its_job_under_any_encryption_key(ward: Ward, former: dict[str, str]) -> None:
     task = ReadDocument(DOCUMENT, fields=Asked)
     first = ward.client(former).submit(task, idempotency_key="k")
 
@@ -208,9 +198,6 @@ def test_a_repeated_key_finds_its_job_after_a_rotation(ward: Ward) -> None:
     again = ward.client(NEW).submit(task, idempotency_key="k")
 
     assert (again.id, again.created) == (first.id, False)
-
-
-# Rotation
 
 
 @pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])

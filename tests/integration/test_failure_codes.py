@@ -150,9 +150,7 @@ def test_every_code_has_a_scenario() -> None:
 
 
 @pytest.mark.usefixtures("shared_template")
-def test_every_scenario_ends_with_its_code(
-    client: Client, house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_scenario_has_its_code(client: Client, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "create_engine", lambda _: Clumsy())
     jobs = {code: scenario(Hospital(client, house)) for code, scenario in SCENARIOS.items()}
 

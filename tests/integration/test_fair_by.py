@@ -27,9 +27,7 @@ def flow_of(job: Job[Any], house: House) -> UUID:
     return next(UUID(one["flow"]) for one in waiting if one["part"] == str(house.part_of(job)))
 
 
-def test_jobs_that_share_a_value_take_turns_as_one(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_jobs_of_one_value_take_turns_as_one(fair_client: Client, picture: Picture, house: House) -> None:
     with fair_client as client:
         task = ReadDocument(picture())
         wards = ["north", "south", "north", None]
@@ -71,9 +69,7 @@ def relay(house: House) -> None:
     house.ask(relayed)
 
 
-def test_a_flow_is_forgotten_when_its_jobs_are_over(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_a_flow_is_forgotten_after_its_jobs(fair_client: Client, picture: Picture, house: House) -> None:
     """Nothing made of a metadata's value outlives the work."""
     with fair_client as client:
         jobs = [

@@ -50,9 +50,7 @@ async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
     return await ledger.commit(Finished(part=claim, outcome=outcome)) is not None
 
 
-def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claimed(
-    submit: Submit, house: House
-) -> None:
+def test_a_task_of_a_newer_version_does_not_hold_up_its_neighbours(submit: Submit, house: House) -> None:
     parts = [house.part_of(submit()) for _ in range(3)]
     house.rows(
         "UPDATE jobs SET kind = 'audio.transcribe' WHERE id = (SELECT job_id FROM parts WHERE id = %s)",
@@ -173,9 +171,7 @@ def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(client: 
     assert job.retry().progress.total is None
 
 
-def test_a_job_that_was_locked_when_its_part_began_has_begun_by_the_time_it_ends(
-    submit: Submit, house: House
-) -> None:
+def test_a_job_locked_when_its_part_began_has_begun_by_its_end(submit: Submit, house: House) -> None:
     job = submit()
 
     async def story(one: Ledger) -> bool:
@@ -200,9 +196,7 @@ def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(house: H
     assert "Jane Doe" not in house.play(story)
 
 
-async def test_a_heartbeat_survives_an_error_that_is_no_outage(
-    house: House, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_heartbeat_survives_any_error(house: House, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL):
         identity = WorkerIdentity.new("engine")
         async with Heartbeat(house.database_url, identity, lease=timedelta(milliseconds=80)):

@@ -204,9 +204,7 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
     assert database.job_of(part).done == 1
 
 
-def test_a_claim_whose_answer_was_lost_can_be_repeated_by_the_same_worker(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_claim_whose_answer_was_lost_can_be_repeated(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
 
     async def story(one: Ledger) -> ClaimedPart:
@@ -272,9 +270,7 @@ def test_ingest_adds_the_parts_it_found_and_sets_the_total(database: Database, f
     assert (job.total, job.done, job.state) == (2, 0, JobState.RUNNING)
 
 
-def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_requeued_part_has_no_strike_and_no_death(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
@@ -287,9 +283,7 @@ def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
     assert (claim.attempt, claim.strikes, claim.deaths) == (2, 0, 0)
 
 
-def test_a_part_given_back_because_the_engine_died_on_it_counts_a_death(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_part_on_which_the_engine_died_counts_a_death(database: Database, fleet: Fleet) -> None:
     fatal, bystander = database.add_job(parts=2)
 
     async def story(one: Ledger, two: Ledger) -> list[ClaimedPart]:

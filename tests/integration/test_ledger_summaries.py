@@ -94,9 +94,7 @@ def test_a_summary_that_failed_alone_is_retried_at_once(job: AnyJob, scribe: Any
     assert job.refresh().state is JobState.SUCCEEDED
 
 
-def test_a_cancelled_video_is_retried_from_where_it_was(
-    job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]
-) -> None:
+def test_a_cancelled_video_goes_on_by_retry(job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]) -> None:
     scribe.caption(job.id, 0)
     job.cancel()
     assert (job.state, job.progress.cancelled) == (JobState.CANCELLED, 3)

@@ -91,9 +91,7 @@ def test_a_fleet_says_what_runs_where_and_has_its_tables(fleet: LocalFleet) -> N
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-def test_a_dead_worker_is_replaced_and_its_children_are_ended(
-    fleet: LocalFleet, eventually: Eventually
-) -> None:
+def test_a_dead_worker_is_replaced_and_its_children_end(fleet: LocalFleet, eventually: Eventually) -> None:
     payloads = fleet.home.payloads
     before = set(eventually(lambda: len(found := processes_in(payloads)) == 3 and found))
     restarts = _service(fleet, "sleeper").restarts
@@ -105,9 +103,7 @@ def test_a_dead_worker_is_replaced_and_its_children_are_ended(
 
 
 @pytest.mark.parametrize("name", ["redis", "postgres"])
-def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
-    fleet: LocalFleet, eventually: Eventually, name: str
-) -> None:
+def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, eventually: Eventually, name: str) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
         client.set("k", "v")
         eventually(lambda: client.info("persistence")["aof_last_write_status"] == "ok")

@@ -106,9 +106,7 @@ def test_a_migration_tries_again_when_the_table_is_free(
 
 
 @pytest.mark.parametrize("migrate", [pecia_migrations.upgrade, pecia_migrations.downgrade])
-def test_tables_of_which_there_is_no_migration_are_left_alone(
-    empty_database_url: str, migrate: Callable[[str], None]
-) -> None:
+def test_tables_without_a_migration_are_left(empty_database_url: str, migrate: Callable[[str], None]) -> None:
     pecia_migrations.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0012'")

@@ -89,8 +89,7 @@ def test_the_frames_of_a_clip_are_pictures() -> None:
         answer(server, asked(images=frames, clip=clip, workload="caption-brief"))
 
     *shown, _ = server.pages[0]["messages"][0]["content"]
-    shades = [np.array(picture_of(part)).mean() for part in shown]
-    assert shades == pytest.approx([0, 120, 240], abs=2)
+    assert [np.array(picture_of(part)).mean() for part in shown] == pytest.approx([0, 120, 240], abs=2)
 
 
 @pytest.mark.parametrize(

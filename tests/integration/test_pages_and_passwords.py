@@ -76,12 +76,7 @@ def failure(job: Job[Document]) -> tuple[FailureCode, str]:
     return job.failure.code, job.failure.message.removesuffix(job.failure.code.advice).strip()
 
 
-# Pages
-
-
-def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_document(
-    client: Client, work: Work
-) -> None:
+def test_the_pages_asked_for_keep_their_numbers(client: Client, work: Work) -> None:
     job = work(client.submit(ReadDocument(pdf(9), pages="8-9,2,2-3")))
 
     assert job.state is JobState.SUCCEEDED
@@ -127,9 +122,6 @@ def test_what_the_documentation_shows_is_what_happens(
 
     assert [int(line) for line in told.split()] == [1, 2, 7, 20, 21]
     assert work(letter).state is JobState.SUCCEEDED
-
-
-# Passwords
 
 
 def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work: Work) -> None:

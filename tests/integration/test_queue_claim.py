@@ -45,9 +45,7 @@ def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis, lists: Li
     assert parts(claim(lists)) == [one.part for one in (ingest, *urgent, *normal, *bulk)]
 
 
-def test_a_claim_takes_no_more_than_the_free_slots_and_says_that_there_is_more(
-    redis: Redis, lists: Lists
-) -> None:
+def test_a_claim_fills_the_free_slots_and_says_that_there_is_more(redis: Redis, lists: Lists) -> None:
     publish(redis, [message() for _ in range(5)])
 
     first = claim(lists, slots=3)
@@ -89,9 +87,7 @@ GOOD = {"part": PART, "lane": "normal", "cost": 1, "flow": FLOW}
         b"\xff\xfe\x00",
     ],
 )
-def test_a_malformed_head_is_put_aside_and_blocks_nothing(
-    redis: Redis, lists: Lists, raw: str | bytes
-) -> None:
+def test_a_malformed_head_is_put_aside(redis: Redis, lists: Lists, raw: str | bytes) -> None:
     redis.lpush("read.normal", raw)
     behind = message()
     publish(redis, [behind])

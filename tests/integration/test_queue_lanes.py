@@ -106,9 +106,7 @@ def test_a_lane_that_was_not_served_for_too_long_is_served_one_part_first(redis:
 
 
 @given(aged=st.lists(st.sets(st.sampled_from([Lane.NORMAL, Lane.BULK])), max_size=20))
-def test_a_turn_out_of_order_comes_at_once_and_never_twice_in_a_row(
-    redis: Redis, aged: list[set[Lane]]
-) -> None:
+def test_a_turn_out_of_order_comes_at_once_never_twice_in_a_row(redis: Redis, aged: list[set[Lane]]) -> None:
     """Or parts that take longer than the patience would turn the order of the lanes round."""
     redis.flushall()
     lists = Lists(redis, rules(patience=60))

@@ -309,9 +309,7 @@ def test_a_settlement_that_failed_is_tried_again_after_a_while(redis: Redis) -> 
     assert count_taken(redis) == {}
 
 
-def test_what_redis_could_not_be_told_is_told_once_it_is_back(
-    redis_server: Callable[..., Any], eventually: Eventually
-) -> None:
+def test_redis_is_told_once_it_is_back(redis_server: Callable[..., Any], eventually: Eventually) -> None:
     server = redis_server()
     with connect(server.url) as redis:
         keeper = open_keeper(redis)

@@ -51,9 +51,7 @@ def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
     assert [body.get("temperature") for body in server.pages] == [0, 0.4, 0]
 
 
-def test_the_cpu_engine_reads_what_the_model_could_not(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_the_cpu_engine_reads_what_a_model_cannot(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.finish_reason = "length"
     settings = {"max_readings": 1, "fallback_engine": "rapidocr"}
 
@@ -86,9 +84,7 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
     assert page.attempts == ()
 
 
-def test_what_a_task_says_of_how_to_read_reaches_the_engine(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_how_a_task_is_to_be_read_reaches_engines(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.models = ({"id": "tiny"}, {"id": "radiology", "parent": "tiny"})
     server.behaviour.finish_reason = "length"
     options = GenerationOptions(top_k=5, max_output_tokens=2)
@@ -149,9 +145,7 @@ def test_a_task_says_what_the_model_is_told_and_how_its_card_is_called(
     assert [block.kind for block in page.blocks] == [BlockKind.TABLE]
 
 
-def test_a_model_that_takes_no_words_refuses_instructions(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_instructions_are_refused_without_words(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.models = ({"id": "lightonai/LightOnOCR-2-1B"},)
 
     job = work(ReadDocument(scan, instructions="Copy the table alone."))

@@ -104,9 +104,7 @@ def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: 
     assert (second.timings.engine, second.engine) == (0.0, "openai")
 
 
-def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
-    client: Client, worker: Worker, read: Read
-) -> None:
+def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worker, read: Read) -> None:
     read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
     others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
     jobs = [client.submit(ReadDocument(SCAN), metadata=metadata) for metadata in others]
@@ -116,9 +114,7 @@ def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
     assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
 
 
-def test_a_page_that_comes_twice_in_a_document_is_read_once(
-    client: Client, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     server.behaviour.takes_s = 0.5
     page, other = note(1), note(2)
     job = client.submit(ReadDocument(png(page, "TIFF", save_all=True, append_images=[other, page])))
@@ -164,9 +160,7 @@ def test_encrypted_results_are_found_and_bound_to_their_new_part(
     assert [set(content) for (content,) in stored] == [{"enc", "data"}] * 2
 
 
-def test_a_video_submitted_again_asks_the_engine_nothing(
-    client: Client, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_a_repeated_video_asks_nothing(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     film = video(6.0)
     task = CaptionVideo(film, segments=timedelta(seconds=3), options=GenerationOptions(temperature=0))
 

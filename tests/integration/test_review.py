@@ -112,16 +112,12 @@ def open_desk(house: House) -> Callable[..., Any]:
                 resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
             )
             transport = httpx2.ASGITransport(served)
-            context = _living(served)
+            context = served._app.router.lifespan_context(served._app)
             loop.run(context.__aenter__())
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
             loop.run(context.__aexit__(None, None, None))
 
     return run
-
-
-def _living(app: Any) -> Any:
-    return app._app.router.lifespan_context(app._app)
 
 
 @pytest.fixture
@@ -286,9 +282,7 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., 
     ("path", "headers"),
     [("/other/", {}), ("/", {}), ("/token2/api/pages", {}), (f"/{TOKEN}/", {"host": "evil.example"})],
 )
-def test_without_the_token_or_by_another_name_there_is_nothing(
-    desk: Desk, path: str, headers: dict[str, str]
-) -> None:
+def test_without_token_or_by_another_name_is_nothing(desk: Desk, path: str, headers: dict[str, str]) -> None:
     answer = desk.loop.run(desk.http.get(path, headers=headers))
 
     assert (answer.status_code, answer.text) == (404, "Not found.")
@@ -331,11 +325,8 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
         job.result(timeout=0)
 
 
-def test_retention_takes_revisions_with_the_result(
-    desk: Desk, house: House, read: Callable[..., Job[Any]]
-) -> None:
-    job = read()
-    desk.decide(job, target="b0t1-2", text="50")
+def test_retention_takes_revisions_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
+    desk.decide(read(), target="b0t1-2", text="50")
 
     house.ask(lambda database: erase_results(database, age=timedelta(), limit=9))
 
@@ -385,9 +376,7 @@ def test_who_asks_is_told_of_a_revision_without_what_it_says(
     assert [(event.actor, event.reason) for event in job.events()][-1] == ("client:eva", "revised")
 
 
-def test_behind_a_gateway_the_result_is_revised_too(
-    desk: Desk, house: House, read: Callable[..., Job[Any]]
-) -> None:
+def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
     job = read()
     house.query("UPDATE jobs SET tenant = 'clinic'")
     desk.decide(job, target="b0t1-2", text="50")
@@ -400,9 +389,7 @@ def test_behind_a_gateway_the_result_is_revised_too(
             assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
 
 
-def test_a_facsimile_is_one_file_with_picture_and_text(
-    desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path
-) -> None:
+def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="<b>50")
 

@@ -57,9 +57,7 @@ def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_submits_and_hears_with_its_own_account(
-    stores: SecuredStores, payload_url: str, kind: Any
-) -> None:
+def test_a_client_submits_with_its_own_account(stores: SecuredStores, payload_url: str, kind: Any) -> None:
     opened: Any = kind(stores.database_url(), stores.redis_url("client"), payload_url)
     with opened if kind is Client else synced(opened) as client:
         job = client.submit(ReadDocument(picture()))
@@ -168,9 +166,7 @@ def _kombu(url: str) -> Connection:
 
 
 @pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
-def test_no_connection_to_postgres_goes_through_a_wrong_door(
-    stores: SecuredStores, payload_url: str, door: Door
-) -> None:
+def test_no_wrong_door_leads_to_postgres(stores: SecuredStores, payload_url: str, door: Door) -> None:
     """The fleet's, a client's, and that of a verb which needs Postgres alone."""
     url, said = door[0](stores), door[1]
 

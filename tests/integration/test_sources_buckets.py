@@ -128,9 +128,7 @@ def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
         (Answer(DOCUMENT, length=LIMIT, then="trickle"), UNREACHABLE, "The object store took too long."),
     ],
 )
-def test_a_store_that_fails_is_told_from_one_that_refuses(
-    answer: Answer, code: FailureCode, found: str
-) -> None:
+def test_a_failing_store_is_told_from_one_that_refuses(answer: Answer, code: FailureCode, found: str) -> None:
     with handing_out() as server:
         answer.headers = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT", "ETag": '"1"'}
         server.plan(f"/archive/{TOKEN}", answer)

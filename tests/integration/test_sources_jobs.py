@@ -141,9 +141,6 @@ def server() -> Iterator[DocumentServer]:
         yield server
 
 
-# Submitting
-
-
 def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     job = ward.submit(server.plan("/scan.png", Answer(printed)))
 
@@ -175,9 +172,7 @@ def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed:
         ("s3:///key", "has no form that is fetched"),
     ],
 )
-def test_a_url_that_cannot_be_fetched_is_refused_and_not_quoted(
-    client: Client, url: str, sentence: str
-) -> None:
+def test_a_wrong_url_is_refused_and_not_quoted(client: Client, url: str, sentence: str) -> None:
     with pytest.raises(InvalidSourceError, match=sentence) as caught:
         client.submit(ReadDocument(url))
 
@@ -216,9 +211,6 @@ def test_what_no_worker_can_do_is_not_fetched(ward: Ward, server: DocumentServer
     codes = [job.failure and job.failure.code for job in jobs]
     assert codes == [FailureCode.NO_ENGINE, FailureCode.LANGUAGE_UNAVAILABLE]
     assert server.asked == []
-
-
-# What goes wrong
 
 
 def test_a_server_that_fails_is_asked_again(ward: Ward, server: DocumentServer, printed: bytes) -> None:
@@ -283,12 +275,7 @@ def test_a_retry_fetches_what_could_not_be_fetched_and_not_what_was(
         assert (job.failure.code, len(server.asked)) == (FailureCode.DAMAGED, 2)
 
 
-# The fence
-
-
-def test_a_fetch_that_lost_its_part_changes_nothing_and_leaves_nothing(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_a_fetch_that_lost_its_part_changes_and_leaves_nothing(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"first", then="hang", length=None), Answer(b"second")))
 
     async def story(database: AsyncEngine) -> PayloadRef:
@@ -374,9 +361,7 @@ def test_of_two_documents_a_job_keeps_the_first_and_whoever_brings_another_goes_
     assert list(ward.files().values()) == [b"first"]
 
 
-def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_a_document_erased_during_intake_is_stored_again(ward: Ward, server: DocumentServer) -> None:
     url = server.plan("/scan.pdf", Answer(b"same"))
     former = ward.client().submit(ReadDocument(b"same"))
     former.cancel()
@@ -400,9 +385,7 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
     assert list(ward.files().values()) == [b"same"]
 
 
-async def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(
-    ward: Ward, server: DocumentServer
-) -> None:
+async def test_a_cancelled_or_purged_job_is_fetched_no_further(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"x", length=None, then="hang")))
 
     async with ward.working() as runtime:
@@ -494,9 +477,6 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
     assert list(ward.files().values()) == [printed]
 
 
-# At rest
-
-
 def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
     ward: Ward, server: DocumentServer, printed: bytes
 ) -> None:
@@ -515,9 +495,7 @@ def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
     assert not ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7").created
 
 
-def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_keys_change_under_fetched_and_unfetched(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     ward.keys = KEYS
     urls = [server.plan(path, Answer(printed)) for path in ("/fetched", "/waiting")]
     fetched, waiting = (ward.submit(url, idempotency_key=url) for url in urls)
@@ -540,9 +518,7 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
 
 @pytest.mark.parametrize("fetched", [True, False])
 @pytest.mark.parametrize("by", ["upkeep", "purge"])
-def test_the_url_goes_with_the_document(
-    ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool
-) -> None:
+def test_the_url_goes_too(ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool) -> None:
     server.plan(f"/{TOKEN}", Answer(printed) if fetched else Answer(status=404))
     job = ward.submit(server.url(f"/{TOKEN}"))
     ward.run(job)

@@ -32,9 +32,6 @@ def leading_to(server: DocumentServer, location: str) -> str:
     return server.plan("/from", Answer(status=302, headers={"Location": location}))
 
 
-# What is fetched
-
-
 def test_a_document_comes_as_it_is_whatever_its_name_and_type_say(server: DocumentServer) -> None:
     server.plan("/ward/scan.txt", Answer(DOCUMENT, headers={"Content-Type": "text/html"}))
 
@@ -70,9 +67,6 @@ def test_tls_is_held_to_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert fetch(urls[0]) == DOCUMENT
         assert failure(urls[1]) == (UNREACHABLE, "The URL's server has no certificate that is good for it.")
         assert wrong.asked == []
-
-
-# What is refused
 
 
 def test_a_private_address_is_not_called_unless_its_network_is_allowed(server: DocumentServer) -> None:
@@ -151,9 +145,7 @@ def test_redirects_come_to_an_end(server: DocumentServer) -> None:
         (503, UNREACHABLE),
     ],
 )
-def test_a_status_says_whether_another_try_may_help(
-    server: DocumentServer, status: int, code: FailureCode
-) -> None:
+def test_a_status_says_if_a_retry_may_help(server: DocumentServer, status: int, code: FailureCode) -> None:
     url = server.plan(f"/{TOKEN}", Answer(b"" if status in (204, 304) else b"sorry", status=status))
 
     assert failure(url) == (code, f"The URL's server answered {status}.")
@@ -164,9 +156,6 @@ def test_what_is_compressed_is_not_unpacked(server: DocumentServer) -> None:
     url = server.plan("/bomb", Answer(bomb, headers={"Content-Encoding": "gzip"}))
 
     assert failure(url)[0] is REFUSED
-
-
-# What is cut off
 
 
 def test_what_is_announced_as_too_large_is_not_waited_for(server: DocumentServer) -> None:
@@ -203,9 +192,7 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(server: DocumentS
     assert failure(server.plan("/scan", Answer(DOCUMENT, length=LIMIT, then="reset")))[0] is UNREACHABLE
 
 
-def test_an_encryption_that_breaks_in_the_middle_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encryption_that_breaks_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
     with handing_out(authority.context()) as server:

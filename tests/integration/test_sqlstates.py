@@ -173,9 +173,7 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
     books.play(story)
 
 
-def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
-    books: Books, submit: Submit
-) -> None:
+def test_a_part_whose_failure_is_refused_too_delays_no_other(books: Books, submit: Submit) -> None:
     """It is given back, and tried again: nothing can be written down of it until a person has looked."""
     jobs = [submit() for _ in range(3)]
     parts = [books.part_of(job) for job in jobs]

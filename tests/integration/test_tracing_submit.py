@@ -133,9 +133,7 @@ def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit
 
 
 @pytest.mark.usefixtures("tracer")
-def test_a_submit_that_is_refused_says_why_by_a_name(
-    settings: ClientSettings, picture: Picture, collector: Collector
-) -> None:
+def test_a_refused_submit_names_why(settings: ClientSettings, picture: Picture, collector: Collector) -> None:
     with Client(settings=settings) as client:
         client.submit(ReadDocument(picture()), idempotency_key="Hartwigsen")
         with pytest.raises(IdempotencyConflictError):

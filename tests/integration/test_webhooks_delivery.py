@@ -181,8 +181,7 @@ def test_several_workers_share_an_outbox_and_tell_everything_once(
     with working(settings), working(settings), working(settings):
         eventually(lambda: all(row["state"] == "delivered" for row in outbox.rows()))
 
-    told = [request.headers["webhook-id"] for request in receiver.requests]
-    assert sorted(told) == sorted(promised)
+    assert sorted([request.headers["webhook-id"] for request in receiver.requests]) == sorted(promised)
 
 
 def test_what_a_dead_worker_had_claimed_comes_again(
@@ -199,9 +198,7 @@ def test_what_a_dead_worker_had_claimed_comes_again(
     assert outbox.row(delivery)["attempts"] == 2
 
 
-def test_a_worker_that_was_overtaken_records_nothing(
-    outbox: Outbox, receiver: Receiver, house: House
-) -> None:
+def test_an_overtaken_worker_records_nothing(outbox: Outbox, receiver: Receiver, house: House) -> None:
     delivery = outbox.promise(receiver.url)
 
     async def story(database: AsyncEngine) -> int | None:

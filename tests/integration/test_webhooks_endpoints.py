@@ -119,8 +119,7 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
         assert [one.last_error for one in client.deliveries()] == ["no_secret"]
     told = run_pecia("webhook", "deliveries", env=stores)
     assert "no webhook worker of this fleet has PECIA_WEBHOOK_SECRET" in told.stderr
-    examined = run_pecia("doctor", env=stores)
-    assert "set PECIA_WEBHOOK_SECRET" in examined.stdout
+    assert "set PECIA_WEBHOOK_SECRET" in run_pecia("doctor", env=stores).stdout
 
     outbox.execute("""UPDATE workers SET capabilities = '{"signs": true}'""")
     with Client(*stores.values()) as client:

@@ -92,8 +92,7 @@ def _cut(whole: Callable[[], bytes], tenths: int) -> bytes:
 
 
 def _last_frame_cut() -> bytes:
-    content = pictures.fax(3, "raw", "L")
-    return content[:-40]
+    return pictures.fax(3, "raw", "L")[:-40]
 
 
 def _flipped(whole: Callable[[], bytes]) -> bytes:

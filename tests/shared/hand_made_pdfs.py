@@ -198,9 +198,6 @@ def _rc4_masks(state: list[int]) -> Iterator[int]:
         yield state[(state[index] + state[swap]) % 256]
 
 
-# What no program writes in good faith
-
-
 def without_pages() -> bytes:
     return document([])
 

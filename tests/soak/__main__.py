@@ -30,7 +30,8 @@ def main() -> None:
     arguments = _arguments()
     errors = Console(stderr=True, highlight=False)
     errors.print(f"Seed {arguments.seed} (make soak SEED={arguments.seed} plays it again)")
-    _forget_settings()
+    for name in [name for name in os.environ if name.startswith("PECIA_")]:
+        del os.environ[name]
     strikes = plan(
         arguments.seed, pages=arguments.pages, faults=arguments.fault or list(FAULTS), count=arguments.strikes
     )
@@ -75,11 +76,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--logs", type=Path, help="copy the workers' logs to this directory in the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     return parser.parse_args()
-
-
-def _forget_settings() -> None:
-    for name in [name for name in os.environ if name.startswith("PECIA_")]:
-        del os.environ[name]
 
 
 @contextmanager

@@ -100,9 +100,6 @@ def _pause_upkeep(rig: Rig, _: random.Random) -> Blow:
     return replace(blow, lasts=rig.lease + BEYOND_LEASE, heal=wake, outage=True)
 
 
-# Servers: killed, restarted, robbed of their data.
-
-
 def _end_server(server: Server, number: signal.Signals, rig: Rig, _: random.Random) -> Blow:
     """A server ends, in an orderly way or not, and comes back with its data."""
     blow = everyone_hit(rig, REPAIRED)
@@ -125,9 +122,6 @@ def _flush_redis(rig: Rig, _: random.Random) -> Blow:
     with _answering(), rig.redis() as redis:
         redis.flushall()
     return blow
-
-
-# Servers that are there and do nothing, or refuse to, for longer than leases or parts last.
 
 
 def _freeze_redis(leases: float, rig: Rig, _: random.Random) -> Blow:
@@ -167,9 +161,6 @@ def _protect_postgres(rig: Rig, _: random.Random) -> Blow:
     return replace(blow, lasts=lasts, heal=partial(_set_read_only, rig, "off"), outage=True)
 
 
-# The network between the fleet and its servers, by the proxies.
-
-
 def _cut(server: Server, rig: Rig, _: random.Random) -> Blow:
     """Every connection to a server breaks at once."""
     blow = everyone_hit(rig, RECONNECTED)
@@ -202,9 +193,6 @@ def _slow(rig: Rig, _: random.Random) -> Blow:
     blow = everyone_hit(rig, REPAIRED)
     delay(_DELAY_S)
     return replace(blow, lasts=_SLOW, heal=partial(delay, 0))
-
-
-# What a fleet stands on: the disk under the documents, the clocks of its machines.
 
 
 def _fill_disk(rig: Rig, _: random.Random) -> Blow:

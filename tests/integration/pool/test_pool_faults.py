@@ -49,8 +49,7 @@ def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
     for part in parts:
         fleet.plan(part, "done")
 
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     for part in parts:
         fleet.await_story(part, "run", "done")
     fleet.await_settled()
@@ -71,8 +70,7 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(
     fleet.await_story(part, "run", "done")
     redis_server(replaces=server)
 
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
     assert fleet.story(part) == ["run", "done"]
 
@@ -85,8 +83,7 @@ def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
     fleet.redis.flushall()
     fleet.plan(part, "done")
 
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
 
 
@@ -143,5 +140,4 @@ def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -
     (fleet.directory / "lost").touch()
 
     assert worker.wait(WAIT_S) == 1
-    part = fleet.send()
-    assert fleet.story(part) == []
+    assert fleet.story(fleet.send()) == []

@@ -23,10 +23,6 @@ def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
         yield heard
 
 
-def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
-    return [event["type"] for event in events if event.get("uuid") == str(part)]
-
-
 @pytest.mark.parametrize(
     ("plan", "last", "code"),
     [
@@ -43,7 +39,12 @@ def test_events_tell_how_a_part_went_by_its_code_alone_and_it_is_gone(
 
     part = fleet.send(plan)
 
-    fleet.eventually(lambda: kinds(events, part) == ["task-received", "task-started", last])
+    fleet.eventually(
+        lambda: (
+            [event["type"] for event in events if event.get("uuid") == str(part)]
+            == ["task-received", "task-started", last]
+        )
+    )
     final = next(event for event in events if event["type"] == last)
     assert final.get("exception", "") == code
     assert final.get("runtime", 0) >= 0
@@ -99,9 +100,7 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
 def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
     application = ("--workdir", str(Path(__file__).parent), "-A", "scripted_worker")
     fleet.launch_program("-m", "celery", *application, "worker", "-Q", "read.urgent,read.bulk")
-    part = fleet.send(lane=Lane.BULK)
-
-    fleet.await_story(part, "run", "done")
+    fleet.await_story(fleet.send(lane=Lane.BULK), "run", "done")
     fleet.await_settled()
 
 

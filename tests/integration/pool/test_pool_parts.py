@@ -24,9 +24,7 @@ def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> N
     [({"SCRIPTED_SLOTS": "8"}, 1), ({"SCRIPTED_TOKENS": "80"}, 10)],
     ids=["slots", "tokens"],
 )
-def test_less_is_claimed_while_the_engine_has_room_for_less(
-    fleet: Any, budget: dict[str, str], cost: int
-) -> None:
+def test_less_is_claimed_while_an_engine_has_less_room(fleet: Any, budget: dict[str, str], cost: int) -> None:
     (fleet.directory / "room").write_text("0.25")
     parts = [fleet.send("wait", cost=cost) for _ in range(10)]
     fleet.start(**budget)
@@ -58,9 +56,7 @@ def test_nothing_is_claimed_while_nothing_may_be(fleet: Any) -> None:
 def test_a_part_with_nothing_to_do_is_acknowledged(fleet: Any) -> None:
     fleet.start()
 
-    part = fleet.send("ignore")
-
-    fleet.await_story(part, "run")
+    fleet.await_story(fleet.send("ignore"), "run")
     fleet.await_settled()
     assert "Jane Doe" not in fleet.logs
 

@@ -58,9 +58,7 @@ def at(second: float) -> datetime:
 
 
 def test_a_worker_is_dead_whose_beat_stands_still_for_a_lease(looks: Callable[..., list[list[str]]]) -> None:
-    found = looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)})
-
-    assert found == [[]] * 15 + [["silent"]]
+    assert looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)}) == [[]] * 15 + [["silent"]]
 
 
 def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str]]]) -> None:
@@ -149,9 +147,7 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House)
     assert tables.query("SELECT lost_at FROM workers") == [{"lost_at": None}]
 
 
-def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
-    tables: Any, house: House
-) -> None:
+def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, house: House) -> None:
     worker = WorkerIdentity.new("engine", [Stage.READ])
     job_id = tables.add_job()
     part = tables.parts(job_id)[0]["id"]

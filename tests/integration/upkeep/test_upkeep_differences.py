@@ -58,8 +58,7 @@ def look(play: Play) -> Callable[[], Found]:
 
 def with_payloads(tables: Any, payload_url: str) -> None:
     """Store what the jobs refer to."""
-    name = PayloadStore.open(payload_url).put(b"document").sha256
-    tables.query("UPDATE jobs SET payload = %s", name)
+    tables.query("UPDATE jobs SET payload = %s", PayloadStore.open(payload_url).put(b"document").sha256)
 
 
 @pytest.fixture
@@ -187,12 +186,9 @@ def test_what_was_no_message_is_forgotten(redis: Redis, play: Play, look: Callab
 
 
 @pytest.mark.usefixtures("healthy")
-def test_parts_of_another_fleet_are_told_and_left_alone(
-    redis: Redis, play: Play, look: Callable[[], Found]
-) -> None:
+def test_parts_of_another_fleet_are_left_alone(redis: Redis, play: Play, look: Callable[[], Found]) -> None:
     stranger, flow = uuid4(), uuid4()
-    message = PartMessage(part=stranger, stage=Stage.READ, lane=Lane.BULK, cost=1, flow=flow)
-    publish(redis, [message])
+    publish(redis, [PartMessage(part=stranger, stage=Stage.READ, lane=Lane.BULK, cost=1, flow=flow)])
 
     found = look()
 
@@ -213,9 +209,6 @@ def test_a_document_that_is_not_there_is_told_of_each_job_that_needs_it(
 
     assert found == {Difference.MISSING_PAYLOADS: {another}}
     assert not mended(play, look, found)
-
-
-# On a fleet at work
 
 
 class BusyWorker:
@@ -276,9 +269,6 @@ def test_a_fleet_that_is_merely_busy_has_no_differences(  # noqa: PLR0917  fixtu
 
     assert found == [{}] * 3
     assert worker.committed > 0
-
-
-# On the command line
 
 
 @pytest.fixture

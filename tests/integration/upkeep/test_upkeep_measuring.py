@@ -53,9 +53,7 @@ def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
     assert shown("pecia_strange_messages") == 1
 
 
-def test_parts_that_wait_for_room_in_a_list_are_counted_and_behind_nothing(
-    tables: Any, run: Make, redis: Redis
-) -> None:
+def test_parts_that_wait_for_room_in_a_list_are_not_behind(tables: Any, run: Make, redis: Redis) -> None:
     tables.add_job(parts=30)
     run(relay)
     tables.query(

@@ -65,9 +65,7 @@ def test_what_a_worker_let_go_of_before_it_registered_again_is_no_strike(
 
 
 @pytest.mark.parametrize("jump", ["-1 year", "1 year"])
-def test_no_clock_but_the_judges_own_takes_a_worker_for_dead(
-    tables: Any, reap: Callable[[], int], jump: str
-) -> None:
+def test_only_the_judges_clock_tells_the_dead(tables: Any, reap: Callable[[], int], jump: str) -> None:
     """Neither does time in which a part runs: its worker alone knows what it waited for."""
     tables.add_worker("alive")
     tables.run_on("alive", tables.add_job())
@@ -117,9 +115,7 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     assert {part["deaths"] for part in tables.parts(job_id)} == {1}
 
 
-def test_a_job_whose_time_is_over_expires_with_its_open_parts(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     job_id = tables.add_job(parts=3, expires_in=timedelta(seconds=-1), webhook=True)
     tables.query("UPDATE parts SET state = 'done' WHERE ordinal = 0")
     tables.query("UPDATE parts SET state = 'running' WHERE ordinal = 1")
@@ -184,9 +180,7 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
     assert tables.job(job_id)["cancelled"] == 2
 
 
-def test_jobs_that_are_free_expire_though_another_is_held_for_long(
-    tables: Any, run: Callable[..., Any]
-) -> None:
+def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Callable[..., Any]) -> None:
     held = tables.add_job(expires_in=timedelta(seconds=-2))
     free = tables.add_job(expires_in=timedelta(seconds=-1))
     with psycopg.connect(tables.database_url) as holding:
@@ -200,8 +194,7 @@ def test_jobs_that_are_free_expire_though_another_is_held_for_long(
 def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_their_job(
     tables: Any, reap: Callable[[], int]
 ) -> None:
-    job_id = tables.add_job(parts=3)
-    tables.run_on("dead", job_id)
+    tables.run_on("dead", tables.add_job(parts=3))
     with psycopg.connect(tables.database_url) as commit:
         commit.execute("SELECT FROM jobs FOR NO KEY UPDATE")
         assert reap() == 3

@@ -122,9 +122,7 @@ def test_only_what_redis_lost_is_published_again(
     assert set(leased).isdisjoint(claim_all(owner="another"))
 
 
-def test_what_was_published_just_now_is_not_missed(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_a_fresh_message_is_not_missed(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     tables.add_job(parts=3)
     run(relay)
     redis.flushall()
@@ -132,9 +130,7 @@ def test_what_was_published_just_now_is_not_missed(
     assert run(Reconciler()) == 0
 
 
-def test_as_long_as_the_counts_agree_no_list_is_read(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_while_the_counts_agree_no_list_is_read(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     tables.add_job(parts=3)
     run(relay)
     tables.publish_long_ago()
@@ -173,11 +169,8 @@ def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
     assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
 
 
-def test_parts_on_which_a_worker_died_are_published_into_quarantine(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
-    job_id = tables.add_job(parts=3)
-    tables.query("UPDATE parts SET deaths = ordinal WHERE job_id = %s", job_id)
+def test_parts_of_the_dead_go_into_quarantine(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
+    tables.query("UPDATE parts SET deaths = ordinal WHERE job_id = %s", tables.add_job(parts=3))
 
     assert run(relay) == 3
 

@@ -83,9 +83,6 @@ def test_nothing_goes_unless_a_setting_says_so(tables: Any, keep: Keep, read: Re
     assert len(stored(payload_url)) == 1
 
 
-# Documents
-
-
 def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_long_enough(
     tables: Any, keep: Keep, read: Read, payload_url: str
 ) -> None:
@@ -129,9 +126,7 @@ def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
     assert tables.query("SELECT count(*) AS jobs FROM jobs") == [{"jobs": 1}]
 
 
-def test_a_document_that_was_submitted_again_stays(
-    tables: Any, keep: Keep, read: Read, payload_url: str
-) -> None:
+def test_a_document_submitted_again_stays(tables: Any, keep: Keep, read: Read, payload_url: str) -> None:
     age(tables, read())
     keep(keep_payloads=DAY)
     again = read()
@@ -208,9 +203,6 @@ def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents
     assert held.refresh().state == "queued"
 
 
-# Results
-
-
 def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
     tables: Any, keep: Keep, read: Read, client: Client
 ) -> None:
@@ -228,9 +220,7 @@ def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
     assert erased.counts == {"results": 1}
 
 
-def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
-    tables: Any, keep: Keep, client: Client
-) -> None:
+def test_a_label_goes_with_its_result_a_batch_with_its_jobs(tables: Any, keep: Keep, client: Client) -> None:
     (job,) = client.submit_many([Submission(ReadDocument(b"%PDF-1.7"), label="a.pdf")], batch="week")
     client.submit_many([ReadDocument(b"%PDF-1.7")], batch="kept")
     job.cancel()
@@ -253,9 +243,6 @@ def test_a_result_that_was_retried_lately_is_kept(tables: Any, keep: Keep, read:
         assert keep(keep_results=DAY)["result_retention"] == 0
 
     assert tables.query("SELECT count(*) AS results FROM results") == [{"results": 1}]
-
-
-# The rest
 
 
 def test_events_go_by_their_own_age(tables: Any, keep: Keep, read: Read) -> None:
@@ -320,9 +307,6 @@ def test_what_has_left_the_store_is_remembered_for_a_day_and_no_longer(
     tables.query("UPDATE discarded_payloads SET erased_at = %s", LONG_AGO)
     keep()
     assert tables.query("SELECT payload FROM discarded_payloads") == []
-
-
-# Many at once
 
 
 def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtures

@@ -75,9 +75,7 @@ def test_a_list_takes_no_more_than_its_window_and_says_what_it_left(redis: Redis
     assert count_waiting(redis)[QUEUE] == len(sent) - len(left)
 
 
-def test_what_a_client_finds_no_room_for_waits_in_postgres(
-    client: Client, picture: Picture, redis: Redis, tables: Any
-) -> None:
+def test_what_has_no_room_is_in_postgres(client: Client, picture: Picture, redis: Redis, tables: Any) -> None:
     with client:
         client.submit_many([ReadDocument(picture())] * (WINDOW + 20))
 
@@ -141,9 +139,7 @@ def test_more_flows_than_there_is_room_for_are_served_in_turn(
     assert served == [jobs[:WINDOW], jobs[WINDOW:], jobs[:WINDOW]]
 
 
-def test_parts_that_were_claimed_before_come_first(
-    redis: Redis, tables: Any, relay_once: Callable[..., int]
-) -> None:
+def test_parts_claimed_before_come_first(redis: Redis, tables: Any, relay_once: Callable[..., int]) -> None:
     tables.add_job(parts=WINDOW)
     again = tables.add_job(parts=10)
     tables.query("UPDATE parts SET attempt = 1 WHERE job_id = %s", again)
