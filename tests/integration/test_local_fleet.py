@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from pydantic import SecretStr
@@ -232,9 +234,7 @@ def test_a_failed_migration_stops_the_start_and_says_why(home: Path) -> None:
     assert _processes_of(fleet.home.path) == []
 
 
-def test_nothing_survives_a_killed_supervisor_and_the_next_starts_at_once(
-    home: Path, short_path: Path, eventually: Eventually
-) -> None:
+def test_nothing_survives_a_killed_supervisor(home: Path, short_path: Path, eventually: Eventually) -> None:
     forked = short_path / "forked.py"
     forked.write_text(_FORKED)
     command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1], str(forked)]
@@ -305,17 +305,10 @@ def _processes_of(home: Path) -> list[int]:
 
 
 def _children_of(parent: int) -> list[int]:
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if _status_of(pid)[1:2] == [str(parent)]]
+    return [child.pid for child in psutil.Process(parent).children()]
 
 
 def _runs(pid: int) -> bool:
-    return _status_of(pid)[:1] not in ([], ["Z"])
-
-
-def _status_of(pid: int) -> list[str]:
-    """State, parent and so on; nothing if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False

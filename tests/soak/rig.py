@@ -63,7 +63,6 @@ class Rig:
 
     @property
     def part_timeout(self) -> timedelta:
-        """How long a part may take."""
         return self.workers.settings.part_timeout
 
     def pid(self, service: str) -> int | None:
@@ -90,12 +89,10 @@ class Rig:
 
     @property
     def logs(self) -> Path:
-        """Where the workers' logs are."""
         return self.workers.home.path / "logs"
 
     @property
     def redis_data(self) -> Path:
-        """Where Redis keeps its data."""
         return self.servers.home.path / "redis"
 
 
@@ -121,7 +118,7 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
             workers=[
                 WorkerCommand(
                     name=name,
-                    command=(sys.executable, "-m", "pecia_workers", "worker", role_of(name), "--name", name),
+                    command=(sys.executable, "-m", "pecia_workers", "worker", _ROLES[name], "--name", name),
                     registers=True,
                     environment=clocks[name].environment,
                 )
@@ -153,11 +150,6 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
 
 
 _ROLES = {"ingest": "ingest", **dict.fromkeys(ENGINES, "engine"), "webhooks": "webhooks", "upkeep": "upkeep"}
-
-
-def role_of(service: str) -> str:
-    """Return what a worker does."""
-    return _ROLES[service]
 
 
 def _settings(engine: str, lease: timedelta, documents: Path) -> WorkerSettings:
