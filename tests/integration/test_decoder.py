@@ -95,7 +95,7 @@ async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> No
         np.asarray(picture), "RGB", compressed=[jpeg_2000], syntax=uid.JPEG2000Lossless
     )
     (tmp_path / "DICOM").write_bytes(capture)
-    (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user=b"word", owner=b"other")))
+    (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user="word", owner="other")))
     password = SecretStr("word")
 
     async with decoding(decode_processes=1) as decoder:

@@ -177,7 +177,7 @@ def test_the_pages_of_an_encapsulated_pdf_are_read(file: MakeFile) -> None:
 
     assert len(inspect_file(path, LIMITS)) == 2
     assert page_pixels(path, 1, LIMITS).shape == (150, 150, 3)
-    assert failure(file(encapsulated_pdf(locked_pdf(user=b"x", owner=b"y")))).code is FailureCode.ENCRYPTED
+    assert failure(file(encapsulated_pdf(locked_pdf(user="x", owner="y")))).code is FailureCode.ENCRYPTED
     assert failure(file(encapsulated_pdf(b"no such thing"))).code is FailureCode.DAMAGED
     assert failure(file(encapsulated_pdf(b""))).code is FailureCode.EMPTY
 

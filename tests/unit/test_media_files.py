@@ -19,7 +19,7 @@ from pecia_workers.media.pages import PageInfo
 from pictures import encoded, marked
 from videos import video
 
-LOCKED = locked_pdf(user=b"user", owner=b"owner")
+LOCKED = locked_pdf(user="user", owner="owner")
 pillow_heif.register_heif_opener()
 
 
