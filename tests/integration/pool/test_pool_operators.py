@@ -73,9 +73,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     fleet.await_settled()
 
 
-def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
-    fleet: Any, console: FleetApp, eventually: Eventually
-) -> None:
+def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp, eventually: Eventually) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")
     fleet.await_story(part, "run")
