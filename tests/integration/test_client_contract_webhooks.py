@@ -8,13 +8,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
-from pecia import (
-    Client,
-    Endpoint,
-    InvalidOptionError,
-    NoticeType,
-    ReadDocument,
-)
+from pecia import Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument
 from real_fleet import RealFleet
 from snippets import ROOT, blocks
 

@@ -25,26 +25,19 @@ from pecia_schemas import (
     PayloadRef,
     ReadDocument,
     Stage,
-    Verdict,
     new_id,
 )
-from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
 from pecia_workers.ledger.ledger import Ledger
+from samples import page
 
 R = TypeVar("R")
 REFERENCE = PayloadRef(sha256="ab" * 32, size=1, media_type=None)
 DAMAGED = Failure.of(FailureCode.DAMAGED)
-
-
-def page(number: int = 1, text: str = "text") -> Page:
-    return Page(
-        number=number, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test"
-    )
 
 
 @dataclass
@@ -166,9 +159,7 @@ def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(database: Database
     assert (claim.attempt, claim.deaths) == (2, 1)
 
 
-def test_without_messages_the_first_lane_and_the_oldest_begin_and_suspects_wait(
-    database: Database, fleet: Fleet
-) -> None:
+def test_without_messages_the_first_lane_and_the_oldest_begin(database: Database, fleet: Fleet) -> None:
     later, normal, urgent, suspect, other_stage, not_due = (database.add_job()[0] for _ in range(6))
     now = datetime.now(UTC)
     database.set_part(later, run_at=now - timedelta(seconds=1))

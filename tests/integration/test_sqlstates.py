@@ -31,12 +31,12 @@ from pecia import (
     SubmitError,
     SubmitManyError,
 )
-from pecia_schemas import Document, FailureCode, JobState, Page, Verdict
-from pecia_schemas.blocks import plain_blocks
+from pecia_schemas import Document, FailureCode, JobState
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.commit import Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
+from samples import page
 
 R = TypeVar("R")
 
@@ -110,10 +110,7 @@ def submit(client: Client, picture: Picture) -> Submit:
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart) -> Outcome | None:
-    page = Page(
-        verdict=Verdict.OK, width=10, height=10, engine="test", number=1, blocks=plain_blocks("hello")
-    )
-    outcome = Done(page, cache_key=claim.id.bytes)
+    outcome = Done(page(text="hello"), cache_key=claim.id.bytes)
     return await ledger.commit(Finished(part=claim, outcome=outcome))
 
 
@@ -325,9 +322,7 @@ def test_a_client_tries_again_what_is_transient(books: Books, submit: Submit) ->
         assert submit().created, sqlstate
 
 
-def test_of_many_tasks_only_those_are_refused_that_postgres_refuses(
-    books: Books, client: Client, picture: Picture
-) -> None:
+def test_of_many_tasks_postgres_refuses_but_some(books: Books, client: Client, picture: Picture) -> None:
     async def submit_async(tasks: list[ReadDocument], keys: list[str]) -> SubmitManyError:
         async with AsyncClient(*books.urls.values()) as other:
             with pytest.raises(SubmitManyError) as raised:

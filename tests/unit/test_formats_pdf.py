@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia.formats import pdf
-from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict, Word
+from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Word
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_workers.media.decoding import compressed
+from samples import page
 
 SIDE = (600, 800)
 LINES = (
@@ -58,14 +59,8 @@ def drawing(**pages: NDArray[np.uint8]) -> PagePictures:
 def read(number: int, *texts: str, lines: bool = True) -> Page:
     boxes = [Box(left=60, top=100 * row + 60, right=540, bottom=100 * row + 90) for row in range(len(texts))]
     found = tuple(Line(text=text, box=box, confidence=0.9) for text, box in zip(texts, boxes, strict=True))
-    return Page(
-        number=number,
-        blocks=plain_blocks("\n".join(texts), found if lines else ()),
-        verdict=Verdict.OK,
-        width=SIDE[0],
-        height=SIDE[1],
-        engine="test",
-    )
+    blocks = plain_blocks("\n".join(texts), found if lines else ())
+    return page(number, blocks=blocks, width=SIDE[0], height=SIDE[1])
 
 
 def written(path: Path, document: Document, **pages: NDArray[np.uint8]) -> pypdfium2.PdfDocument:
