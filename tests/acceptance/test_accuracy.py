@@ -51,9 +51,7 @@ def below(least: float, shares: dict[str, Share]) -> dict[str, Share]:
     return {name: share for name, share in shares.items() if share.part < least * share.whole}
 
 
-def test_no_page_is_ok_below_99_percent_of_its_words_nor_blank_with_any(
-    pages: Pages,
-) -> None:
+def test_no_page_is_ok_below_99_percent_of_its_words_nor_blank_with_any(pages: Pages) -> None:
     assert [page.file for page in pages if page.is_wrong_ok] == []
     assert [page.file for page in pages if page.is_wrong_blank] == []
 

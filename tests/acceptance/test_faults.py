@@ -44,9 +44,7 @@ def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> Non
 
 
 @pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
-def test_a_service_killed_in_the_middle_loses_nothing(
-    fleet: Any, drawn: Draw, eventually: Eventually, service: str
-) -> None:
+def test_killed_services_lose_nothing(fleet: Any, drawn: Draw, eventually: Eventually, service: str) -> None:
     jobs = submit(fleet, drawn, service)
     eventually(lambda: count_done(jobs) >= 10)
     os.kill(fleet.pid(service), signal.SIGKILL)

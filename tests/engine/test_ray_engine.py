@@ -127,9 +127,7 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
     assert engine.load().running == 0
 
 
-def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
-    reading: Reading, eventually: Callable[..., Any]
-) -> None:
+def test_a_dead_replica_is_told_and_none_stays(reading: Reading, eventually: Callable[..., Any]) -> None:
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
     of_ray = {process: command for process in processes if is_of_ray(command := command_of(process))}

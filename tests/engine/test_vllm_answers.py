@@ -135,9 +135,7 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
     assert engine.load().written == {}
 
 
-def test_a_picture_larger_than_one_step_keeps_its_size(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_larger_than_one_step_keeps_its_size(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     page = np.zeros((476, 476, 3), dtype=np.uint8)
 
@@ -147,9 +145,7 @@ def test_a_picture_larger_than_one_step_keeps_its_size(
     assert answer.usage.image == page.shape[0] * page.shape[1] / PIXELS_OF_A_TOKEN > STEP
 
 
-def test_a_picture_beyond_the_context_is_read_smaller(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_beyond_the_context_is_read_smaller(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     huge = np.zeros((1400, 700, 3), dtype=np.uint8)
     request = EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED, max_output_tokens=40)
@@ -163,9 +159,7 @@ def test_a_picture_beyond_the_context_is_read_smaller(
     assert answer.usage.prompt + 40 > CONTEXT * 0.9, "it shrank more than it had to"
 
 
-def test_words_beyond_the_context_are_refused_alone(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_words_beyond_the_context_are_refused_alone(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     endless = EngineRequest(
         id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900

@@ -34,9 +34,7 @@ def caption(client: Client, **how: Any) -> Captions:
     return job.result(timeout=0)
 
 
-def test_a_clip_comes_back_as_timed_captions_and_a_summary(
-    fleet: tuple[LocalFleet, Client],
-) -> None:
+def test_a_clip_comes_back_as_timed_captions_and_a_summary(fleet: tuple[LocalFleet, Client]) -> None:
     captions = caption(fleet[1], style=CaptionStyle.BRIEF)
 
     times = [(one.start.total_seconds(), one.end.total_seconds()) for one in captions.segments]

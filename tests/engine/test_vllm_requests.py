@@ -40,9 +40,7 @@ def asking(
         yield runner, engine
 
 
-def test_a_picture_whose_request_was_rendered_and_given_up_can_be_asked_again(
-    asking: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_that_was_given_up_can_be_asked_again(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     session = engine._session  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     runner.run(session.render(asked(900)))

@@ -43,9 +43,7 @@ def test_a_page_says_what_it_took_in_row(client: Client, scribe: Any, picture: P
     }
 
 
-def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
-    client: Client, scribe: Any, picture: Picture, house: House
-) -> None:
+def test_a_failed_attempt_is_wasted_too(client: Client, scribe: Any, picture: Picture, house: House) -> None:
     job = client.submit(ReadDocument(picture()))
     spent = Spent(
         engine="vllm", usage=TokenUsage(prompt=100, output=7), timings=Timings(queued=1, engine=3.0)

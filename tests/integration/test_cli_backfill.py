@@ -114,9 +114,7 @@ def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, s3_endpo
     assert "cannot be listed" in str(told.exception)
 
 
-def test_an_object_whose_name_makes_no_url_is_refused_alone(
-    pecia: Pecia, bucket: Any, s3_endpoint: str, house: House
-) -> None:
+def test_an_object_without_url_is_refused(pecia: Pecia, bucket: Any, s3_endpoint: str, house: House) -> None:
     for key in ("in/no\u00a0break.pdf", "in/scan.pdf"):
         bucket.put_object(Bucket="scans", Key=key, Body=b"a")
 

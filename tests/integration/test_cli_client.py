@@ -380,9 +380,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert {one["job"] for one in changes} == {job}
 
 
-def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
-    shell: Shell, eventually: Callable[..., Any]
-) -> None:
+def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: Callable[..., Any]) -> None:
     shell.draw("b.png", "a.png")
     (shell.directory / "notes.txt").write_text("call back")
     ours, its = pty.openpty()

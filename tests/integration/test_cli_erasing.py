@@ -27,7 +27,6 @@ def pecia(stores: dict[str, str]) -> Pecia:
 
 @pytest.fixture
 def job(client: Client, scribe: Any, picture: Callable[..., bytes]) -> Job[Any]:
-    """A job that has been read."""
     submitted = client.submit(ReadDocument(picture()), metadata={"patient": "4711"})
     scribe.read(submitted.id)
     return submitted.refresh()

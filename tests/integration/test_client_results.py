@@ -174,9 +174,7 @@ def test_what_is_retried_is_published_again(client: Client, scribe: Any, house: 
     assert house.query(query) == [(1, None, True)]
 
 
-def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
-    client: Client, redis_url: str, picture: Picture
-) -> None:
+def test_a_thousand_jobs_wait_on_one_connection(client: Client, redis_url: str, picture: Picture) -> None:
     content = picture()
     group = client.submit_many(ReadDocument(content) for _ in range(1000))
     with Redis.from_url(redis_url) as redis:

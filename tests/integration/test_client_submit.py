@@ -33,9 +33,7 @@ def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
     return part
 
 
-def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
-    client: Client, house: House, picture: Picture
-) -> None:
+def test_a_picture_is_queued_at_its_pixels_price(client: Client, house: House, picture: Picture) -> None:
     task = ReadDocument(picture(800, 600), document_type=DocumentType.CHART)
     job = client.submit(task, priority=Lane.URGENT)
     part = part_of(house, job)

@@ -40,9 +40,7 @@ def test_jobs_of_one_value_take_turns_as_one(fair_client: Client, picture: Pictu
     assert not {north, south} & {job.id for job in jobs}
 
 
-def test_the_relay_and_a_retry_publish_a_part_into_its_jobs_flow(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_relay_and_retry_publish_into_flows(fair_client: Client, picture: Picture, house: House) -> None:
     with fair_client as client:
         jobs = [client.submit(ReadDocument(picture()), metadata=meta) for meta in ({"ward": "north"}, {})]
         before = [flow_of(job, house) for job in jobs]

@@ -18,7 +18,6 @@ from relaying import RelayingBus
 
 @pytest.fixture
 def job(client: Client, scribe: Any) -> AnyJob:
-    """A video of three segments."""
     job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
     scribe.cut_video(job.id, 3)
     return job.refresh()

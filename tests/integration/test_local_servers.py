@@ -22,9 +22,7 @@ from pecia_workers.local.wheels import postgres_programs
 pytestmark = pytest.mark.gate
 
 
-def test_postgres_starts_past_a_strangers_lock_file(
-    postgres_server: Callable[..., EmbeddedPostgres],
-) -> None:
+def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
     server = postgres_server()
     server.kill()
     lock = server.data / "postmaster.pid"

@@ -50,9 +50,7 @@ def read() -> Iterator[Read]:
         runner.run(engine.stop())
 
 
-def test_upright_pages_of_every_type_have_at_most_one_error_in_a_hundred(
-    read: Read,
-) -> None:
+def test_upright_pages_of_every_type_have_at_most_one_error_in_a_hundred(read: Read) -> None:
     documents = sample_documents(seed=5)
     known = [page for document in documents for page in document.pages[:1]]
 
@@ -168,9 +166,7 @@ def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Re
     assert Counter(digits) - words == Counter()
 
 
-def test_digits_alone_that_are_not_sure_are_doubts_and_no_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_digits_alone_that_are_not_sure_are_doubts_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     rapidocr.load_model()
     sure = rapidocr.read_page(calendar()[0])
     monkeypatch.setattr(rapidocr, "_SURE_ALONE", 2.0)

@@ -133,9 +133,7 @@ def test_a_model_is_asked_and_understood_by_its_reader_card(
     assert all((block.box is not None) is told.has_places for block in page.blocks)
 
 
-def test_a_task_says_what_the_model_is_told_and_how_its_card_is_called(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_a_task_says_what_a_model_is_told_by_card(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = "<fcel>Na<fcel>140<nl>"
 
     page = only_page(work(ReadDocument(scan, instructions="Table Recognition:"), card="paddleocr_vl"))

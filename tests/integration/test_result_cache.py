@@ -130,9 +130,7 @@ def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: Ch
     assert len(server.pages) == 2
 
 
-def test_what_was_erased_is_read_again_and_a_copy_is_no_source(
-    read: Read, server: ChatServerDouble, house: House
-) -> None:
+def test_copies_of_erased_pages_are_no_source(read: Read, server: ChatServerDouble, house: House) -> None:
     read()
     copy = read()
     assert copy.cached_from
@@ -142,9 +140,7 @@ def test_what_was_erased_is_read_again_and_a_copy_is_no_source(
     assert len(server.pages) == 2
 
 
-def test_encrypted_results_are_found_and_bound_to_their_new_part(
-    house: House, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_results_are_bound_to_their_parts(house: House, worker: Worker, server: ChatServerDouble) -> None:
     keys = SecretStr(json.dumps({"now": new_key()}))
     pages: list[Page] = []
     with Client(**house.urls, settings=ClientSettings(encryption_keys=keys)) as client:

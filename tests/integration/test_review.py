@@ -108,7 +108,7 @@ def open_desk(house: House) -> Callable[..., Any]:
     def run(work: Work | None = None, **settings: Any) -> Iterator[Desk]:
         given = ClientSettings.model_validate({**house.urls, "client_name": "eva", **settings})
         with asyncio.Runner() as loop:
-            served = make_app(
+            served: Any = make_app(
                 resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
             )
             transport = httpx2.ASGITransport(served)
@@ -143,9 +143,7 @@ def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable
     assert page["blocks"][0]["tokens"][1]["box"] == [50, 0, 90, 12]
 
 
-def test_corrections_are_in_the_result_and_the_original_stays(
-    desk: Desk, read: Callable[..., Job[Any]], client: Client
-) -> None:
+def test_corrections_leave_the_original(desk: Desk, read: Callable[..., Job[Any]], client: Client) -> None:
     job = read()
     for number, doubt in enumerate(desk.look(job)["doubts"][:2]):
         assert desk.decide(job, number, target=doubt["target"], text=doubt["suggested"]).status_code == 200

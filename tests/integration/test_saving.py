@@ -294,9 +294,7 @@ def test_fields_of_many_documents_are_lines_that_begin_with_the_job(
     ]
 
 
-def test_a_job_without_a_result_leaves_the_others_theirs(
-    pecia: Pecia, client: Client, job: Job[Document], scribe: Any
-) -> None:
+def test_a_job_without_result_is_left(pecia: Pecia, client: Client, job: Job[Document], scribe: Any) -> None:
     broken, unread = (client.submit(ReadDocument(b"%PDF-1.7 " + mark)) for mark in (b"1", b"2"))
     scribe.fail(broken.id, stage=Stage.INGEST)
     told = pecia("result", broken.id, job.id, "-o", "out")

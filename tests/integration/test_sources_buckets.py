@@ -41,7 +41,6 @@ def s3_of(options: Mapping[str, str]) -> Any:
 
 
 def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str:
-    """Store an object; return its URL."""
     bucket, _, key = name.partition("/")
     s3_of(options).put_object(Bucket=bucket, Key=key, Body=content)
     return f"s3://{name}"
@@ -68,9 +67,7 @@ def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str],
         (("archive", "secrets"), "secrets/scan.pdf", True),
     ],
 )
-def test_only_what_is_named_is_fetched(
-    options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool
-) -> None:
+def test_only_named_is_read(options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool) -> None:
     url = put(options, key)
 
     if allowed:

@@ -261,9 +261,7 @@ def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
     )
 
 
-def test_a_retry_fetches_what_could_not_be_fetched_and_not_what_was(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_a_retry_fetches_what_was_not_fetched(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     job = ward.submit(server.plan("/scan.png", Answer(status=403), Answer(printed[: len(printed) // 2])))
     ward.run(job)
     assert job.failure
@@ -320,9 +318,7 @@ def test_two_fetches_of_the_same_document_are_one(ward: Ward, server: DocumentSe
     assert ward.row(job)["payload"] == ward.row(other)["payload"] is not None
 
 
-def test_only_who_runs_the_part_gives_its_job_a_document_also_if_the_answer_was_lost(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_only_who_runs_a_part_gives_its_job_a_document_twice(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"document")))
     reference, holds = ward.store.put(b"document"), ward.store.holds_async
 
@@ -477,9 +473,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
     assert list(ward.files().values()) == [printed]
 
 
-def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_with_keys_no_row_tells_the_url_or_file(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     ward.keys = KEYS
     server.plan(f"/{TOKEN}", Answer(printed))
     job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7")

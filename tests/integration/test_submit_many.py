@@ -54,9 +54,7 @@ class SlowFile(BytesIO):
         return super().read(size)
 
 
-def test_jobs_are_listed_in_the_order_of_their_tasks_whichever_document_is_stored_first(
-    client: Client, picture: Picture, house: House
-) -> None:
+def test_jobs_are_listed_in_the_order_of_tasks(client: Client, picture: Picture, house: House) -> None:
     tasks = [ReadDocument(SlowFile(picture())), ReadDocument(picture(shade=1))]
     group = client.submit_many(tasks)
     assert [job.id for job in group] == column(house, "SELECT id FROM jobs ORDER BY id")

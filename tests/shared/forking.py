@@ -98,7 +98,6 @@ def templates_of(pid: int | str = "self") -> list[int]:
 
 
 def forked_for(pid: int | str = "self") -> list[int]:
-    """Return the processes that those have forked."""
     return [child for template in templates_of(pid) for child in _children(template)]
 
 

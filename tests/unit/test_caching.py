@@ -140,9 +140,7 @@ NORTH, SOUTH = {"clinic": "north", "visit": "1"}, {"clinic": "south", "visit": "
         ("clinic", {"client": "app", "metadata": {"visit": "1"}}, {"client": "app", "metadata": {"visit": "1"}}, True),
     ],
 )  # fmt: skip
-def test_results_are_shared_within_a_tenant(
-    by: str, one: dict[str, Any], other: dict[str, Any], *, shared: bool
-) -> None:
+def test_tenants_share_results(by: str, one: dict[str, Any], other: dict[str, Any], *, shared: bool) -> None:
     assert (tenant_of(claimed(**one), by) == tenant_of(claimed(**other), by)) is shared
     cache = ResultCache(None, WorkerSettings(cache_by=by))
     assert (cache.tenant(claimed(**one)) == cache.tenant(claimed(**other))) is shared
@@ -177,9 +175,7 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_a_copy_of_a_checkpoint_has_its_fingerprint_a_tuned_one_not(
-    checkpoint: Callable[..., Path],
-) -> None:
+def test_a_copy_of_a_checkpoint_has_its_fingerprint_a_tuned_one_not(checkpoint: Callable[..., Path]) -> None:
     weights = bytes(3 * 1024**2)
     tuned = bytearray(weights)
     tuned[2 * 1024**2 + 5] = 1
@@ -203,9 +199,7 @@ def test_files_in_the_hubs_cache_go_by_their_names(checkpoint: Callable[..., Pat
     assert len(told) == 2
 
 
-def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoint_none(
-    checkpoint: Callable[..., Path],
-) -> None:
+def test_another_adapter_of_that_name_is_a_revision_no_file_none(checkpoint: Callable[..., Path]) -> None:
     model = str(checkpoint("model"))
     assert revision_of(WorkerSettings(model=f"{model}/gone")) is None
     revisions = {

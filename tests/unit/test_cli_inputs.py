@@ -35,9 +35,7 @@ def names(*words: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("inbox")
-def test_a_folder_is_searched_whole_by_content_but_for_the_hidden(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_folder_is_searched_whole_by_content_but_for_the_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
     assert "passed over 1 of another kind: notes.txt\n" in capsys.readouterr().err
 

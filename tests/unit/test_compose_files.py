@@ -123,9 +123,7 @@ def test_no_container_has_rights_that_it_does_not_need(services: dict[str, Any])
         assert service["read_only"] is True
 
 
-def test_every_setting_is_one_of_pecias_and_workers_get_time_to_stop(
-    variables: dict[str, str],
-) -> None:
+def test_every_setting_is_one_of_pecias_and_workers_get_time_to_stop(variables: dict[str, str]) -> None:
     for service in fleet_services(stack(variables, "compose.gpu.yaml")).values():
         assert service["environment"].keys() <= known_names() | {"OTEL_EXPORTER_OTLP_ENDPOINT", "TMPDIR"}
         drain = service["environment"].get("PECIA_DRAIN_TIMEOUT", 0)

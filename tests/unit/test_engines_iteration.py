@@ -139,9 +139,7 @@ def test_the_prefill_budget_is_the_least_of_share_rest_and_chunk(decoding: int, 
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_when_blocks_run_out_the_newest_is_computed_again_or_swapped_out_and_in(
-    preemption: Literal["recompute", "swap"],
-) -> None:
+def test_without_blocks_the_newest_is_redone_or_swapped(preemption: Literal["recompute", "swap"]) -> None:
     model = IterationModel(kv_blocks=4, preemption=preemption, swap_block_s=1.0)
     old, new = Sequence(id="old", prompt=31, output=20), Sequence(id="new", prompt=31, output=20)
 

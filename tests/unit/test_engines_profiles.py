@@ -315,9 +315,7 @@ def test_a_fleet_has_an_engine_worker_for_each_gpu(driver: Callable[..., None]) 
     "settings",
     [{"engine": "vllm", "tensor_parallel_size": 2}, {"engine": "vllm", "tensor_parallel_size": 4}, {}],
 )
-def test_one_worker_has_all_gpus_that_it_shares_a_model_over_or_does_not_use(
-    driver: Callable[..., None], settings: dict[str, Any]
-) -> None:
+def test_one_worker_has_all_gpus_of_its_model(driver: Callable[..., None], settings: dict[str, Any]) -> None:
     driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
 
     (worker,) = [one for one in workers_of(WorkerSettings(**settings)) if one.name.startswith("engine")]

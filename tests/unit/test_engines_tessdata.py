@@ -33,9 +33,7 @@ def test_the_data_of_the_newest_tesseract_of_the_system_is_found(tmp_path: Path)
 
 
 @pytest.mark.parametrize("below", [".", "tessdata"])
-def test_the_environment_of_tesseract_goes_before_the_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
-) -> None:
+def test_the_environment_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
     with_data(tmp_path / "system" / "5" / "tessdata")
     own = with_data(tmp_path / "own" / below)
     monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path / "own"))

@@ -44,18 +44,14 @@ def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
         return report(shown, hand_over(fleet.client(), shown).wait())
 
 
-def test_a_text_beside_a_file_is_its_truth_page_by_page(
-    lay: Callable[..., list[Exhibit]],
-) -> None:
+def test_a_text_beside_a_file_is_its_truth_page_by_page(lay: Callable[..., list[Exhibit]]) -> None:
     (shown,) = lay("letter-12.png", ".txt", "first\fsecond")
 
     assert shown.kind == "letter"
     assert [one.text for one in shown.truth.pages] == ["first", "second"]
 
 
-def test_rows_of_corners_and_text_with_commas_are_a_truth(
-    lay: Callable[..., list[Exhibit]],
-) -> None:
+def test_rows_of_corners_and_text_with_commas_are_a_truth(lay: Callable[..., list[Exhibit]]) -> None:
     (shown,) = lay("receipt.png", ".csv", "1,2,3,2,3,4,1,4,12, JALAN TAMPOI\n1,5,3,5,3,7,1,7,TOTAL\n")
 
     assert shown.truth.pages[0].text == "12, JALAN TAMPOI\nTOTAL"
@@ -72,9 +68,7 @@ def test_a_json_knows_cells_and_names_its_kind(lay: Callable[..., list[Exhibit]]
     assert read([shown], "7").pages[0].cells == (0, 1)
 
 
-def test_a_pdf_is_its_own_truth_by_its_pixels_and_a_file_without_one_is_left_out(
-    tmp_path: Path,
-) -> None:
+def test_a_pdf_is_its_own_truth_by_its_pixels_and_a_file_without_one_is_left_out(tmp_path: Path) -> None:
     pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
     (tmp_path / "report.pdf").write_bytes(text_pdf(["Haemoglobin 13.2"]))
     (tmp_path / "damaged.pdf").write_bytes(b"%PDF-1.7 and no more")
@@ -128,9 +122,7 @@ def test_a_page_that_failed_is_missing_whole(lay: Callable[..., list[Exhibit]]) 
     assert found.kinds["all"].cer == 0.5
 
 
-def test_a_truth_in_capitals_says_nothing_of_the_size_of_letters(
-    lay: Callable[..., list[Exhibit]],
-) -> None:
+def test_a_truth_in_capitals_says_nothing_of_the_size_of_letters(lay: Callable[..., list[Exhibit]]) -> None:
     assert read(lay("receipt.png", ".txt", "TOTAL 9.20"), "Total 9.20").kinds["all"].cer == 0
 
 

@@ -15,9 +15,7 @@ from pecia_workers.local.supervised import Flower
 
 
 @pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])
-def test_root_lives_in_the_system_directory_and_a_user_in_the_data_directory(
-    monkeypatch: pytest.MonkeyPatch, account: int, home: str
-) -> None:
+def test_root_and_users_have_their_places(monkeypatch: pytest.MonkeyPatch, account: int, home: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: account)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_home() == Path(home)

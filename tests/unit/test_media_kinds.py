@@ -177,9 +177,7 @@ def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: MakeFile) -> Non
         assert (page_pixels(path, number, LIMITS) == number).all()
 
 
-def test_the_last_frame_of_a_tiff_is_read_without_the_ones_before(
-    file: MakeFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_frame_of_a_tiff_is_read_alone(file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
 
     def counted(file: IO[bytes]) -> TiffImageFile:

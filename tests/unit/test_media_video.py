@@ -47,9 +47,7 @@ def expect(code: FailureCode, run: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
-def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
-    file: MakeFile, form: str, codec: str, media: MediaType
-) -> None:
+def test_bytes_tell_a_container(file: MakeFile, form: str, codec: str, media: MediaType) -> None:
     content = video(6, form=form, codec=codec)
     path = file(content)
 

@@ -18,9 +18,7 @@ pieces = st.one_of(closed, ends.map(lambda page: (set(range(page, COUNT + 1)), f
 
 
 @given(st.lists(pieces, min_size=1, max_size=8))
-def test_ranges_mean_the_pages_as_counted_once_and_in_order(
-    asked: list[tuple[set[int], str]],
-) -> None:
+def test_ranges_mean_the_pages_as_counted_once_and_in_order(asked: list[tuple[set[int], str]]) -> None:
     wanted = sorted(set[int]().union(*(pages for pages, _ in asked)))
 
     ranges = PageRanges.parse(",".join(text for _, text in asked))

@@ -111,9 +111,7 @@ def pool() -> Iterator[Pool]:
     pool.runner.stop()
 
 
-def test_a_part_that_comes_a_third_time_waits_for_its_first_run_though_the_second_is_lost_too(
-    pool: Pool, eventually: Eventually
-) -> None:
+def test_a_part_that_comes_a_third_time_waits_for_its_first_run(pool: Pool, eventually: Eventually) -> None:
     part = uuid4()
     first = pool.deliver(part)
     eventually(lambda: pool.runtime.begun == [part])

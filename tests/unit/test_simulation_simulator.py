@@ -77,9 +77,7 @@ def test_all_that_arrives_is_served_once_not_before_and_within_the_budget(
 @pytest.mark.parametrize(
     "types", [{DocumentType.MIXED: 1}, {DocumentType.PRESCRIPTION: 3, DocumentType.CHART: 1}]
 )
-def test_the_cache_is_filled_as_by_an_engine_that_admits_all_but_hardly_overflows(
-    types: dict[DocumentType, float],
-) -> None:
+def test_the_cache_is_full_and_hardly_overflows(types: dict[DocumentType, float]) -> None:
     of = drawn(all_at_once(300), Mix(types=types), 1)
     model = IterationModel(max_num_seqs=256, kv_blocks=65_536 // BLOCK_TOKENS)
     alone = IterationMachine(model)

@@ -43,9 +43,7 @@ def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> N
     assert (span.status.description, span.events) == (None, ())
 
 
-def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(
-    spans: InMemorySpanExporter,
-) -> None:
+def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: InMemorySpanExporter) -> None:
     with processing(part(JOB), asked=10**18):
         ended(Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather")), committed=True)
     told = {span.name: span for span in spans.get_finished_spans()}

@@ -66,9 +66,7 @@ def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str
     assert not any(looks(60, lambda now: {"alive": at(1_000 - now // 5)}))
 
 
-def test_after_a_gap_in_which_the_judge_saw_nothing_it_believes_everybody_for_a_lease(
-    clock: Clock, looks: Callable[..., list[list[str]]]
-) -> None:
+def test_after_a_gap_the_judge_waits_for_a_lease(clock: Clock, looks: Callable[..., list[list[str]]]) -> None:
     looks(14, lambda _: {"silent": at(0)})
     clock.now += 60  # an outage of Postgres, or of the judge
 

@@ -52,9 +52,7 @@ def test_a_worker_that_stopped_of_its_own_will_is_no_strike(tables: Any, reap: C
     assert tables.parts(job_id)[0]["deaths"] == 0
 
 
-def test_what_a_worker_let_go_of_before_it_registered_again_is_no_strike(
-    tables: Any, reap: Callable[[], int]
-) -> None:
+def test_what_was_let_go_of_before_registration_is_no_strike(tables: Any, reap: Callable[[], int]) -> None:
     job_id = tables.add_job()
     tables.run_on("same", job_id)
     tables.add_worker("same")
