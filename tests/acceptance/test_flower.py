@@ -209,7 +209,6 @@ def test_failures_are_found_by_their_filter_and_named_by_code(page: Page, ward: 
     page.get_by_role("button", name="Failed").click()
     expect(page.locator("#tasks-table tbody tr")).to_have_count(1)
     page.get_by_role("link", name=part).click()
-
     expect(page.locator("#task-page")).to_contain_text("PartFailedError('damaged')")
     assert SAID not in page.content()
 

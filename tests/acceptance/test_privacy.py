@@ -282,7 +282,6 @@ PLACES = (
 def test_no_word_of_a_document_or_model_and_no_file_name_is_told(overheard: Overheard, place: str) -> None:
     heard = overheard.places[place]
     allowed = (METADATA,) if place == "callbacks" else ()  # the submitter chose it for the receiver
-
     assert told(set(PLANTED).difference(allowed), heard) == []
 
 
@@ -290,7 +289,6 @@ def test_no_word_of_a_document_or_model_and_no_file_name_is_told(overheard: Over
 def test_every_place_was_listened_to(private_fleet: Any, overheard: Overheard, place: str) -> None:
     heard = overheard.places[place]
     tried_again = [part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE attempt > 1")]
-
     assert any(part in heard for part in overheard.parts)
     assert any(part in heard for part in tried_again)
 
@@ -310,16 +308,13 @@ def test_what_never_ran_is_no_task(private_fleet: Any, flower: httpx2.Client, ov
 
 def test_flower_lets_nobody_in_without_the_password(flower: httpx2.Client) -> None:
     answers = {path: httpx2.get(f"{flower.base_url}{path}").status_code for path in flower_routes(["engine"])}
-
     assert answers["/tasks"] == answers["/metrics"] == answers["/api/tasks"] == 401
     assert {path for path, code in answers.items() if code == 200} == {"/healthcheck", "/logout"}
 
 
 def test_flower_ends_no_part_where_operators_only_look(flower: httpx2.Client, overheard: Overheard) -> None:
     part = next(iter(overheard.parts))
-
     answer = flower.post(f"/api/task/revoke/{part}", data={"terminate": "true"})
-
     assert answer.status_code == 403
     assert "PECIA_REMOTE_CONTROL=revoke" in answer.text
     assert "task-terminate" not in flower.get(f"/task/{part}").text
@@ -329,9 +324,7 @@ def test_flower_does_nothing_else_to_the_fleet(flower: httpx2.Client, overheard:
     assert overheard.parts
     (worker, *_) = flower.get("/api/workers?refresh=1").json()
     orders = [path for path in flower_routes([worker]) if "/api/worker/" in path or "/api/task/" in path]
-
     answers = {flower.post(path).status_code for path in orders}
-
     assert orders
     assert answers <= {403, 405}
 
@@ -339,7 +332,6 @@ def test_flower_does_nothing_else_to_the_fleet(flower: httpx2.Client, overheard:
 def test_no_store_and_no_file_holds_a_word_after_the_purge(private_fleet: Any, overheard: Overheard) -> None:
     home: Path = private_fleet.fleet.home.path
     kept = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
-
     assert overheard
     assert private_fleet.query("SELECT FROM parts WHERE state = 'cancelled' AND attempt > 0"), (
         "one was under way"

@@ -147,9 +147,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
 
 def test_what_was_claimed_together_is_told_with_a_link_to_each_job(scene: Scene, drawn: Draw) -> None:
     trace = scene.trace(scene.read(drawn("linked")), FINISH)[0].trace
-
     (received,) = [span for span in scene.collector.named("receive") if trace in dict(span.links)]
-
     assert received.parent == ""
     assert received.attributes["messaging.batch.message_count"] == 1
 
@@ -157,9 +155,7 @@ def test_what_was_claimed_together_is_told_with_a_link_to_each_job(scene: Scene,
 def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(scene: Scene, drawn: Draw) -> None:
     scene.server.behaviour.endings.append("abort")
     job = scene.read(drawn("again"))
-
     former, last = named(scene.trace(job, FINISH), "process read.normal")
-
     assert former.failed
     assert former.attributes["pecia.outcome"] == "retried"
     assert former.attributes["error.type"] == "engine_error"
@@ -173,9 +169,7 @@ def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Dra
     scene.until_asked(asked)
     os.kill(scene.fleet.pid("engine"), signal.SIGKILL)
     scene.server.behaviour.takes_s = 0
-
     (attempt,) = named(scene.trace(job, FINISH), "process read.normal")
-
     assert attempt.attributes["pecia.attempt"] > 1
     assert attempt.attributes["pecia.deaths"] >= 1
 

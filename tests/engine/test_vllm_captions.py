@@ -57,6 +57,5 @@ def test_pages_are_read_beside(fleet: tuple[LocalFleet, Client]) -> None:
     client = fleet[1]
     video_job = client.submit(CaptionVideo(CLIP, options=PLAIN))
     page_job = client.submit(ReadDocument(png(1), options=GenerationOptions(max_output_tokens=24)))
-
     assert page_job.result(READY_S).pages[0].engine == "vllm"
     assert video_job.result(READY_S).summary

@@ -132,9 +132,7 @@ def test_nothing_of_the_engine_outlives_a_killed_worker(
 
 def test_ctrl_c_reaches_the_worker_alone(worker: subprocess.Popen[str]) -> None:
     assert said(worker) == "reading"
-
     os.killpg(worker.pid, signal.SIGINT)
-
     assert said(worker) == "interrupted"
     assert said(worker) in ("truncated", "repetition"), "the engine did not read to the end"
     assert worker.wait() == 0

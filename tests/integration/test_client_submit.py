@@ -134,11 +134,9 @@ def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alo
     """Its size is not written down: ingest looks inside, and says what is wrong."""
     claiming = bytearray(picture(form="BMP"))
     claiming[18:22] = (2**31 - 1).to_bytes(4, "little")
-
     group = client.submit_many(
         [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
     )
-
     assert [part_of(house, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 

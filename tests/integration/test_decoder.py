@@ -132,7 +132,6 @@ def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> N
         "import sys, pecia_workers.media.decoder; print({'pydicom', 'pillow_heif', 'av'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-
     assert told.stdout.strip() == "set()"
 
 
@@ -222,7 +221,6 @@ def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:
 @pytest.mark.usefixtures("own_templates")
 async def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Path) -> None:
     others = set(templates_of())
-
     async with decoding() as decoder:
         (template,) = set(templates_of()) - others
         os.kill(template, signal.SIGKILL)

@@ -153,9 +153,7 @@ def test_every_code_has_a_scenario() -> None:
 def test_every_scenario_has_its_code(client: Client, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "create_engine", lambda _: Clumsy())
     jobs = {code: scenario(Hospital(client, house)) for code, scenario in SCENARIOS.items()}
-
     house.work_off(*jobs.values(), together=True, engine="rapidocr", **LIMITS)
-
     ends = {code: job.failure and job.failure.code for code, job in jobs.items()}
     assert ends == {code: code for code in SCENARIOS}
 

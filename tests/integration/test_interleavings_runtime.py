@@ -166,7 +166,6 @@ async def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
 ) -> None:
     """The reply to its claim was lost; nothing else would ever move it."""
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
-
     async with working(settings, Reader()) as runtime:
         claim_long_ago(house, runtime.name)
         await until(lambda: parts_of(house) == [("queued", 0)])
@@ -338,7 +337,6 @@ async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_severa
 
 def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
     failure = failure_of(EngineRefusedError("It is 9 tokens."), attempt=1)
-
     assert (failure.code, failure.retryable) == (FailureCode.TOO_LARGE, False)
     assert failure.message.startswith("It is 9 tokens.")
 

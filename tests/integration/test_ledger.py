@@ -125,9 +125,7 @@ async def committed(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> boo
 
 def test_a_claim_counts_the_attempt_and_hands_out_the_task(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
-
     claim = fleet.run(lambda one: claimed(one, part), "one")
-
     assert (claim.attempt, claim.stage, claim.task.kind) == (1, Stage.READ, "document.read")
     row = database.part(part)
     assert (row.state, row.worker, row.attempt) == (PartState.RUNNING, "one", 1)

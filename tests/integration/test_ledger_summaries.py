@@ -86,10 +86,8 @@ def test_a_summary_that_failed_alone_is_retried_at_once(job: AnyJob, scribe: Any
         scribe.caption(job.id, ordinal)
     scribe.fail(job.id, 3, stage=Stage.SUMMARIZE)
     assert job.refresh().state is JobState.PARTIAL
-
     job.retry()
     scribe.summarize(job.id, 3)
-
     assert job.refresh().state is JobState.SUCCEEDED
 
 
@@ -97,10 +95,8 @@ def test_a_cancelled_video_goes_on_by_retry(job: AnyJob, scribe: Any, due: Calla
     scribe.caption(job.id, 0)
     job.cancel()
     assert (job.state, job.progress.cancelled) == (JobState.CANCELLED, 3)
-
     job.retry()
     scribe.caption(job.id, 1)
     assert due() == set()
     scribe.caption(job.id, 2)
-
     assert due() == {Stage.SUMMARIZE}

@@ -264,6 +264,5 @@ def test_documents_are_their_accounts_alone_whatever_the_root(tmp_path: Path) ->
     root.mkdir(mode=0o755)
     store = PayloadStore.open(str(root))
     store.fetch(store.put(PNG), tmp_path / "copy")
-
     assert (root / "sha256").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600

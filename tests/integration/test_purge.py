@@ -85,9 +85,7 @@ def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
     job, open_job = read(), submit()
     open_job.cancel(reason=REASON)
     assert held_words() == set(PLANTED)
-
     erased = client.purge([job, open_job])
-
     assert held_words() == set()
     assert {one.job_id for one in erased} == {job.id, open_job.id}
     assert {one.document for one in erased} == {DocumentFate.ERASED}
@@ -99,7 +97,6 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     job = read()
     client.purge([client.job(job.id)])
     monkeypatch.setattr(Job, "wait", lambda job, _timeout: job)  # it looked before the purge
-
     with pytest.raises(JobErasedError):
         job.result()
     assert house.query("SELECT count(*) FROM reads") == [(0,)]
@@ -108,7 +105,6 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
 def test_no_key_of_another_job_keeps_a_job_from_being_purged(client: Client, submit: Submit) -> None:
     job = submit()
     submit(idempotency_key=f"erased/{job.id}")
-
     assert [one.job_id for one in client.purge([job])] == [job.id]
 
 
@@ -159,7 +155,6 @@ def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
         eventually(lambda: is_waiting(house))
         finish()
         (erased,) = purge.result(timeout=WAIT_S)
-
     assert erased.document is DocumentFate.SHARED
     assert len(house.files()) == 1
 
@@ -231,9 +226,7 @@ def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_sta
 def test_a_repeated_submit_leaves_no_document_behind(submit: Submit, scribe: Any, house: House) -> None:
     scribe.fail(submit(idempotency_key=KEY).id, code=FailureCode.DAMAGED, stage="ingest")
     house.query("UPDATE jobs SET payload_released_at = now()")
-
     assert not submit(idempotency_key=KEY).created
-
     assert house.query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
 
 
@@ -242,9 +235,7 @@ def test_a_document_removed_by_upkeep_is_erased(client: Client, read: Submit, ho
     ((payload,),) = house.query("SELECT payload FROM jobs")
     client.purge([job])
     removed: list[str] = []
-
     fate = client._open().purging.discard(payload, removed.append)
-
     assert (fate, removed) == (DocumentFate.ERASED, [])
 
 

@@ -135,9 +135,7 @@ def test_a_model_is_asked_and_understood_by_its_reader_card(
 
 def test_a_task_says_what_a_model_is_told_by_card(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = "<fcel>Na<fcel>140<nl>"
-
     page = only_page(work(ReadDocument(scan, instructions="Table Recognition:"), card="paddleocr_vl"))
-
     (asked,) = server.pages
     assert asked["messages"][-1]["content"][1]["text"] == "Table Recognition:"
     assert [block.kind for block in page.blocks] == [BlockKind.TABLE]
@@ -145,9 +143,7 @@ def test_a_task_says_what_a_model_is_told_by_card(server: ChatServerDouble, work
 
 def test_instructions_are_refused_without_words(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.models = ({"id": "lightonai/LightOnOCR-2-1B"},)
-
     job = work(ReadDocument(scan, instructions="Copy the table alone."))
-
     assert job.failure
     assert job.failure.code is FailureCode.INSTRUCTIONS_UNAVAILABLE
 
@@ -174,16 +170,13 @@ def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work,
 
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = ""
-
     page = only_page(work(ReadDocument(scan, fields=Form), max_readings=1))
-
     assert (page.verdict, page.fields, page.fields_text) == (Verdict.UNREADABLE, None, None)
     assert len(server.pages) == 1
 
 
 def test_a_blank_page_asks_no_engine(server: ChatServerDouble, work: Work, picture: Picture) -> None:
     page = only_page(work(ReadDocument(picture(), fields=Form)))
-
     assert (page.verdict, page.text, page.fields) == (Verdict.BLANK, "", None)
     assert server.pages == []
 
@@ -192,10 +185,8 @@ def test_how_a_page_is_prepared_is_the_fleets_choice_unless_the_task_makes_one(w
     file = io.BytesIO()
     SAMPLE.pages[0].image.rotate(180).save(file, "PNG")
     upside_down = file.getvalue()
-
     as_it_is = only_page(work(ReadDocument(upside_down), engine="simulated:instant", prepare=()))
     turned = only_page(
         work(ReadDocument(upside_down, prepare=(Preparation.ORIENT,)), engine="simulated:instant", prepare=())
     )
-
     assert (as_it_is.rotation, turned.rotation) == (0, 180)

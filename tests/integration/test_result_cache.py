@@ -95,7 +95,6 @@ def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
 
 def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: House) -> None:
     first, second = read(), read()
-
     assert first.cached_from is None
     assert second.cached_from
     (part, read_at), _ = house.query("SELECT part_id, created_at FROM results ORDER BY created_at")
@@ -108,9 +107,7 @@ def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worke
     read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
     others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
     jobs = [client.submit(ReadDocument(SCAN), metadata=metadata) for metadata in others]
-
     worker(*jobs, cache_by="clinic")
-
     assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
 
 
@@ -135,7 +132,6 @@ def test_copies_of_erased_pages_are_no_source(read: Read, server: ChatServerDoub
     copy = read()
     assert copy.cached_from
     house.query("DELETE FROM results WHERE part_id = %s", copy.cached_from.part)
-
     assert read().cached_from is None
     assert len(server.pages) == 2
 
@@ -176,7 +172,6 @@ def test_a_repeated_video_asks_nothing(client: Client, worker: Worker, server: C
 
 def test_while_postgres_is_away_the_page_counts_as_unread(house: House, tmp_path: Path) -> None:
     away = replace(house, database_url=f"postgresql:///pecia?host={tmp_path}")
-
     assert away.play(lambda ledger: ledger.earlier(b"key")) is None
 
 

@@ -133,7 +133,6 @@ def desk(open_desk: Any) -> Iterator[Desk]:
 
 def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     page = desk.look(read())
-
     assert [(one["target"], one["now"], one["suggested"]) for one in page["doubts"]] == [
         ("b0t1-2", "500", "50"),
         ("b1c1", "146", "140"),
@@ -179,10 +178,8 @@ def test_corrections_leave_the_original(desk: Desk, read: Callable[..., Job[Any]
 
 def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     job = read()
-
     desk.decide(job, accepted=[0, 1])
     page = desk.decide(job, 1, checked=True).json()
-
     revised = job.result().pages[0]
     assert (page["verdict"], page["checked"], page["doubts"]) == ("ok", True, [])
     assert revised.blocks == blocks()
@@ -193,9 +190,7 @@ def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callab
 def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     job = read()
     desk.decide(job, accepted=[0])
-
     refused = desk.decide(job, accepted=[0])
-
     assert (refused.status_code, refused.json()["code"]) == (409, "stale")
     assert job.result().revision == 1
 
@@ -208,7 +203,6 @@ def test_what_is_not_on_the_page_is_not_corrected(
     desk: Desk, read: Callable[..., Job[Any]], decision: dict[str, Any]
 ) -> None:
     job = read()
-
     assert desk.decide(job, text="1", **decision).status_code == 422
     assert job.result().revision == 0
 
@@ -266,7 +260,6 @@ def test_a_sample_is_the_same_for_the_same_seed_and_has_pages_without_doubts(
 
 def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     answer = desk.get(f"/pictures/{read().id}/1")
-
     assert answer.headers["content-type"] == "image/png"
     with Image.open(io.BytesIO(answer.content)) as image:
         assert (
@@ -282,13 +275,11 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., 
 )
 def test_without_token_or_by_another_name_is_nothing(desk: Desk, path: str, headers: dict[str, str]) -> None:
     answer = desk.loop.run(desk.http.get(path, headers=headers))
-
     assert (answer.status_code, answer.text) == (404, "Not found.")
 
 
 def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Desk) -> None:
     answer = desk.get("/")
-
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
     assert "unsafe" not in policy
@@ -301,7 +292,6 @@ def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Callable[..
     with open_desk(encryption_keys=keys) as desk:
         desk.decide(job, target="b0t1-2", text="Quillfeather")
         page = desk.look(job)
-
     ((stored,),) = house.query("SELECT content::text FROM revisions")
     assert "Quillfeather" not in stored
     assert "one" in stored
@@ -313,9 +303,7 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
 ) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="Quillfeather")
-
     client.purge([job])
-
     assert house.query("SELECT FROM revisions") == []
     assert [entry.action for entry in client.audit(job=job)] == ["erased", "revised"]
     assert desk.decide(job, 1, accepted=[0]).status_code == 410
@@ -325,9 +313,7 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
 
 def test_retention_takes_revisions_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
     desk.decide(read(), target="b0t1-2", text="50")
-
     house.ask(lambda database: erase_results(database, age=timedelta(), limit=9))
-
     assert house.query("SELECT FROM revisions") == []
 
 
@@ -390,9 +376,7 @@ def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Callab
 def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="<b>50")
-
     written = job.save(tmp_path / "page.html", "facsimile").read_text()
-
     assert 'href="data:image/png;base64,' in written
     assert '<a id="t1b0t1-2" href="#r1b0t1-2">&lt;b&gt;50</a>' in written
     assert '<rect id="r1b0t1-2" x="50" y="0" width="40" height="12"/>' in written
@@ -403,7 +387,6 @@ def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Callable[..., Job[A
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])  # noqa: S104  refused
 def test_a_review_listens_on_this_machine_alone(pecia: Pecia, host: str) -> None:
     refused = pecia("review", "--host", host)
-
     assert refused.exit_code == 2
     assert "127.0.0.1 or ::1" in refused.output
 
@@ -432,8 +415,6 @@ def test_eval_scores_no_jobs_but_those_of_the_run_that_is_named(pecia: Pecia, tm
     (tmp_path / "page.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "page.txt").write_text("Dose 50 mg")
     (tmp_path / "run.report").write_text("{}")
-
     refused = pecia("eval", str(tmp_path), "--of", str(tmp_path / "run.report"))
-
     assert refused.exit_code == 2
     assert "that run did not read 'page.png'" in " ".join(refused.output.replace("│", "").split())

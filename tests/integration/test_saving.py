@@ -262,7 +262,6 @@ def test_one_table_is_printed_as_csv(pecia: Pecia, client: Client, scribe: Any, 
     tables = [Table(rows=1, columns=1, cells=(Cell(row=0, column=0, text=text),)) for text in ("K", "Na")]
     blocks = [Block(kind=BlockKind.TABLE, text=one.text, table=one, source=Source.OCR) for one in tables]
     scribe.read(job.id, blocks=blocks)
-
     assert pecia("result", job.id, "--table", "2").stdout.splitlines() == ["Na"]
     assert pecia("result", job.id, "--format", "csv").stdout.splitlines() == ["K", "", "Na"]
     assert "has 2 tables" in pecia("result", job.id, "--table", "3").stderr

@@ -143,12 +143,9 @@ def server() -> Iterator[DocumentServer]:
 
 def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     job = ward.submit(server.plan("/scan.png", Answer(printed)))
-
     assert server.asked == []
     assert (job.state, ward.row(job)["payload"], ward.files()) == (JobState.QUEUED, None, {})
-
     assert ward.run(job) == []
-
     assert job.state is JobState.SUCCEEDED
     assert len(job.result().pages) == 1
     assert list(ward.files().values()) == [printed]
@@ -175,7 +172,6 @@ def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed:
 def test_a_wrong_url_is_refused_and_not_quoted(client: Client, url: str, sentence: str) -> None:
     with pytest.raises(InvalidSourceError, match=sentence) as caught:
         client.submit(ReadDocument(url))
-
     assert TOKEN not in str(caught.value)
     assert TOKEN not in repr(ReadDocument(url))
 
@@ -189,7 +185,6 @@ def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, print
     job = ward.submit(url, idempotency_key="visit 7")
     assert not ward.submit(url, idempotency_key="visit 7").created
     ward.run(job)
-
     again = ward.submit(url, idempotency_key="visit 7")
     assert (again.id, again.created) == (job.id, False)
     with pytest.raises(IdempotencyConflictError):
@@ -218,9 +213,7 @@ def test_a_server_that_fails_is_asked_again(ward: Ward, server: DocumentServer, 
         "/scan.png", Answer(status=500), Answer(printed, then="reset", length=10**6), Answer(printed)
     )
     job = ward.submit(url)
-
     assert ward.run(job) == [Retry, Retry]
-
     assert job.state is JobState.SUCCEEDED
     assert len(server.asked) == 3
 
@@ -234,9 +227,7 @@ def test_what_cannot_be_fetched_says_why_and_not_from_where(
 ) -> None:
     server.plan(f"/{TOKEN}", Answer(status=status))
     job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"))
-
     ward.run(job)
-
     assert job.failure
     assert (job.state, job.failure.code, len(server.asked)) == (JobState.FAILED, code, tries)
     assert job.failure.message.startswith(f"The URL's server answered {status}.")
@@ -266,7 +257,6 @@ def test_a_retry_fetches_what_was_not_fetched(ward: Ward, server: DocumentServer
     ward.run(job)
     assert job.failure
     assert job.failure.code is FailureCode.SOURCE_REFUSED
-
     for _ in range(2):
         ward.run(job.retry())
         assert job.failure

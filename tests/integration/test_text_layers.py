@@ -22,7 +22,6 @@ Work = Callable[..., Job[Document]]
 
 def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, work: Work) -> None:
     page = only_page(work(ReadDocument(WRITTEN)))
-
     assert page.text.splitlines() == LINES
     assert (page.engine, page.source, page.verdict) == ("layer", Source.LAYER, Verdict.OK)
     assert page.usage == TokenUsage()
@@ -36,7 +35,6 @@ def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, w
 )
 def test_a_task_says_what_pages_are_read_from(work: Work, prefer: Prefer, mode: int, source: Source) -> None:
     page = only_page(work(ReadDocument(written_pdf(typeset(LINES, mode=mode)), prefer=prefer)))
-
     assert page.source is source
 
 
@@ -48,9 +46,7 @@ def test_fields_of_a_written_page_are_asked_of_the_engine_and_its_text_is_not(
     server: ChatServerDouble, work: Work
 ) -> None:
     server.behaviour.form = '{"batch": "O0l1I5S8B"}'
-
     page = only_page(work(ReadDocument(WRITTEN, fields=Sample)))
-
     assert page.text.splitlines() == LINES
     assert page.fields == {"batch": "O0l1I5S8B"}
     assert len(server.pages) == 1

@@ -53,9 +53,7 @@ async def under_way(engine: Engine) -> None:
 
 def test_it_reads_a_page(running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict]) -> None:
     runner, engine = running
-
     answer = runner.run(engine.generate(asked(page)))
-
     assert answer.verdict in acceptable
     assert 0 < answer.usage.image <= answer.usage.prompt
     assert answer.usage.output > 0
@@ -64,7 +62,6 @@ def test_it_reads_a_page(running: Running, page: NDArray[np.uint8], acceptable: 
 def test_it_says_what_it_can_before_start(make_engine: Callable[[], Engine], page: NDArray[np.uint8]) -> None:
     engine = make_engine()
     request = asked(page)
-
     assert Stage.READ in engine.capabilities.stages
     assert engine.budget.slots >= 1
     assert engine.cost(request) == page_cost(1240, 1754, DocumentType.PRESCRIPTION)
@@ -127,7 +124,6 @@ def test_a_request_given_up_ends_alone(
 
 def test_aborting_an_unknown_request_is_no_error(running: Running) -> None:
     runner, engine = running
-
     runner.run(engine.abort("never seen"))
 
 

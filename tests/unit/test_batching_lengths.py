@@ -56,7 +56,6 @@ def test_what_is_still_written_is_expected_to_be_as_long_as_what_was_longer(
     learned = having_seen(lengths, share)
     longer = [length for length in lengths if step_of(length) >= step_of(written + 1)]
     expected = learned.expected("chart", written)
-
     assert expected >= written
     if longer and written < length_of(STEPS - 1):
         assert min(longer) <= expected <= max(longer) * 2**0.25

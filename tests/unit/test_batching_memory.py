@@ -79,9 +79,7 @@ def ends_of(
 def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int, policy: PolicyName) -> None:
     requests = [asked(number, side) for number, side in enumerate(sides)]
     engine = Counted(largest(requests) * (1 + beside))
-
     assert all(isinstance(end, Generation) for end in ends_of(engine, policy, requests))
-
     # Halved at each shortage, what is inside is one request after the sixth at the latest.
     assert engine.tries <= len(requests) + engine.overloaded
     assert engine.overloaded <= 2 * len(requests) + 6
@@ -90,9 +88,7 @@ def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int,
 def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
     requests = [asked(number, 56) for number in range(8)]
     engine = Counted(largest(requests) * 2)
-
     *fine, too_large = ends_of(engine, PolicyName.CONTINUOUS, [*requests, asked(8, 1120)])
-
     assert all(isinstance(end, Generation) for end in fine)
     assert isinstance(too_large, EngineOverloadedError)
 
@@ -113,9 +109,7 @@ def test_half_of_the_use_is_left_and_time_brings_it_back(budget: Budget, halved:
     assert memory.room(budget, 0) == whole
     for number in range(4):
         memory.enter(str(number), 100)
-
     assert all(memory.ran_out(str(number), budget) for number in range(4))
-
     assert memory.room(budget, 0) == halved
     assert memory.room(budget, 600) == whole
 
@@ -142,5 +136,4 @@ def test_one_request_always_has_room() -> None:
         assert memory.ran_out(f"a{round_}", budget)
         for name in ("a", "b"):
             memory.leave(f"{name}{round_}")
-
     assert memory.room(budget, 0) == Room(slots=4, tokens=1)

@@ -101,20 +101,17 @@ def test_who_reads_for_whom_and_what_else_is_asked_changes_the_key() -> None:
 def test_one_other_pixel_is_another_page(at: int, by: int) -> None:
     other = PIXELS.copy()
     other.flat[at] ^= np.uint8(by)
-
     assert key(replace(REQUEST, images=(other,))) != key()
 
 
 def test_the_same_bytes_in_another_shape_are_another_page() -> None:
     lying = replace(REQUEST, images=(PIXELS.reshape(6, 4, 3),))
     parted = replace(REQUEST, images=(PIXELS[:2], PIXELS[2:]))
-
     assert len({key(), key(lying), key(parted)}) == 3
 
 
 def test_without_the_encryption_key_a_cache_key_does_not_tell_what_was_read() -> None:
     rings = [Keyring.of(SecretStr(json.dumps({"now": new_key()}))) for _ in range(2)]
-
     assert len({key(), *(key(keyring=ring) for ring in rings)}) == 3
 
 
@@ -148,7 +145,6 @@ def test_tenants_share_results(by: str, one: dict[str, Any], other: dict[str, An
 
 def test_a_model_that_may_change_unseen_shares_nothing_unless_the_fleet_says_which_it_is() -> None:
     unseen = replace(MODEL, name="openai", revision=None)
-
     assert identity_of(WorkerSettings(), [unseen]) is None
     assert identity_of(WorkerSettings(), [MODEL, unseen]) is None
     told = [identity_of(WorkerSettings(cache_revision=name), [unseen]) for name in ("a", "b")]
@@ -180,7 +176,6 @@ def test_a_copy_of_a_checkpoint_has_its_fingerprint_a_tuned_one_not(checkpoint: 
     tuned = bytearray(weights)
     tuned[2 * 1024**2 + 5] = 1
     here, there = checkpoint("here", weights), checkpoint("there", weights, **{".lock": b"x"})
-
     assert fingerprint([here]) == fingerprint([there])
     others = [checkpoint("tuned", bytes(tuned)), checkpoint("more", weights, readme=b"x")]
     assert fingerprint([here]) not in {fingerprint([other]) for other in others}
@@ -259,23 +254,19 @@ def test_where_nothing_is_shared_there_is_no_look(
     part: ClaimedPart, settings: dict[str, Any], sampling: Sampling
 ) -> None:
     kept = Kept()
-
     look = asyncio.run(cache_of(kept, **settings).look(part, [replace(REQUEST, sampling=sampling)], Page))
-
     assert (look, kept.looks) == (Look(), 0)
     assert look.done(PAGE).cache_key is None
 
 
 def test_words_picked_by_chance_are_shared_if_a_seed_says_which() -> None:
     request = replace(REQUEST, sampling=Sampling(temperature=0.3, seed=7))
-
     assert asyncio.run(cache_of(Kept()).look(claimed(), [request], Page)).key
 
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     outcome = KEYED.done(PAGE.model_copy(update={"verdict": verdict}))
-
     assert outcome.cache_key == (b"key" if verdict is Verdict.OK else None)
     assert KEYED.done(PAGE, whole=False).cache_key is None
 
@@ -287,7 +278,6 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
     assert look.key
     kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
     cache.ended(first.id)
-
     again = await cache.look(claimed(), [REQUEST], Page)
     assert (again.key, again.found) == (look.key, None)
 
@@ -313,7 +303,6 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     await cache.look(first, [REQUEST], Page)
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
     await asyncio.sleep(0.05)
-
     cache.ended(first.id)
     looks = await asyncio.wait_for(asyncio.gather(*others), 5)
     assert [look.found for look in looks] == [None] * 3
@@ -327,5 +316,4 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
 async def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
     cache = cache_of(Kept(), **limit)
     await cache.look(claimed(lane=lane), [REQUEST], Page)
-
     await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)

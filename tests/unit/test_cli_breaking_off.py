@@ -69,9 +69,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 
 def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tmp_path: Path) -> None:
     url = f"https://archive.example/scan.pdf?signature={'a' * 5_000}"
-
     told = CliRunner().invoke(app, ["read", url, "--wait", "-o", f"{tmp_path}{os.sep}"])
-
     assert told.exit_code == 0, told.output
     (written,) = tmp_path.iterdir()
     assert written.name == f"{fleet.submitted[0].id}.txt"

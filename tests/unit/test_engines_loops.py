@@ -18,7 +18,6 @@ def test_a_pattern_often_enough_at_the_end_is_a_loop(before: list[str], pattern:
 @pytest.mark.parametrize("size", [LEAST, MOST])
 def test_a_pattern_that_comes_less_often_is_none(size: int) -> None:
     pattern = [str(number) for number in range(size)]
-
     assert not is_loop(["before", *pattern * COUNT][2:])
     assert not is_loop([*pattern * COUNT, "after"])
 

@@ -53,6 +53,5 @@ def zipped(*names: str) -> bytes:
 def test_a_file_in_disguise_is_told_apart(content: bytes, says: str, file: MakeFile, limits: Limits) -> None:
     with pytest.raises(MediaError) as caught:
         inspect_file(file(content), limits)
-
     assert str(caught.value).startswith(f"unsupported_type: The file is {says}")
     assert "Sampleton" not in str(caught.value)

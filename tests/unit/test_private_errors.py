@@ -111,7 +111,5 @@ def test_what_did_not_fit_a_model_can_be_asked_for() -> None:
     page = Page.model_validate({**PAGE, "fields": {"who": WORD}})
     with pytest.raises(ValueError, match="valid integer") as raised:
         page.fields_as(Number)
-
     (found,) = getattr(raised.value, "errors")()  # noqa: B009  pydantic's
-
     assert (found["loc"], found["input"]) == (("who",), WORD)

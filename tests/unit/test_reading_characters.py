@@ -50,7 +50,6 @@ def test_a_word_that_two_readings_agree_on_is_as_sure_as_the_surer_is() -> None:
 
 def test_of_two_readings_of_a_word_the_surer_stands() -> None:
     found = agreed(line(("at", 1.0), ("Facebookl", 0.7)), line(("at", 1.0), ("Facebook!", 0.9)))
-
     assert text_of_characters(found) == "at Facebook!"
 
 

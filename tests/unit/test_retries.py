@@ -31,7 +31,6 @@ def test_every_wait_is_within_its_bounds_and_every_part_gets_all_its_attempts(
 ) -> None:
     first = timedelta(milliseconds=first_ms)
     wait = retry_delay(code, strikes, WorkerSettings(max_attempts=attempts, retry_delay=first))
-
     assert (wait is not None) is (code.retryable and strikes + 1 < attempts)
     if wait is not None:
         doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))

@@ -136,7 +136,5 @@ def test_a_part_goes_back_to_redis_once_it_is_queued_in_postgres(pool: Pool, eve
     eventually(lambda: pool.runtime.begun)
     job.interrupt(Interruption.LOST)
     pool.let_go()
-
     eventually(lambda: pool.ended)
-
     assert pool.runtime.given_back == 3

@@ -80,7 +80,6 @@ def top(leaf: Grounding) -> int:
 )
 def test_a_value_agrees_in_whatever_way_it_is_written(value: object, row: int) -> None:
     leaf = leaves({"value": value})["/value"]
-
     assert (leaf.standing, leaf.witness, leaf.confidence) == (Standing.AGREES, Source.LAYER, 1.0)
     assert top(leaf) == 40 * row
 
@@ -98,7 +97,6 @@ def test_a_value_agrees_in_whatever_way_it_is_written(value: object, row: int) -
 def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing, other: str | None) -> None:
     result = grounded({"value": value})
     (leaf,) = result.grounding
-
     assert (leaf.standing, leaf.other) == (standing, other)
     (doubt,) = result.doubts
     differs = standing is Standing.DIFFERS
@@ -108,7 +106,6 @@ def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing,
 
 def test_null_and_truth_values_are_on_no_page() -> None:
     result = grounded({"a": None, "b": True})
-
     assert [leaf.standing for leaf in result.grounding] == [None, None]
     assert (result.doubts, result.verdict) == ((), Verdict.OK)
 
@@ -148,7 +145,6 @@ class Invoice(BaseModel):
 
 def test_rules_stand_in_the_schema_and_the_model_does_not_see_them() -> None:
     schema = Invoice.model_json_schema()
-
     assert merge_rules(schema) == {
         "/total": MergeRule.SUM,
         "/date": MergeRule.FIRST,
@@ -207,11 +203,9 @@ def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
 
 def test_a_document_without_fields_has_none() -> None:
     plain = Document(pages=(page(),))
-
     assert (plain.fields, plain.grounding) == (None, ())
 
 
 def test_a_doubt_says_what_it_is_about() -> None:
     (doubt,) = grounded({"dose": 777.25}).doubts
-
     assert doubt == Doubt(reason=DoubtReason.NOT_ON_PAGE, text="777.25", on_value=True)

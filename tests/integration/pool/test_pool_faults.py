@@ -28,10 +28,8 @@ def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
 def test_a_part_that_is_held_for_too_long_is_given_up_and_runs_again(fleet: Any) -> None:
     fleet.start(PECIA_PART_TIMEOUT="PT1S", PECIA_LEASE="PT1S")
     part = fleet.send("wait")
-
     fleet.eventually(lambda: fleet.story(part).count("run") > 1, what="another run")
     fleet.plan(part, "done")
-
     fleet.await_settled()
     first, *given_up, second = fleet.story(part)[:5]
     assert (first, sorted(given_up), second) == ("run", ["cancelled", "given back", "overdue"], "run")
@@ -79,10 +77,8 @@ def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
     fleet.start()
     part = fleet.send("wait")
     fleet.await_story(part, "run")
-
     fleet.redis.flushall()
     fleet.plan(part, "done")
-
     fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
 
@@ -136,8 +132,6 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
 
 def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -> None:
     worker = fleet.start()
-
     (fleet.directory / "lost").touch()
-
     assert worker.wait(WAIT_S) == 1
     assert fleet.story(fleet.send()) == []

@@ -77,9 +77,7 @@ def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp, eventu
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")
     fleet.await_story(part, "run")
-
     console.control.revoke(str(part), terminate=True)
-
     eventually(lambda: sorted(fleet.story(part)) == ["cancelled", "revoked", "run"])
     fleet.await_settled()
 
@@ -88,9 +86,7 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = uuid4()
     console.control.revoke(str(part), reply=True, limit=1, timeout=WAIT_S)
-
     fleet.publish(part)
-
     fleet.await_story(part, "revoked")
     fleet.await_settled()
 
@@ -104,6 +100,5 @@ def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
 
 def test_an_unknown_queue_is_refused(fleet: Any) -> None:
     worker = fleet.launch_program("-m", "celery", "-A", "pecia_workers.app", "worker", "-Q", "read.nightly")
-
     assert worker.wait(WAIT_S) != 0
     assert "read.nightly" in fleet.log(worker)

@@ -47,7 +47,6 @@ def test_a_worker_that_stopped_of_its_own_will_is_no_strike(tables: Any, reap: C
     job_id = tables.add_job()
     tables.run_on("gone", job_id)
     tables.add_worker("gone", stopped=True)
-
     assert reap() == 1
     assert tables.parts(job_id)[0]["deaths"] == 0
 
@@ -57,7 +56,6 @@ def test_what_was_let_go_of_before_registration_is_no_strike(tables: Any, reap: 
     tables.run_on("same", job_id)
     tables.add_worker("same")
     tables.query("UPDATE workers SET started_at = now()")
-
     assert reap() == 1
     assert tables.parts(job_id)[0]["deaths"] == 0
 
@@ -68,7 +66,6 @@ def test_only_the_judges_clock_tells_the_dead(tables: Any, reap: Callable[[], in
     tables.add_worker("alive")
     tables.run_on("alive", tables.add_job())
     tables.query("UPDATE workers SET seen_at = now() + %s::interval", jump)
-
     assert reap() == 0
 
 
@@ -93,9 +90,7 @@ def test_a_poisoned_ingest_fails_its_job(tables: Any, reap: Callable[[], int]) -
     job_id = tables.add_job(stage="ingest", webhook=True)
     tables.query("UPDATE parts SET deaths = 2")
     tables.run_on("dead", job_id)
-
     reap()
-
     job = tables.job(job_id)
     assert (job["state"], job["failure"]["code"]) == ("failed", "poisoned")
     assert tables.notices() == [NoticeType.FAILED]
@@ -145,7 +140,6 @@ def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: 
 
 def test_a_job_that_is_not_cut_yet_expires_too(tables: Any, run: Callable[..., Any]) -> None:
     job_id = tables.add_job(stage="ingest", expires_in=timedelta(seconds=-1))
-
     assert run(expire) == 1
     assert (tables.job(job_id)["state"], tables.job(job_id)["cancelled"]) == ("expired", 0)
 
@@ -154,7 +148,6 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Call
     tables.add_job(expires_in=timedelta(hours=1))
     finished = tables.add_job(expires_in=timedelta(seconds=-1))
     tables.query("UPDATE jobs SET state = 'succeeded' WHERE id = %s", finished)
-
     assert run(expire) == 0
 
 
@@ -185,7 +178,6 @@ def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Call
         holding.execute("SELECT FROM jobs WHERE id = %s FOR NO KEY UPDATE", (held,))
         with pytest.raises(OperationalError):
             run(expire)
-
     assert (tables.job(free)["state"], tables.job(held)["state"]) == ("expired", "queued")
 
 
@@ -202,6 +194,5 @@ def test_jobs_expire_while_redis_is_away(
     tables: Any, run: Callable[..., Any], settings_for: Callable[..., WorkerSettings]
 ) -> None:
     job_id = tables.add_job(expires_in=timedelta(seconds=-1))
-
     assert run(expire, settings_for(redis_url="unix:///nowhere/redis.sock")) == 1
     assert tables.job(job_id)["state"] == "expired"
