@@ -1,6 +1,5 @@
 """A worker reads a page with a language model that is not always good at it, and a client gets what came of it."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.reading.fields import closed
 from pecia_workers.reading.page import instruction_for
+from pictures import encoded
 
 pytestmark = pytest.mark.gate
 
@@ -29,9 +29,7 @@ Work = Callable[..., Job[Document]]
 
 @pytest.fixture
 def scan() -> bytes:
-    file = io.BytesIO()
-    SAMPLE.pages[0].image.save(file, "PNG")
-    return file.getvalue()
+    return encoded(SAMPLE.pages[0].image, "PNG")
 
 
 def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
@@ -182,9 +180,7 @@ def test_a_blank_page_asks_no_engine(server: ChatServerDouble, work: Work, pictu
 
 
 def test_how_a_page_is_prepared_is_the_fleets_choice_unless_the_task_makes_one(work: Work) -> None:
-    file = io.BytesIO()
-    SAMPLE.pages[0].image.rotate(180).save(file, "PNG")
-    upside_down = file.getvalue()
+    upside_down = encoded(SAMPLE.pages[0].image.rotate(180), "PNG")
     as_it_is = only_page(work(ReadDocument(upside_down), engine="simulated:instant", prepare=()))
     turned = only_page(
         work(ReadDocument(upside_down, prepare=(Preparation.ORIENT,)), engine="simulated:instant", prepare=())

@@ -1,7 +1,6 @@
 """What was read before is the result at once: real client, worker, ledger and engine, and a server that counts."""
 
 import asyncio
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,19 +22,13 @@ from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
 from pecia_workers.ledger.commit import keep_results
 from pecia_workers.local.samples import sample_document
-from pictures import note
+from pictures import encoded, note
 from videos import video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
-def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **how)
-    return file.getvalue()
-
-
-SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
+SCAN = encoded(sample_document(DocumentType.PRESCRIPTION).pages[0].image, "PNG")
 
 
 Worker = Callable[..., Any]
@@ -73,7 +65,7 @@ def read(client: Client, worker: Worker) -> Read:
 def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
-    pages = [png(note(number)) for number in range(100)]
+    pages = [encoded(note(number), "PNG") for number in range(100)]
 
     def results() -> list[Page]:
         group = client.submit_many([ReadDocument(page) for page in pages])
@@ -114,7 +106,7 @@ def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worke
 def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     server.behaviour.takes_s = 0.5
     page, other = note(1), note(2)
-    job = client.submit(ReadDocument(png(page, "TIFF", save_all=True, append_images=[other, page])))
+    job = client.submit(ReadDocument(encoded(page, "TIFF", save_all=True, append_images=[other, page])))
 
     worker(job)
 

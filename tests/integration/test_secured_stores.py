@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import io
 import logging
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pecia_workers.local.redis import EmbeddedRedis
 from pecia_workers.queue import transport
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import celery_settings, connect
+from pictures import encoded
 from secured_stores import SecuredStores, secured
 from synced import synced
 
@@ -47,9 +47,7 @@ def stores(
 
 
 def picture() -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (80, 60), 255).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("L", (80, 60), 255), "PNG")
 
 
 def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:

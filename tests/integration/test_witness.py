@@ -1,6 +1,5 @@
 """What a model lies about a page is found by an independent reading of it, through a whole worker."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +9,10 @@ from PIL import Image
 from chat_server import ChatServerDouble, only_page
 from pecia import Document, Job, Page, Prefer, ReadDocument, Verdict
 from pecia_schemas.blocks import Source
+from pictures import encoded
 from witnessed_pages import Drawn, Score, drawn_page, lied_about
 
 Work = Callable[..., Job[Document]]
-
-
-def png(drawn: Drawn) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(drawn.pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -27,7 +21,7 @@ def page(work: Work, server: ChatServerDouble) -> Callable[..., Page]:
 
     def read(drawn: Drawn, **options: Any) -> Page:
         server.behaviour.text = drawn.markdown()
-        source = drawn.pdf if options.pop("pdf", False) else png(drawn)
+        source = drawn.pdf if options.pop("pdf", False) else encoded(Image.fromarray(drawn.pixels), "PNG")
         settings = {"witness": options.pop("fleet", "auto"), "witness_processes": 1}
         return only_page(work(ReadDocument(source, cache=False, **options), **settings))
 
