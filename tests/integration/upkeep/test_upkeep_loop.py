@@ -25,9 +25,7 @@ def test_after_flushall_everything_is_back_within_seconds(
     tables.add_job(parts=50)
     with keeping(settings):
         eventually(lambda: len(held_parts(redis)) == 50)
-
         redis.flushall()
-
         eventually(lambda: len(held_parts(redis)) == 50)
     assert count_waiting(redis).total() == 50, "some were published twice"
 
