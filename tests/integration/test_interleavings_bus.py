@@ -13,9 +13,7 @@ from pecia_workers.worker import attempts, parts
 pytestmark = pytest.mark.gate
 
 
-async def test_a_worker_that_stops_while_it_connects_to_redis_stops(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_may_stop_while_it_connects(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """redis-py may swallow a cancellation while it connects."""
     monkeypatch.setattr(parts, "_LOOK_S", 0.01)
     monkeypatch.setattr(attempts, "_AGAIN_S", 0.01)

@@ -20,8 +20,7 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import answers
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.metrics.declared import REGISTRY
 from pecia_workers.metrics.serving import worker_page
 from pecia_workers.queue.lists import connect

@@ -51,7 +51,6 @@ def test_whatever_fits_starts_at_once() -> None:
 def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
     short, long = item("short", 50, output=10), item("long", 60, output=40)
     policy = offered(PolicyName.CONTINUOUS, short, long)
-
     assert short.tokens + long.tokens > 80
     assert names(policy.start(0, Room(slots=4, tokens=79))) == ["short"]
     assert names(policy.start(0, Room(slots=4, tokens=80))) == ["long"], "50 and 30 when the short one ends"
@@ -76,7 +75,6 @@ def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     room = Room(slots=4, tokens=60)
     policy.start(0, room)
     policy.offer(item("new", 30, output=25))
-
     assert names(policy.start(0, replace(room, written={"old": 16}))) == [], "46 and 25 when the old one ends"
     assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
 
@@ -85,7 +83,6 @@ def test_a_request_takes_whole_blocks_of_the_cache() -> None:
     page = item("page", 390, output=32)
     policy = offered(PolicyName.CONTINUOUS, *(replace(page, id=str(number)) for number in range(30)))
     room = Room(slots=30, tokens=85 * 128)
-
     assert len(policy.start(0, replace(room, block=128))) == 21, "four blocks each, and one is left"
     assert len(policy.start(0, room)) == 6, "27 by tokens alone"
 
@@ -93,7 +90,6 @@ def test_a_request_takes_whole_blocks_of_the_cache() -> None:
 def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("short", 30, output=10), item("long", 64, output=40))
     room = Room(slots=2, tokens=75, block=16)
-
     assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
     assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
 
@@ -157,9 +153,7 @@ def test_a_batch_starts_when_its_window_ends_whatever_the_last_digit(arrived: fl
 @pytest.mark.parametrize(
     ("tokens", "started"), [((79,), []), ((80,), ["0"]), ((50, 30), ["0", "1"]), ((50, 31), ["0"])]
 )
-def test_a_batch_that_has_its_tokens_does_not_wait_and_takes_no_more(
-    tokens: tuple[int, ...], started: list[str]
-) -> None:
+def test_a_batch_with_its_tokens_waits_for_no_more(tokens: tuple[int, ...], started: list[str]) -> None:
     policy = offered(PolicyName.DYNAMIC, *(item(str(number), size) for number, size in enumerate(tokens)))
     assert names(policy.start(0, ROOM)) == started
 
@@ -187,8 +181,7 @@ def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed()
 @given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
 def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple[int, int]) -> None:
     least, most = limits
-    size = BatchLimits(least=least, most=most).size(4_000, mean)
-    assert least <= size <= most
+    assert least <= BatchLimits(least=least, most=most).size(4_000, mean) <= most
 
 
 def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
@@ -198,7 +191,6 @@ def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
 
 def test_batches_share_the_room() -> None:
     limits = BatchLimits(concurrent=5)
-
     assert limits.tokens_of(Room(slots=9, tokens=1_000), 10) == 200
     assert limits.tokens_of(Room(slots=9, tokens=None), 10) == math.inf
     assert replace(limits, tokens=70).tokens_of(Room(slots=9, tokens=1_000), 10) == 70
@@ -208,7 +200,6 @@ def test_a_batch_holds_several_requests_however_many_batches_share_the_room() ->
     policy = policy_named(PolicyName.DYNAMIC, BatchLimits(concurrent=2, window_s=0))
     for number in range(6):
         policy.offer(item(str(number), 30))
-
     assert names(policy.start(0, Room(slots=9, tokens=100))) == ["0", "1", "2"]
 
 

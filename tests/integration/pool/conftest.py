@@ -67,7 +67,6 @@ class Fleet:
         fresh.rename(self.directory / "plans" / str(part))
 
     def send(self, plan: str = "done", lane: Lane = Lane.NORMAL, *, cost: int = 1) -> UUID:
-        """Queue a part that will do this."""
         part = uuid4()
         self.plan(part, plan)
         self.publish(part, lane, cost)
@@ -101,7 +100,6 @@ class Fleet:
         return [str(key) for pattern in patterns for key in self.redis.scan_iter(pattern)]
 
     def taken(self, worker: Program) -> set[str]:
-        """Return the parts that a worker has."""
         parts: Any = self.redis.hkeys(taken_name(f"w{worker.pid}"))
         return set(parts) - {"#"}
 
