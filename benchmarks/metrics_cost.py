@@ -14,7 +14,7 @@ from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.commit import Done, Failed
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics import REGISTRY
 
 
 def _part(lane: Lane) -> ClaimedPart:

@@ -29,7 +29,7 @@ from harness.servers import Servers, servers
 from pecia import Client
 from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger import retention
 from pecia_workers.ledger.claim import ClaimRequest, claim_parts, claim_waiting

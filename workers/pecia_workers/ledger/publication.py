@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
@@ -19,11 +19,10 @@ from uuid import UUID
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pecia_schemas import Lane, Stage
+from pecia_schemas import Lane, Stage, tracing
 from pecia_schemas.messages import PartMessage
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.queue.bus import NO_FLOW, Bus, Room
-from pecia_workers.tracing.stores import sent
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
 _ROWS_PER_FETCH = 5_000
@@ -125,6 +124,16 @@ _FORGET_FLOWS = text(
 )
 
 
+def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
+    """Record in each job's trace that parts of it were published."""
+    ended = time.time_ns()
+    for traceparent, number in Counter(message.traceparent for message in messages).items():
+        if traceparent:
+            about = tracing.messaging("send", number)
+            kind = tracing.Kind.PRODUCER
+            tracing.past("send", about, kind=kind, began=began, ended=ended, below=traceparent)
+
+
 async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
     """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
 
@@ -146,7 +155,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
                 flows[row["stage"], row["lane"]].add(row["flow"])
         began, messages = time.time_ns(), [_message_of(row) for row in due]
         refused = await bus.relay(messages, [(room, flows[room.stage, room.lane]) for room in rooms])
-        sent(messages, began)
+        _trace_sent(messages, began)
         left = {message.part for message in refused}
         marked = [(row["id"], row["attempt"]) for row in due if row["id"] not in left]
         if marked:

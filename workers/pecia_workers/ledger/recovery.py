@@ -23,10 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Failure, FailureCode, JobState
 from pecia_schemas.moves import OPEN, end_jobs, moving, promise_callbacks, settle
+from pecia_workers import metrics
 from pecia_workers.ledger.claim import Fence
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import is_gone
-from pecia_workers.metrics import declared as metrics
 
 _ACTOR = "upkeep"
 

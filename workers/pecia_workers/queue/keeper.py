@@ -20,12 +20,12 @@ from weakref import WeakValueDictionary
 import structlog
 from redis import Redis, RedisError
 
+from pecia_schemas import tracing
 from pecia_schemas.connecting import name_of
+from pecia_workers import metrics
 from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import Claim, Claimed, Ended, LaneRules, Lists, hand_back
-from pecia_workers.tracing.stores import received
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,12 @@ class Keeper:
         self.moved_at = time.monotonic()
         now = self._clock()
         self._held.update((claimed.part, now) for claimed in parts)
-        received(parts)
+        # A claim serves many jobs: a trace of its own, with a link to each of theirs.
+        if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
+            about = tracing.messaging("receive", len(parts)) | {
+                "pecia.cost": sum(claimed.cost for claimed in parts)
+            }
+            tracing.apart("receive", about, kind=tracing.Kind.CLIENT, links=links).end()
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
         if free is not None:

@@ -14,8 +14,7 @@ from pecia_schemas.connecting import is_transient, name_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
-from pecia_workers.metrics.health import PULSE
+from pecia_workers.metrics import PULSE, UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.service import serve
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import Judging, Measurement, Reconciler, Stores, expire, open_stores, relay

@@ -18,11 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import JobState, Lane
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers import metrics
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
 from pecia_workers.ledger.recovery import Judge, expire_jobs
 from pecia_workers.ledger.standing import Left, Standing, standing
-from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import DEAD, QUARANTINES, QUEUES, connect
 from pecia_workers.upkeep.watching import count_taken, count_waiting, held_parts, mend_turns

@@ -35,7 +35,7 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.keeper import DirectClaims, end
-from pecia_workers.tracing.parts import ended, processing
+from pecia_workers.tracing import ended, processing
 from pecia_workers.upkeep.watching import watch_workers
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked
 from pecia_workers.worker.jobs import task_arguments, task_result
