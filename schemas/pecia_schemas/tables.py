@@ -49,6 +49,7 @@ _Digest = Annotated[str, mapped_column(String(storable.DIGEST))]
 _Name = Annotated[str, mapped_column(String(storable.NAME))]
 _Reason = Annotated[str, mapped_column(String(storable.REASON))]
 _Tenant = Annotated[str, mapped_column(String(storable.TENANT))]
+_Json = Annotated[Any, mapped_column(JSONB())]
 _Id = Annotated[UUID, mapped_column(primary_key=True)]
 _OfJob = Annotated[UUID, mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))]
 _Sequence = Annotated[int, mapped_column(BigInteger, Identity(always=True), primary_key=True)]
@@ -114,9 +115,7 @@ class JobRow(Base):
     client: Mapped[_Name]
     tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
     batch: Mapped[UUID | None]  # with which jobs it was submitted; None: alone, or purged
-    label: Mapped[Any | None] = mapped_column(
-        JSONB()
-    )  # the caller's name of the document; sealed as results are
+    label: Mapped[_Json | None]  # what the caller calls the document; sealed as results are
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
     # The span it was submitted in, by W3C; None: not traced.
@@ -185,9 +184,7 @@ class PartRow(Base):
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
     doubts: Mapped[int | None]  # of its result; None likewise
     run_at: Mapped[_Now]  # not before
-    early: Mapped[bool] = mapped_column(
-        server_default=text("false")
-    )  # the relay has not come to its time yet
+    early: Mapped[bool] = mapped_column(server_default=text("false"))  # the relay waits for its time
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -344,8 +341,8 @@ class EndpointRow(Base):
     id: Mapped[_Id]
     url: Mapped[str] = mapped_column(String(storable.WEBHOOK_URL))
     events: Mapped[list[str]]  # `NoticeType`
-    secret: Mapped[Any] = mapped_column(JSONB())  # text, or its envelope
-    former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other
+    secret: Mapped[_Json]  # text, or its envelope
+    former_secret: Mapped[_Json | None]  # signs beside the other
     former_until: Mapped[datetime | None]
     client: Mapped[_Name]  # who registered it
     tenant: Mapped[_Tenant | None]  # of whose jobs it is told; None: of all

@@ -20,12 +20,11 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import answers
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.metrics import REGISTRY
 from pecia_workers.metrics_page import worker_page
-from pecia_workers.queue.keeper import Capacity, Keeper
 from pecia_workers.queue.lists import connect
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 

@@ -28,7 +28,7 @@ from obstore.exceptions import (
 from pecia_schemas import FailureCode, PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.outgoing import (

@@ -10,7 +10,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.showing import Finding
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores
+from pecia_workers.upkeep.loop import open_stores
 
 R = TypeVar("R")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, Row, inspect, text
 
 from pecia_schemas import refusals
 from pecia_schemas.connecting import Verdict, verdict_on
@@ -25,8 +25,7 @@ from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.media.glyphs import scripts_without_a_font
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.queue.lists import connect, count_waiting
 from pecia_workers.witness.witnesses import witness_processes
 
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
@@ -207,7 +206,7 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         on_duty = standing.roles_on_duty(connection)
         engines = standing.engines_on_duty(connection)
-        lacks = standing.waiting_in_vain(connection)
+        lacks = standing.unserved(connection)
         unsigned = standing.wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
@@ -246,7 +245,7 @@ def _late(subject: str, what: str, count: int, oldest_s: float, command: str) ->
     return Finding(subject=subject, ok=not advice, detail=detail + advice)
 
 
-def _abilities(worker: standing.EngineWorker) -> str:
+def _abilities(worker: Row[Any]) -> str:
     """Return what the worker's engine is and can do, as far as it said."""
     can = worker.capabilities
     said = [

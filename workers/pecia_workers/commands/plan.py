@@ -29,8 +29,8 @@ from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, speed_in
 from pecia_workers.simulation import capacity
-from pecia_workers.simulation.figures import Figures, engines_for, in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
+from pecia_workers.simulation.scenarios import Figures
 
 _SAMPLE: Final = 4_000
 """Pages that the mix is known by."""
@@ -135,8 +135,8 @@ def _print_little(
     engine: EnginePlan, places: int, *, rate: float, service: float, price: float, as_json: bool
 ) -> None:
     """Print what L = lambda W comes to: no wait is in it, so it is the least."""
-    held = in_flight(rate, service)
-    gpus = engines_for(held, places) * engine.memory.gpus
+    held = rate * service
+    gpus = capacity.engines_for(held, places) * engine.memory.gpus
     cost = capacity.cost_per_million(gpus, rate, price) if price else None
     if as_json:
         told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}

@@ -24,9 +24,8 @@ from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
-from pecia_workers.local.process import EmbeddedError
+from pecia_workers.local.process import EmbeddedError, Service, ServiceState
 from pecia_workers.local.samples import write_exhibits
-from pecia_workers.local.supervised import Service, ServiceState
 
 
 def sample(

@@ -35,7 +35,10 @@ class ScratchDirectory:
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
         """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
         parent = parent or _parent()
-        _remove_abandoned(parent)
+        for path in parent.glob(f"{_PREFIX}????????"):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(path):
+                    shutil.rmtree(path, ignore_errors=True)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         unheld = path / "unheld"
         lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,13 +67,6 @@ def _suits(directory: Path) -> bool:
         and os.access(directory, os.W_OK | os.X_OK)
         and (os.geteuid() != 0 or bool(directory.stat().st_mode & 0o001))
     )
-
-
-def _remove_abandoned(parent: Path) -> None:
-    for path in parent.glob(f"{_PREFIX}????????"):
-        with contextlib.suppress(OSError):
-            if _is_abandoned(path):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -127,7 +123,13 @@ class Home:
     def hold(self) -> Iterator[None]:
         """Make the home and keep every other supervisor out of it. Raises `FleetRunningError`."""
         try:
-            self._make()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
+                self.path.chmod(
+                    0o711 if os.geteuid() == 0 else 0o700
+                )  # root's Postgres runs as another account
+            for directory in (self.payloads, self.path / "logs"):
+                directory.mkdir(mode=0o700, exist_ok=True)
             lock = os.open(self.path / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise EmbeddedError(
@@ -138,13 +140,6 @@ class Home:
             yield
         finally:
             os.close(lock)
-
-    def _make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
-            self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)  # root's Postgres runs as another account
-        for directory in (self.payloads, self.path / "logs"):
-            directory.mkdir(mode=0o700, exist_ok=True)
 
     def _take(self, lock: int) -> None:
         try:

@@ -16,8 +16,8 @@ from pecia_workers.batching.policies import ContinuousPolicy, Room, Start
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed, measured
-from pecia_workers.simulation.figures import at_share
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
+from pecia_workers.simulation.scenarios import at_share
 
 GAIN: Final = 1.02
 """Times the pages a second that is better, and no luck."""
