@@ -13,7 +13,7 @@ from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, V
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics import REGISTRY
 
 
 def _part(lane: Lane) -> ClaimedPart:

@@ -29,7 +29,7 @@ from harness.servers import Servers, servers
 from pecia import Client
 from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_workers.ledger import retention
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database

@@ -27,7 +27,7 @@ from pecia_schemas import (
     Stage,
     new_id,
 )
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
 from pecia_workers.ledger.commit import (

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
 from pecia_migrations import locks
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import REVISION, Base
 
 

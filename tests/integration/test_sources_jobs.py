@@ -41,7 +41,7 @@ from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.rekeying import Rekeying
-from pecia_workers.sources.intake import Intake
+from pecia_workers.sources import Intake
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 from tables import texts_of_tables
 

@@ -272,7 +272,7 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
 RUN = """
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.webhooks.delivery import run_webhooks
+from pecia_workers.webhooks import run_webhooks
 
 run_webhooks(WorkerSettings())
 """

@@ -20,14 +20,14 @@ from limits import WAIT_S
 from pecia import Client, ClientSettings, Delivery, Endpoint, ReadDocument
 from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.outbox import give_up
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
 from pecia_workers.ledger.standing import lag
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics import REGISTRY
 from receivers import (
     SECRET,
     Answer,

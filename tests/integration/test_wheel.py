@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 from command import ran
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 
 pytestmark = pytest.mark.gate
 

@@ -40,7 +40,7 @@ from pecia_workers.ledger.commit import (
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import expire_jobs
-from pecia_workers.webhooks.courier import Signer
+from pecia_workers.webhooks import Signer
 from synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

@@ -29,7 +29,7 @@ from pecia_schemas import (
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.caching.cache import Look, ResultCache, identity_of, key_of, tenant_of
+from pecia_workers.caching import Look, ResultCache, identity_of, key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.ledger.commit import ClaimedPart, Earlier

@@ -27,7 +27,7 @@ from pecia_schemas import (
 from pecia_schemas.media import MediaType
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, GenerationOptions, task_to_json
-from pecia_workers.caching.cache import ResultCache
+from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import (
     CaptionSegment,
     SummarizeVideo,

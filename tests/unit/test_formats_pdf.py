@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pecia.formats import pdf
 from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Word
 from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_workers.media.decoding import compressed
 from samples import page
 
@@ -183,7 +183,7 @@ import resource, sys
 from pathlib import Path
 from pecia.formats import pdf
 from pecia_schemas import Document, Page
-from pecia_schemas.pictures import Encoding, Picture
+from pecia_schemas.media import Encoding, Picture
 
 def draw(number, *, rotation, skew):
     return Picture(encoding=Encoding.GREY, data=bytes([number % 256]) * 200_000, width=9, height=9, dpi=72)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from command import ran
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
 from pecia_workers.media.decoding import as_read, compressed

@@ -8,11 +8,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from pecia_schemas import Failure, FailureCode, Stage, Timings, TokenUsage, Verdict
+from pecia_workers import metrics_page
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
-from pecia_workers.metrics import serving
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics import REGISTRY
 from samples import claimed_part, page
 
 WORD = "Quillfeather"
@@ -159,7 +159,7 @@ class Driver:
 def test_a_gpu_tells_its_use_and_memory_as_far_as_its_driver_does() -> None:
     samples = {
         (sample.name, sample.labels["gpu"]): sample.value
-        for family in serving.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
+        for family in metrics_page.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
         for sample in family.samples
     }
     assert samples == {

@@ -5,7 +5,7 @@ from typing import Any
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.limits import Limits
-from pecia_workers.sources.web import Arriving
+from pecia_workers.sources import Arriving
 
 
 class Counting(io.BytesIO):

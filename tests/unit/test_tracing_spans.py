@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pecia_schemas import Failure, FailureCode, tracing
 from pecia_workers.ledger.commit import ClaimedPart, Failed
-from pecia_workers.tracing.parts import ended, processing
+from pecia_workers.tracing import ended, processing
 from samples import claimed_part
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas.states import DeliveryState
 from pecia_workers.retries import RetrySchedule, parse_retry_after
-from pecia_workers.webhooks.courier import DeliveryPolicy, Reply, SendFailure
+from pecia_workers.webhooks import DeliveryPolicy, Reply, SendFailure
 
 SCHEDULE = RetrySchedule()
 POLICY = DeliveryPolicy(attempts=12)

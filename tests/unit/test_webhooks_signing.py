@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas import JobState, NoticeType, new_id
-from pecia_workers.webhooks.courier import SignedNotice, Signer
+from pecia_workers.webhooks import SignedNotice, Signer
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()

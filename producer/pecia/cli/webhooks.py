@@ -23,7 +23,7 @@ from pecia.records import NO_SECRET, Delivery, Endpoint
 from pecia.webhooks import verify
 from pecia_schemas import running
 from pecia_schemas.events import JobNotice, NoticeType
-from pecia_schemas.settings.services import LISTENER_PORT
+from pecia_schemas.settings import LISTENER_PORT
 from pecia_schemas.states import DeliveryState
 
 _MOST_BYTES = 1024 * 1024

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from pecia_schemas.messages import WINDOW
-from pecia_workers.metrics.declared import FLEET
+from pecia_workers.metrics import FLEET
 from pecia_workers.upkeep.loop import Measurement, relay
 
 pytestmark = pytest.mark.gate

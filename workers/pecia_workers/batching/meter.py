@@ -8,9 +8,9 @@ from uuid import UUID
 
 from pecia_schemas import Page
 from pecia_schemas.results import Timings, TokenUsage
+from pecia_workers import metrics
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome, Spent
-from pecia_workers.metrics import declared as metrics
 
 
 def begun(part: ClaimedPart) -> None:

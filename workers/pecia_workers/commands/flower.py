@@ -23,7 +23,7 @@ def flower() -> None:
     }
     require("Flower needs", wanted, "; `pecia up` serves it by itself.")
     from pecia_workers.commands.starting import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
-    from pecia_workers.flower.serving import run_flower  # noqa: PLC0415
+    from pecia_workers.flower import run_flower  # noqa: PLC0415
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
 
     admitted_or_exit(settings)

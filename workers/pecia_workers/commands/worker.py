@@ -90,7 +90,7 @@ def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
 
 def _run_stages(role: Role, stages: Collection[Stage], settings: WorkerSettings, name: str) -> None:
     from pecia_workers.app import app, queues_of, worker_argv  # noqa: PLC0415
-    from pecia_workers.metrics.serving import worker_page  # noqa: PLC0415
+    from pecia_workers.metrics_page import worker_page  # noqa: PLC0415
 
     app.use(settings)
     with worker_page(settings, role, app.keeper, queues_of(stages)):
@@ -99,11 +99,11 @@ def _run_stages(role: Role, stages: Collection[Stage], settings: WorkerSettings,
 
 
 def _run_service(role: Role, settings: WorkerSettings) -> None:
-    from pecia_workers.metrics.serving import service_page  # noqa: PLC0415
+    from pecia_workers.metrics_page import service_page  # noqa: PLC0415
 
     with service_page(settings, role, fleet=role is Role.UPKEEP):
         if role is Role.WEBHOOKS:
-            from pecia_workers.webhooks.delivery import run_webhooks  # noqa: PLC0415
+            from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
 
             run_webhooks(settings)
         else:

@@ -16,13 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from pecia_schemas.connecting import (
     CONNECT_ARGS,
     Verdict,
+    close_after,
     is_transient,
     name_of,
     outage_suppressed,
+    sqlalchemy_url,
     verdict_on,
 )
-from pecia_schemas.database import close_after, sqlalchemy_url
-from pecia_workers.metrics.health import PULSE
+from pecia_workers.metrics import PULSE
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)

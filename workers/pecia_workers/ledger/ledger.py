@@ -17,14 +17,15 @@ import structlog
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Lane, PayloadRef, Segment, Stage, discards
+from pecia_schemas import JobState, Lane, PayloadRef, Segment, Stage, discards, tracing
 from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
-from pecia_workers.ledger.database import fetch, fetch_changed, outlast
-from pecia_workers.tracing.stores import job_finished
+from pecia_workers.ledger.database import fetch
+from pecia_workers.ledger.database import fetch_changed
+from pecia_workers.ledger.database import outlast
 from pecia_workers.worker.attempts import waiting
 
 Item = TypeVar("Item")
@@ -254,8 +255,9 @@ class Ledger:
         taken, jobs = await outlast(partial(commit_parts, self._database, self._worker, group, self._keys))
         traces = {finished.part.job_id: finished.part.traceparent for finished in group}
         for job_id, state in jobs.items():
-            if state.is_terminal:
-                job_finished(job_id, state, traces[job_id], began)
+            if state.is_terminal and (traceparent := traces[job_id]):
+                about = {"pecia.job.id": str(job_id), "pecia.job.state": state}
+                tracing.past("finish", about, began=began, ended=time.time_ns(), below=traceparent)
         await self._announce(jobs)
         return [finished.part.fence in taken for finished in group]
 

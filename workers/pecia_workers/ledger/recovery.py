@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
@@ -29,15 +29,14 @@ import structlog
 from sqlalchemy import Connection, RowMapping, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pecia_schemas import Failure, FailureCode, JobState, Lane, Stage
+from pecia_schemas import Failure, FailureCode, JobState, Lane, Stage, tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
+from pecia_workers import metrics
 from pecia_workers.ledger.commit import Fence
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import is_gone
-from pecia_workers.metrics import declared as metrics
 from pecia_workers.queue.bus import NO_FLOW, Bus, Room
-from pecia_workers.tracing.stores import sent
 
 log = structlog.get_logger(__name__)
 
@@ -142,6 +141,16 @@ _FORGET_FLOWS = text(
 )
 
 
+def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
+    """Record in each job's trace that parts of it were published."""
+    ended = time.time_ns()
+    for traceparent, number in Counter(message.traceparent for message in messages).items():
+        if traceparent:
+            about = tracing.messaging("send", number)
+            kind = tracing.Kind.PRODUCER
+            tracing.past("send", about, kind=kind, began=began, ended=ended, below=traceparent)
+
+
 async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
     """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
 
@@ -175,7 +184,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
             for row in due
         ]
         refused = await bus.relay(messages, [(room, flows[room.stage, room.lane]) for room in rooms])
-        sent(messages, began)
+        _trace_sent(messages, began)
         left = {message.part for message in refused}
         marked = [(row["id"], row["attempt"]) for row in due if row["id"] not in left]
         if marked:

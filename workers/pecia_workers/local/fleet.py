@@ -18,8 +18,7 @@ from pydantic import SecretStr
 
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
-from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.settings.services import LISTENER_PORT
+from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.home import Home, ScratchDirectory, kept_secret
@@ -92,12 +91,12 @@ def _worker(
 
 MODULES = (
     "pecia_workers.__main__",
-    "pecia_workers.flower.serving",
-    "pecia_workers.metrics.serving",
+    "pecia_workers.flower",
+    "pecia_workers.metrics_page",
     "pecia_workers.worker.pool",
     "pecia_workers.worker.runtime",
     "pecia_workers.upkeep.loop",
-    "pecia_workers.webhooks.delivery",
+    "pecia_workers.webhooks",
 )
 """What the fleet's processes need, imported once for all of them."""
 

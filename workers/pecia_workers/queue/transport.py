@@ -25,11 +25,10 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from redis import Redis, RedisError, ResponseError
 
-from pecia_schemas import Stage
+from pecia_schemas import Stage, tracing
 from pecia_schemas.messages import bell_name
-from pecia_workers.metrics import declared as metrics
+from pecia_workers import metrics
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
-from pecia_workers.tracing.stores import received
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +178,12 @@ class Keeper:
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
         now = self._clock()
         self._held.update((claimed.part, now) for claimed in parts)
-        received(parts)
+        # A claim serves many jobs: a trace of its own, with a link to each of theirs.
+        if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
+            about = tracing.messaging("receive", len(parts)) | {
+                "pecia.cost": sum(claimed.cost for claimed in parts)
+            }
+            tracing.apart("receive", about, kind=tracing.Kind.CLIENT, links=links).end()
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
         if free:  # none is, by a call that was made to settle

@@ -26,6 +26,7 @@ from pecia_schemas.connecting import is_transient, name_of
 from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers import metrics
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_PATIENCE, fetch, open_database
 from pecia_workers.ledger.recovery import (
@@ -40,8 +41,7 @@ from pecia_workers.ledger.recovery import (
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.ledger.standing import Left
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.metrics import declared as metrics
-from pecia_workers.metrics.health import PULSE
+from pecia_workers.metrics import PULSE
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import (
     DEAD,

@@ -27,7 +27,7 @@ from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
-from pecia_workers.tracing.parts import ended, processing
+from pecia_workers.tracing import ended, processing
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, end
 from pecia_workers.worker.runner import RuntimeLostError, task_arguments, task_result
 from pecia_workers.worker.stages import Stages

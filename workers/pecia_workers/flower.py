@@ -1,36 +1,52 @@
-"""Our pages in the place of Flower's: lanes as they are, workers as they are now, revocation that says what it did."""
+"""Flower in this process: behind a password, bounded, with nothing to press but revoke.
+
+Our pages stand in the place of some of Flower's: lanes as they are, workers as they are now, revocation that says what
+it did. Flower's own `FLOWER_*` variables and configuration file are not read.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from celery import states
 from flower.api.control import ControlHandler, TaskRevoke
 from flower.api.tasks import GetQueueLengths
+from flower.app import Flower
+from flower.command import extract_settings
 from flower.events import EventsState
+from flower.options import options
+from flower.urls import settings as page_settings
 from flower.views import BaseHandler
 from flower.views.broker import BrokerView
 from flower.views.monitor import Metrics
 from flower.views.tasks import TaskView
 from flower.views.workers import WorkerView
-from tornado.web import HTTPError
+from tornado.web import HTTPError, RedirectHandler
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_workers.app import FleetApp, app
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import left_in_postgres
 from pecia_workers.queue.lists import connect, count_taken, count_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from celery.events.state import Task
 
-    from pecia_schemas.settings.base import ConnectionSettings
-    from pecia_workers.app import FleetApp
+    from pecia_schemas.settings import ConnectionSettings, WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+_OFFLINE_S = 60
+"""A worker that was silent for so long is taken off the page."""
 
 
 class Lanes:
@@ -56,29 +72,25 @@ class Lanes:
         with outage_suppressed(), open_for_questions(self._database_url).connect() as connection:
             for left in left_in_postgres(connection):
                 waiting[queue_name(left.stage, left.lane)] += left.parts
-        rows = [(name, quarantine, waiting[name], taken[name]) for name, quarantine in _names()]
-        return [
-            {
-                "name": name,
-                "messages": ready + held,
-                "messages_ready": ready,
-                "messages_unacknowledged": held,
-                "consumers": None if quarantine else self._consumers.get(name, 0),
-            }
-            for name, quarantine, ready, held in rows
-            if ready or held or not quarantine
-        ]
-
-
-def _names() -> Iterator[tuple[str, bool]]:
-    """Yield every list, stage by stage in the order of service, and whether it is a quarantine."""
-    for stage in Stage:
-        for lane in Lane:
-            yield queue_name(stage, lane), False
-        yield quarantine_name(stage), True
+        rows = []
+        for stage in Stage:
+            for name in (*(queue_name(stage, lane) for lane in Lane), quarantine := quarantine_name(stage)):
+                ready, held = waiting[name], taken[name]
+                if ready or held or name != quarantine:
+                    rows.append(
+                        {
+                            "name": name,
+                            "messages": ready + held,
+                            "messages_ready": ready,
+                            "messages_unacknowledged": held,
+                            "consumers": None if name == quarantine else self._consumers.get(name, 0),
+                        }
+                    )
+        return rows
 
 
 _ENDS = ("task-succeeded", "task-failed", "task-revoked")
+_OF_THE_END = ("succeeded", "failed", "retried", "revoked", "runtime", "result", "exception", "traceback")
 
 
 class PartsState(EventsState):
@@ -89,7 +101,9 @@ class PartsState(EventsState):
         task = self.tasks.data.get(event.get("uuid"))
         if task:
             if _runs_again(task, event):
-                _reopen(task)
+                task.state = states.RECEIVED  # by Celery's order no event could follow an end
+                for field in _OF_THE_END:
+                    setattr(task, field, None)
             if event["type"] == "task-rejected" and not task.ready:
                 task.state = states.REJECTED  # given back: by Celery's order that could not follow a start
             if event["type"] in ("task-failed", "task-retried") and task.started:
@@ -106,13 +120,6 @@ def _runs_again(task: Task, event: dict[str, Any]) -> bool:
         return False
     ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
     return bool(task.started and task.started > ended)
-
-
-def _reopen(task: Task) -> None:
-    """Let its next events count: by Celery's order none of them could follow an end."""
-    task.state = states.RECEIVED
-    for field in ("succeeded", "failed", "retried", "revoked", "runtime", "result", "exception", "traceback"):
-        setattr(task, field, None)
 
 
 _LOOK_ONLY = (
@@ -151,17 +158,14 @@ class _OfLanes(_OfTheFleet):
 
     def get_broker(self) -> Any:
         """Return what Flower asks for the queues."""
-        return Lanes(self.fleet.settings, self._consumers())
-
-    def _consumers(self) -> Counter[str]:
-        """Return how many workers that are alive serve each list."""
         alive = {worker.hostname for worker in self.application.events.state.alive_workers()}
-        return Counter(
+        consumers = Counter(
             queue["name"]
             for name, found in self.application.workers.items()
             if name in alive
             for queue in found.get("active_queues", [])
         )
+        return Lanes(self.fleet.settings, consumers)
 
 
 class BrokerPage(_OfLanes, BrokerView):
@@ -228,3 +232,43 @@ OURS: dict[type[BaseHandler], type[BaseHandler]] = {
     Metrics: PrivateMetrics,
 }
 """By the page of Flower's in whose place each stands."""
+
+
+class FleetPage(Flower):
+    """Flower, with some of its pages replaced by ours."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(capp=app, options=options, **settings)
+        self.events.state = PartsState(
+            max_tasks_in_memory=options.max_tasks, max_workers_in_memory=options.max_workers
+        )
+        if options.url_prefix:  # where Flower knows only what ends in a slash
+            bare = f"/{options.url_prefix}"
+            self.add_handlers(".*", [(bare, RedirectHandler, {"url": f"{bare}/", "permanent": False})])
+
+    def get_handler_delegate(self, request: Any, target_class: Any, *args: Any, **kwargs: Any) -> Any:
+        """Hand a request to our page, if there is one in the place of Flower's."""
+        page: Any = OURS.get(target_class, target_class)
+        return super().get_handler_delegate(request, page, *args, **kwargs)
+
+
+def run_flower(settings: WorkerSettings) -> None:
+    """Serve Flower until SIGTERM or Ctrl-C. Raises `OSError` if the address or port is not to be had."""
+    app.use(settings)
+    options.address = settings.flower_address
+    options.port = settings.flower_port
+    options.basic_auth = [f"{settings.flower_user}:{settings.flower_password.get_secret_value()}"]
+    options.url_prefix = settings.flower_url_prefix.strip("/")
+    options.max_tasks = settings.flower_max_tasks
+    options.purge_offline_workers = _OFFLINE_S
+    options.read_only = True
+    options.tasks_columns = "name,uuid,state,kwargs,received,runtime,worker,result"
+    extract_settings()
+    logging.getLogger("tornado.access").disabled = True
+    page = FleetPage(**page_settings)
+    port = page.start_http_server()
+    log.info("flower", address=settings.flower_address, port=port)
+    loop: Any = page.io_loop
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.asyncio_loop.add_signal_handler(number, page.stop)
+    page.start()

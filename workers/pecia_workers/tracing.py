@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore, Retry
 
 from pecia_schemas import tracing
-from pecia_schemas.messages import SYSTEM, queue_name
+from pecia_schemas.messages import queue_name
 from pecia_schemas.tracing import Kind
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
 from pecia_workers.worker.attempts import PartFailedError
@@ -35,13 +35,26 @@ def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
         yield
         return
     queue, claimed = queue_name(part.stage, part.lane), time.time_ns()
-    about = _about(part)
+    about: dict[str, tracing.Value | None] = {
+        "pecia.job.id": str(part.job_id),
+        "pecia.part.id": str(part.id),
+        "pecia.part.number": part.ordinal + 1,
+        "pecia.stage": part.stage,
+        "pecia.lane": part.lane,
+        "pecia.attempt": part.attempt,
+        "pecia.deaths": part.deaths,
+    }
     waiting = min(asked, claimed - round(part.queued_s * _NS))
     tracing.past(f"wait {queue}", about, began=waiting, ended=asked, below=part.traceparent)
+    operation = tracing.messaging("process") | {
+        "messaging.destination.name": queue,
+        "messaging.message.id": str(part.id),
+        "messaging.message.conversation_id": str(part.job_id),
+    }
     with tracing.under(
         part.traceparent,
         f"process {queue}",
-        about | _operation(part, queue),
+        about | operation,
         kind=Kind.CONSUMER,
         began=asked,
         expected=(Ignore, Retry, PartFailedError),
@@ -55,29 +68,6 @@ def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
         except asyncio.CancelledError:
             span.tell({"pecia.outcome": "given_back"})
             raise
-
-
-def _about(part: ClaimedPart) -> dict[str, tracing.Value | None]:
-    return {
-        "pecia.job.id": str(part.job_id),
-        "pecia.part.id": str(part.id),
-        "pecia.part.number": part.ordinal + 1,
-        "pecia.stage": part.stage,
-        "pecia.lane": part.lane,
-        "pecia.attempt": part.attempt,
-        "pecia.deaths": part.deaths,
-    }
-
-
-def _operation(part: ClaimedPart, queue: str) -> dict[str, tracing.Value | None]:
-    return {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "process",
-        "messaging.operation.type": "process",
-        "messaging.destination.name": queue,
-        "messaging.message.id": str(part.id),
-        "messaging.message.conversation_id": str(part.job_id),
-    }
 
 
 def ended(outcome: Outcome, *, committed: bool) -> None:
@@ -105,22 +95,10 @@ async def generate(engine: Generator, request: EngineRequest, tokens: int | None
     """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
     if tracing.current().traceparent is None:
         return await engine.generate(request)
-    with tracing.span(
-        f"chat {engine.capabilities.model}",
-        _asked(engine.capabilities, request, tokens),
-        kind=Kind.CLIENT,
-    ) as span:
-        began = time.time_ns()
-        generation = await engine.generate(request)
-        _answered(span, generation, began)
-        return generation
-
-
-def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> Attributes:
-    return {
+    about: Attributes = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": engine.name,
-        "gen_ai.request.model": engine.model,
+        "gen_ai.provider.name": engine.capabilities.name,
+        "gen_ai.request.model": engine.capabilities.model,
         "gen_ai.request.max_tokens": request.max_output_tokens,
         "gen_ai.request.temperature": request.sampling.temperature,
         "gen_ai.request.top_p": request.sampling.top_p,
@@ -128,6 +106,11 @@ def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> 
         "pecia.cost": tokens,
         "pecia.images": len(request.images),
     }
+    with tracing.span(f"chat {engine.capabilities.model}", about, kind=Kind.CLIENT) as span:
+        began = time.time_ns()
+        generation = await engine.generate(request)
+        _answered(span, generation, began)
+        return generation
 
 
 def _answered(span: Span, generation: Generation, began: int) -> None:
@@ -163,8 +146,7 @@ class TracedGenerator:
         return await generate(self.generator, request)
 
 
-@contextmanager
-def delivering(delivery: ClaimedDelivery) -> Iterator[Span]:
+def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
     """Run a try in a span below that of the job. Nothing tells whom it is for: URLs can hold anything."""
     about: Attributes = {
         "http.request.method": "POST",
@@ -174,12 +156,11 @@ def delivering(delivery: ClaimedDelivery) -> Iterator[Span]:
         "pecia.delivery.attempt": delivery.attempt,
         "pecia.notice.type": delivery.body["type"],
     }
-    with tracing.under(delivery.traceparent, "callback", about, kind=Kind.CLIENT) as span:
-        yield span
+    return tracing.under(delivery.traceparent, "callback", about, kind=Kind.CLIENT)
 
 
 def tried(span: Span, outcome: DeliveryOutcome) -> None:
-    """Say what came of it."""
+    """Record the outcome of a try."""
     span.tell({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
     if outcome.error is not None:
         span.fail(outcome.error)

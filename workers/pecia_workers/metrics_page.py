@@ -21,8 +21,18 @@ from redis.exceptions import RedisError
 
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.ledger.database import OUTAGE, answers
-from pecia_workers.metrics.declared import FLEET, GPU_MEMORY, GPU_MEMORY_USED, GPU_USE, GPUS, REGISTRY, WORKER
-from pecia_workers.metrics.health import PULSE, Health, WorkerHealth
+from pecia_workers.metrics import (
+    FLEET,
+    GPU_MEMORY,
+    GPU_MEMORY_USED,
+    GPU_USE,
+    GPUS,
+    PULSE,
+    REGISTRY,
+    WORKER,
+    Health,
+    WorkerHealth,
+)
 from pecia_workers.queue.lists import connect
 
 if TYPE_CHECKING:
@@ -32,7 +42,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.metrics.health import Condition, Holder
+    from pecia_workers.metrics import Holder
 
 
 class GpuCollector(Collector):
@@ -139,27 +149,22 @@ def _application(health: Health, collectors: Iterable[Collector]) -> Any:
         if path == "/metrics":
             return metrics(environ, start)  # type: ignore[no-any-return]
         if check := checks.get(path):
-            return _told(check(), start)
+            condition = check()
+            status = "200 OK" if condition.ok else "503 Service Unavailable"
+            start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
+            return [f"{condition.reason}\n".encode()]
         start("404 Not Found", [("Content-Type", "text/plain")])
         return [b"There are /metrics, /healthz and /readyz.\n"]
 
     return answer
 
 
-def _told(condition: Condition, start: _Start) -> Iterable[bytes]:
-    status = "200 OK" if condition.ok else "503 Service Unavailable"
-    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
-    return [f"{condition.reason}\n".encode()]
-
-
-@contextmanager
 def worker_page(
     settings: WorkerSettings, role: str, holder: Holder, queues: Sequence[str]
-) -> Iterator[int | None]:
+) -> AbstractContextManager[int | None]:
     """Serve the page of a worker that takes parts from these lists; yields its port, None without one."""
     if not settings.metrics_port:
-        yield None
-        return
+        return nullcontext()
     redis = connect(settings.redis_url.get_secret_value())
     health = WorkerHealth(
         holder,
@@ -169,8 +174,7 @@ def worker_page(
     )
     gpus = gpu_collector(gpu.handle for gpu in visible_gpus()) if role == "engine" else None
     health.watch()
-    with _page(settings, role, health, [gpus] if gpus else []) as port:
-        yield port
+    return _page(settings, role, health, [gpus] if gpus else [])
 
 
 def service_page(

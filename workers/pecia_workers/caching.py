@@ -1,4 +1,4 @@
-"""Looks before an engine is asked whether the answer is there, or is about to be."""
+"""The result cache: what was read before, in the same way, or is being read, is not read again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from importlib.metadata import version
 from typing import Any, Final, Generic, Self, TypeVar
 from uuid import UUID
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pecia_schemas import CachedFrom, Page, Segment, Summary, TokenUsage, Verdict
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
+from pecia_workers.engines.base import Capabilities, EngineRequest
 from pecia_workers.ledger.commit import ClaimedPart, Done, Earlier
 from pecia_workers.media.frames import digest
 
@@ -55,10 +53,9 @@ def identity_of(settings: WorkerSettings, engines: Sequence[Capabilities]) -> Ma
     }
 
 
-_WITHOUT_EFFECT: Final = frozenset(
-    {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}
-)
+_WITHOUT_EFFECT: Final = {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}
 """What of a request changes nothing in its answer; the images count by their pixels."""
+_DESCRIBING: Final = [one.name for one in fields(EngineRequest) if one.name not in _WITHOUT_EFFECT]
 
 
 def key_of(
@@ -76,8 +73,8 @@ def key_of(
     described = ({} if witness is None else {"witness": witness}) | {
         "reader": reader,
         "tenant": tenant,
-        "requests": [_told(request) for request in requests],
-        "pictures": [_picture(image) for image in requests[0].images],
+        "requests": [{name: getattr(request, name) for name in _DESCRIBING} for request in requests],
+        "pictures": [(image.shape, digest(image)) for image in requests[0].images],
     }
     canonical = json.dumps(described, sort_keys=True, separators=(",", ":"), default=asdict).encode()
     if keyring.current is None:
@@ -95,15 +92,6 @@ def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
     if by and by in part.metadata:
         return {"by": by, "value": part.metadata[by], **gateway}
     return {"client": part.client, "metadata": part.metadata, **gateway}
-
-
-def _told(request: EngineRequest) -> dict[str, Any]:
-    names = [field.name for field in fields(request) if field.name not in _WITHOUT_EFFECT]
-    return {name: getattr(request, name) for name in names}
-
-
-def _picture(image: NDArray[np.uint8]) -> tuple[tuple[int, ...], str]:
-    return image.shape, digest(image)
 
 
 Find = Callable[[bytes], Awaitable["Earlier | None"]]
@@ -132,7 +120,8 @@ class Look(Generic[R]):
 
 @dataclass(slots=True)
 class _Flight:
-    part: UUID
+    """A part that is being read."""
+
     rank: int
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -167,11 +156,7 @@ class ResultCache:
         return hashlib.sha256(tenant.encode()).hexdigest()
 
     async def look(
-        self,
-        part: ClaimedPart,
-        requests: Sequence[EngineRequest],
-        kind: type[R],
-        witness: str | None = None,
+        self, part: ClaimedPart, requests: Sequence[EngineRequest], kind: type[R], witness: str | None = None
     ) -> Look[R]:
         """Return the earlier result of these requests, held against the same witness, and what to keep a new one by.
 
@@ -181,37 +166,28 @@ class ResultCache:
             self._find is None
             or self._reader is None
             or not part.task.cache
-            or not all(_is_repeatable(request.sampling) for request in requests)
+            or any(request.sampling.temperature and request.sampling.seed is None for request in requests)
         ):
             return Look()
         tenant = tenant_of(part, self._by)
         key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring, witness)
         earlier = await self._find(key)
-        if earlier is None and await self._waited(key, part):
+        flight = self._flights.get(key)
+        if earlier is None and flight and flight.rank <= part.lane.rank:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(flight.over.wait(), self._patience)
             earlier = await self._find(key)
         found = _as_found(earlier, kind) if earlier else None
         if found is None and key not in self._flights:
-            self._flights[key] = _Flight(part.id, part.lane.rank)
+            self._flights[key] = _Flight(part.lane.rank)
             self._keys[part.id] = key
         return Look(key, found)
-
-    async def _waited(self, key: bytes, part: ClaimedPart) -> bool:
-        flight = self._flights.get(key)
-        if flight is None or flight.rank > part.lane.rank:
-            return False
-        with suppress(TimeoutError):
-            await asyncio.wait_for(flight.over.wait(), self._patience)
-        return True
 
     def ended(self, part: UUID) -> None:
         """Let those go on that wait for this part: its result is committed, or there is none."""
         key = self._keys.pop(part, None)
         if key is not None:
             self._flights.pop(key).over.set()
-
-
-def _is_repeatable(sampling: Sampling) -> bool:
-    return sampling.temperature == 0 or sampling.seed is not None
 
 
 def _as_found(earlier: Earlier, kind: type[R]) -> R | None:

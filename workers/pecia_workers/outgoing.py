@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -37,9 +38,9 @@ def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
     Addresses that carry an IPv4 address inside (mapped, NAT64, 6to4) are judged by that one.
     """
     target = _innermost(ip_address(address.partition("%")[0]))
-    if _within(target, allow):
+    if any(target in network for network in allow):
         return True
-    return _is_public(target) and not _within(target, _NEVER)
+    return _is_public(target) and not any(target in network for network in _NEVER)
 
 
 def _innermost(address: Address) -> Address:
@@ -54,10 +55,6 @@ def _is_public(address: Address) -> bool:
     if address.is_multicast or address.is_reserved or not address.is_global:
         return False
     return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
-
-
-def _within(address: Address, networks: Collection[Network]) -> bool:
-    return any(address in network for network in networks)
 
 
 # Its debug logs quote headers, and so the URLs that redirects lead to.
@@ -85,6 +82,32 @@ class RefusedTargetError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.value)
         self.refusal = refusal
+
+
+def request(
+    method: str,
+    target: httpx2.URL,
+    headers: Iterable[tuple[str, str]],
+    *,
+    content: bytes | None = None,
+    silence_s: float | None = None,
+) -> httpcore2.Request:
+    """Return a request for a parsed target; `silence_s` limits each wait for its server."""
+    waits = dict.fromkeys(("connect", "read", "write", "pool"), silence_s)
+    return httpcore2.Request(
+        method,
+        httpcore2.URL(
+            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
+        ),
+        headers=[("Host", target.netloc), ("User-Agent", "Pecia"), *headers],
+        content=content,
+        extensions={"timeout": waits},
+    )
+
+
+def is_of_tls(error: httpcore2.ConnectError) -> bool:
+    """Return whether a connection failed by its TLS: httpcore2 cuts the chain of causes."""
+    return isinstance(error.__context__, ssl.SSLError)
 
 
 async def resolve(host: str, port: int) -> list[str]:
