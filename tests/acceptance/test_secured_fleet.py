@@ -134,14 +134,12 @@ def test_no_page_of_flower_shows_a_secret(pages: dict[str, str]) -> None:
 @pytest.mark.usefixtures("pages")
 def test_no_log_holds_a_secret(locked: Any) -> None:
     logs = {path.name: path.read_text(errors="replace") for path in locked.fleet.home.path.glob("logs/*")}
-
     assert len(logs) >= 5
     assert [name for name, text in logs.items() if _told(text)] == []
 
 
 def test_no_command_line_holds_a_secret(locked: Any) -> None:
     lines = {path.parent.name: path.read_bytes() for path in _own_command_lines()}
-
     assert str(locked.pid("engine")) in lines
     assert [line for line in lines.values() if _told(line.decode(errors="replace"))] == []
 

@@ -23,8 +23,8 @@ from pecia_workers.ledger.database import answers
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.metrics.declared import REGISTRY
 from pecia_workers.metrics.serving import worker_page
-from pecia_workers.queue.keeper import Capacity, Keeper
 from pecia_workers.queue.lists import connect
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 

@@ -14,9 +14,7 @@ from pecia_workers.local.services import Flower, environment
 
 
 @pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])
-def test_root_lives_in_the_system_directory_and_a_user_in_the_data_directory(
-    monkeypatch: pytest.MonkeyPatch, account: int, home: str
-) -> None:
+def test_root_and_users_have_their_places(monkeypatch: pytest.MonkeyPatch, account: int, home: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: account)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_home() == Path(home)
@@ -47,8 +45,7 @@ def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPa
 def test_flower_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = WorkerSettings(flower_port=port)
-        assert Flower(settings, password_file=tmp_path / "p").port != port
+        assert Flower(WorkerSettings(flower_port=port), password_file=tmp_path / "p").port != port
 
 
 def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Path) -> None:

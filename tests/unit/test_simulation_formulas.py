@@ -62,7 +62,5 @@ def test_thirty_a_second_at_two_seconds_take_eight_gpus_of_eight() -> None:
     ],
     ids=["small", "batch of 32", "hidden 4096", "grouped queries"],
 )
-def test_keys_and_values_take_their_bytes(
-    shape: KvShape, tokens: int, sequences: int, megabytes: float
-) -> None:
+def test_the_cache_takes_its_bytes(shape: KvShape, tokens: int, sequences: int, megabytes: float) -> None:
     assert kv_bytes(shape, tokens, sequences) / 1e6 == pytest.approx(megabytes, rel=0.003)

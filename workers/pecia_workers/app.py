@@ -18,9 +18,8 @@ from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.queue import transport
-from pecia_workers.queue.keeper import Keeper
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
-from pecia_workers.queue.transport import task_name
+from pecia_workers.queue.transport import Keeper, task_name
 from pecia_workers.worker.attempts import waited_s
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class FleetApp(Celery):  # type: ignore[misc]
         self.add_defaults(self._celery_settings)
         for stage in Stage:
             self.task(
-                _only_in_the_pool, name=task_name(stage), Request="pecia_workers.worker.jobs:PartRequest"
+                _only_in_the_pool, name=task_name(stage), Request="pecia_workers.worker.runner:PartRequest"
             )
 
     def use(self, settings: WorkerSettings) -> None:

@@ -20,8 +20,7 @@ from pecia_schemas import CachedFrom, Page, Segment, Summary, TokenUsage, Verdic
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done, Earlier
+from pecia_workers.ledger.commit import ClaimedPart, Done, Earlier
 from pecia_workers.media.frames import digest
 
 R = TypeVar("R", Page, Segment, Summary)

@@ -18,8 +18,7 @@ from pecia_schemas.storable import storable_text
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done
+from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import Clip, Stretch
 from pecia_workers.reading.page import check_adapter

@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, Row, inspect, text
 
 from pecia_schemas import refusals
 from pecia_schemas.connecting import Verdict, verdict_on
@@ -30,11 +30,11 @@ from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.media.glyphs import scripts_without_a_font
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.queue.lists import connect, count_waiting
 from pecia_workers.witness.witnesses import witness_processes
+
+if TYPE_CHECKING:
+    from pecia_workers.upkeep.differences import Found
 
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
 _LANGUAGE_MODELS = ("vllm", "ray", "openai")
@@ -108,6 +108,9 @@ def _examine_deeply(settings: WorkerSettings, *, repair: bool, yes: bool, as_jso
 
 async def _compare(settings: WorkerSettings, known: Found | None = None) -> Found:
     """Put right what can be of the known, and return in what the stores differ: two looks if the first finds any."""
+    from pecia_workers.upkeep.differences import Scene, differences, mend  # noqa: PLC0415  no worker needs upkeep
+    from pecia_workers.upkeep.loop import open_stores  # noqa: PLC0415
+
     payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
     async with open_stores(settings) as stores:
         scene = Scene(stores=stores, payloads=payloads, settings=settings)
@@ -118,6 +121,8 @@ async def _compare(settings: WorkerSettings, known: Found | None = None) -> Foun
 
 def _differences(found: Found) -> Iterator[Finding]:
     """Yield a finding for each kind of difference there can be, with ids as a rule."""
+    from pecia_workers.upkeep.differences import Difference  # noqa: PLC0415
+
     for kind in Difference:
         items, detail = found.get(kind, frozenset()), "none"
         if items:
@@ -254,7 +259,7 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         on_duty = standing.roles_on_duty(connection)
         engines = standing.engines_on_duty(connection)
-        lacks = standing.waiting_in_vain(connection)
+        lacks = standing.unserved(connection)
         unsigned = standing.wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
@@ -289,7 +294,7 @@ def _late(subject: str, what: str, count: int, oldest_s: float, command: str) ->
     return Finding(subject=subject, ok=not advice, detail=detail + advice)
 
 
-def _abilities(worker: standing.EngineWorker) -> str:
+def _abilities(worker: Row[Any]) -> str:
     """Return what the worker's engine is and can do, as far as it said."""
     can = worker.capabilities
     said = [

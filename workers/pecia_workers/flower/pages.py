@@ -22,8 +22,7 @@ from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import left_in_postgres
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import count_taken, count_waiting
+from pecia_workers.queue.lists import connect, count_taken, count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

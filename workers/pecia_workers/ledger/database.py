@@ -83,10 +83,10 @@ def answers(database_url: str) -> bool:
     return False
 
 
-async def fetch(database: AsyncEngine, question: TextClause, **values: Any) -> Sequence[Row[Any]]:
-    """Return what one statement finds."""
-    async with database.connect() as connection:
-        return (await connection.execute(question, values)).all()
+async def fetch(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
+    """Run one statement as a transaction; return the rows that it finds, or has changed."""
+    async with database.begin() as connection:
+        return (await connection.execute(statement, values)).all()
 
 
 async def change(database: AsyncEngine, statement: TextClause, **values: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import bindparam, text
+from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -101,20 +101,20 @@ _REGISTERED = text(
 
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
-_FIELDS_FILLED = text(
-    f"""
-    SELECT coalesce(bool_or(coalesce(CAST(capabilities->>'fields' AS boolean), true)), true)
-    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
-    """  # noqa: S608  a constant
-)
 
-_LANGUAGE_READ = text(
-    f"""
-    SELECT coalesce(bool_or(coalesce(
-        jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text), true
-    )), true)
-    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
-    """  # noqa: S608  a constant
+def _of_readers(can: str) -> TextClause:
+    """Return SQL: whether a worker that reads pages now can do it, by its capabilities, or may; true without any."""
+    return text(
+        f"""
+        SELECT coalesce(bool_or(coalesce({can}, true)), true)
+        FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
+        """  # noqa: S608  constants of this module
+    )
+
+
+_FIELDS_FILLED = _of_readers("CAST(capabilities->>'fields' AS boolean)")
+_LANGUAGE_READ = _of_readers(
+    "jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text)"
 )
 
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.

@@ -21,7 +21,7 @@ from obstore.exceptions import (
 from pecia_schemas import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.limits import Limits
 from pecia_workers.sources.web import Arriving, Web, refused, spooling, unreachable

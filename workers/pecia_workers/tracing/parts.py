@@ -14,8 +14,7 @@ from celery.exceptions import Ignore, Retry
 from pecia_schemas import tracing
 from pecia_schemas.messages import SYSTEM, queue_name
 from pecia_schemas.tracing import Kind
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut, Done, Failed, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
 from pecia_workers.worker.attempts import PartFailedError
 
 if TYPE_CHECKING:
