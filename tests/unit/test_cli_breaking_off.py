@@ -23,7 +23,7 @@ from pecia import (
     ReadDocument,
     bulk,
 )
-from pecia.cli import jobs, submitting, values
+from pecia.cli import jobs, reading, values
 from pecia.cli.app import app
 from pecia.cli.values import inputs
 from pecia.cli.watching import follow
@@ -40,7 +40,7 @@ REFUSED = "https://nurse:secret@archive.example/scan.pdf"
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFleet]:
     with FakeFleet() as fleet:
-        monkeypatch.setattr(submitting, "Client", lambda **_: fleet.client())
+        monkeypatch.setattr(reading, "Client", lambda **_: fleet.client())
         yield fleet
 
 
@@ -55,7 +55,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
     fleet: FakeFleet, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.hold()
-    monkeypatch.setattr(submitting, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
+    monkeypatch.setattr(reading, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
     monkeypatch.setattr(bulk, "_MOST_TASKS", 1)
 
     told = CliRunner().invoke(app, ["read", REFUSED, *scans, "--json"])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from command import run_pecia
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.commands import showing
+from pecia_workers.commands import common
 from pecia_workers.engines.profiles import Speed, speed_toml
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.scenarios import simulated_seed
@@ -62,7 +62,7 @@ def test_the_use_that_is_drawn_is_the_use_that_was() -> None:
 
 
 def test_without_what_draws_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(showing, "find_spec", lambda _: None)
+    monkeypatch.setattr(common, "find_spec", lambda _: None)
     result = typed("--preset", "seed", "--plot", str(tmp_path))
     assert result.returncode == 4
     assert "pecia[plot]" in result.stderr

@@ -228,8 +228,9 @@ class LocalFleet:
         self._migrate_database(variables)
         janitor = Janitor()
         stack.callback(janitor.dismiss)
-        stack.callback(self._stop_pages)
-        stack.callback(self._stop_workers)
+        drained = self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S
+        stack.callback(lambda: _stop(self._pages, _PAGE_STOP_S))
+        stack.callback(lambda: _stop(self._workers, drained))
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
         self._pages = [*self._flower(variables, janitor), *self._gateway(variables, janitor)]
         for unit in (*self._workers, *self._pages):
@@ -253,11 +254,12 @@ class LocalFleet:
     def _start_stores(self, stack: ExitStack) -> None:
         """Start what is not given, and complete the settings; a server of ours that dies comes back where it was."""
         given = self.settings
+        payloads = given.payload_url or str(self.home.payloads)
         postgres, redis = given.database_url.get_secret_value(), given.redis_url.get_secret_value()
         self.settings = given.with_stores(
             database_url=postgres or self._start_store(stack, "postgres", start_postgres),
             redis_url=redis or self._start_store(stack, "redis", start_redis),
-            payload_url=_payload_url(given.payload_url, self.home),
+            payload_url=payloads if "://" in payloads else str(Path(payloads).expanduser().absolute()),
         )
         self._external = [
             Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url))
@@ -346,21 +348,12 @@ class LocalFleet:
         ready = partial(answers, address, port)
         return [self._worker(WorkerCommand(name="gateway", command=command, ready=ready), variables, janitor)]
 
-    def _stop_workers(self) -> None:
-        for unit in self._workers:
-            unit.ask_to_stop()
-        for unit in self._workers:
-            unit.stop(self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S)
 
-    def _stop_pages(self) -> None:
-        for unit in self._pages:
-            unit.stop(_PAGE_STOP_S)
-
-
-def _payload_url(given: str, home: Home) -> str:
-    if not given:
-        return str(home.payloads)
-    return given if "://" in given else str(Path(given).expanduser().absolute())
+def _stop(units: Sequence[Supervised[ChildProcess]], timeout: float) -> None:
+    for unit in units:
+        unit.ask_to_stop()
+    for unit in units:
+        unit.stop(timeout)
 
 
 def _address(url: str) -> str:

@@ -136,22 +136,19 @@ class Home:
                 f"This user may not write in {self.path}: choose another directory (--home), or run as its owner."
             ) from error
         try:
-            self._take(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(lock, 20).decode() or "unknown"
+                raise FleetRunningError(
+                    f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
+                    " or choose another directory (--home, PECIA_HOME)."
+                ) from None
+            os.truncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
             yield
         finally:
             os.close(lock)
-
-    def _take(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(lock, 20).decode() or "unknown"
-            raise FleetRunningError(
-                f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
-                " or choose another directory (--home, PECIA_HOME)."
-            ) from None
-        os.truncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
 
 
 def kept_secret(file: Path, make: Callable[[], str]) -> str:

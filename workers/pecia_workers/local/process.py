@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -71,7 +71,11 @@ class ChildProcess:
     @property
     def alive(self) -> bool:
         """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
-        return self.popen.returncode is None and _state_of(self.pid) not in (None, "Z")
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return self.popen.returncode is None and status.rpartition(") ")[2][:1] != "Z"
 
     def ask_to_stop(self) -> None:
         """Tell it to end in its own orderly way; returns at once."""
@@ -179,15 +183,6 @@ def _appended(log: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _state_of(pid: int) -> str | None:
-    """Return the letter for what a process does; None if there is no such process."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return status.rpartition(") ")[2][:1]
-
-
 class Janitor:
     """A process that outlives the supervisor by a moment, and ends what its children leave: see `launcher`."""
 
@@ -243,29 +238,21 @@ class Service:
     restarts: int = 0
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Supervised(Generic[R]):
     """A process or server, and how to have it again. Used by one thread alone, but for `service`."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        where: str,
-        launch: Callable[[], R],
-        ready: Callable[[], bool] | None = None,
-        ended: Callable[[int], None] | None = None,
-    ) -> None:
-        self.name = name
-        self.where = where
-        self._launch = launch
-        self._ready = ready
-        self._ended = ended
-        self._running: R | None = None
-        self._state = ServiceState.STOPPED
-        self._restarts = 0
-        self._pause = _FIRST_PAUSE_S
-        self._launched = 0.0
-        self._due = 0.0
+    name: str
+    where: str
+    launch: Callable[[], R]
+    ready: Callable[[], bool] | None = None
+    ended: Callable[[int], None] | None = None
+    _running: R | None = field(default=None, init=False)
+    _state: ServiceState = field(default=ServiceState.STOPPED, init=False)
+    _restarts: int = field(default=0, init=False)
+    _pause: float = field(default=_FIRST_PAUSE_S, init=False)
+    _launched: float = field(default=0.0, init=False)
+    _due: float = field(default=0.0, init=False)
 
     @property
     def service(self) -> Service:
@@ -281,7 +268,7 @@ class Supervised(Generic[R]):
 
     def start(self) -> R:
         """Start it. Raises `EmbeddedError`."""
-        self._running = launched = self._launch()
+        self._running = launched = self.launch()
         self._launched = time.monotonic()
         self._state = ServiceState.STARTING
         return launched
@@ -302,7 +289,7 @@ class Supervised(Generic[R]):
                 self._pause = _FIRST_PAUSE_S
             self._wait_for_next_start()
         elif self._state is ServiceState.STARTING and (
-            self._ready() if self._ready else time.monotonic() - self._launched > _SETTLED_S
+            self.ready() if self.ready else time.monotonic() - self._launched > _SETTLED_S
         ):
             self._state = ServiceState.READY
 
@@ -320,8 +307,8 @@ class Supervised(Generic[R]):
 
     def _let_go(self, running: R) -> None:
         self._running = None
-        if self._ended:
-            self._ended(running.pid)
+        if self.ended:
+            self.ended(running.pid)
 
     def _wait_for_next_start(self) -> None:
         self._state = ServiceState.RESTARTING

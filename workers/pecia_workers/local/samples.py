@@ -310,19 +310,19 @@ _SKETCHES: Final = (
 
 def write_exhibits(directory: Path) -> list[Exhibit]:
     """Write those that the directory lacks; what stands there under such a name is left as it is."""
-    return [_exhibit(directory, sketch) for sketch in _SKETCHES]
-
-
-def _exhibit(directory: Path, sketch: _Sketch) -> Exhibit:
-    document = sample_document(sketch.document_type, sketch.seed)
-    path = directory / sketch.name
-    if not path.exists():
-        sketch.write(document, path)
-    text = document.text if path.suffix == ".pdf" else document.text.partition("\f")[0]
-    return Exhibit(
-        title=sketch.title,
-        path=path,
-        document_type=sketch.document_type,
-        lane=sketch.lane,
-        text=None if sketch.write is write_damaged_png else text,
-    )
+    exhibits = []
+    for sketch in _SKETCHES:
+        document = sample_document(sketch.document_type, sketch.seed)
+        path = directory / sketch.name
+        if not path.exists():
+            sketch.write(document, path)
+        text = document.text if path.suffix == ".pdf" else document.text.partition("\f")[0]
+        exhibit = Exhibit(
+            title=sketch.title,
+            path=path,
+            document_type=sketch.document_type,
+            lane=sketch.lane,
+            text=None if sketch.write is write_damaged_png else text,
+        )
+        exhibits.append(exhibit)
+    return exhibits

@@ -1,24 +1,64 @@
-"""The fleet's settings for a command, the machine that is meant, and weights by name."""
+"""What the operators' verbs share: settings or an exit, the machine that is meant, tables for people or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
 
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
-from pecia_workers.commands.showing import USAGE, refused
+from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+
+FAILED, USAGE, UNAVAILABLE = 1, 2, 4
+"""Exit codes."""
+
+Name = TypeVar("Name", bound=StrEnum)
 
 MixOption = Annotated[str, typer.Option(help="Document types by weight: prescription=2,chart=1.")]
 Quality = Annotated[
     bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
 ]
 ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
+
+
+def refused(why: str | Exception, code: int) -> typer.Exit:
+    """Say why a command ends; return what ends it."""
+    typer.echo(str(why), err=True)
+    return typer.Exit(code)
+
+
+def show(told: Any, shown: RenderableType, *, as_json: bool) -> None:
+    """Print an object as a line of JSON for programs, or what people read."""
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        Console(highlight=False).print(shown)
+
+
+@contextmanager
+def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
+    """Have an engine say what it does in the log, and why it fails by an exit code."""
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+
+    configure_logs(settings)
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
+    try:
+        yield
+    except (EngineUnavailableError, EngineDeadError) as error:
+        raise refused(error, UNAVAILABLE) from None
+    except EngineError as error:
+        raise refused(error, FAILED) from None
 
 
 def settings_or_exit() -> WorkerSettings:
@@ -54,12 +94,10 @@ def settings_of_fleet() -> WorkerSettings:
 
 def asked_for(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
     """Return the settings of a vLLM worker with what was asked for."""
-    changed: dict[str, Any] = {"engine": "vllm"}
-    if model:
-        changed["model"] = model
-    if quality:
-        changed["prefer_quality"] = True
-    return settings.model_copy(update=changed)
+    asked = {"model": model, "prefer_quality": quality}
+    return settings.model_copy(
+        update={"engine": "vllm"} | {name: value for name, value in asked.items() if value}
+    )
 
 
 def machine_named(name: str) -> tuple[Profile, int]:
@@ -75,10 +113,7 @@ def machine_named(name: str) -> tuple[Profile, int]:
     return profile, memory_of(profile, gpus)
 
 
-_Name = TypeVar("_Name", bound=StrEnum)
-
-
-def weights(text: str, names: type[_Name], option: str) -> dict[_Name, float]:
+def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
     """Return the weights that an option gives; a name without one counts 1. Raises `typer.BadParameter`."""
     found = {}
     for part in text.split(","):
@@ -92,3 +127,33 @@ def weights(text: str, names: type[_Name], option: str) -> dict[_Name, float]:
     if min(found.values()) < 0 or not sum(found.values()):
         raise typer.BadParameter("Weights are not negative, and one is more than 0.", param_hint=option)
     return found
+
+
+def described(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return names and what is to say of each, one below the other."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return a table of rows that have the same columns; those that are empty throughout are left out.
+
+    No figure is cut, however narrow the screen; words of the head go below each other.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in columns:
+        widest = max(len(row[name]) for row in rows)
+        left = rows[0][name].isalpha()
+        table.add_column(name.strip(), justify="left" if left else "right", min_width=widest)
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def drawing_or_exit() -> None:
+    """Exit 4 with what to install if nothing here draws."""
+    if find_spec("matplotlib") is None:
+        raise refused("Nothing here draws: pip install 'pecia[plot]'.", UNAVAILABLE)
