@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from uuid import UUID
 
 import psutil
 from redis import Redis
-from tests.shared.memory import processes_with
 from tests.soak.observer import Observer
 from tests.soak.producer import Accepted
 from tests.soak.receiver import Call
@@ -205,16 +205,26 @@ def judge_logs(logs: Path) -> list[Finding]:
     return [finding("no worker threw out a part", (line for line in lines if _THROWN_OUT.search(line)))]
 
 
+def _processes_of(home: Path) -> dict[int, str]:
+    """Return the commands of a fleet: of those that were told of its home, or work in it."""
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(home) in str(process.environ()) or Path(process.cwd()).is_relative_to(home):
+                found[process.pid] = " ".join(process.cmdline())
+    return found
+
+
 def orphans(home: Path) -> list[str]:
     """Return the fleet's processes whose parents are gone."""
-    found = processes_with(home)
+    found = _processes_of(home)
     ours = {child.pid for child in psutil.Process().children(recursive=True)}
     return [f"{pid} {command[:80]}" for pid, command in found.items() if pid not in ours]
 
 
 def leftovers(home: Path) -> list[str]:
     """Return the processes of a fleet that was stopped."""
-    return [f"{pid} {command[:80]}" for pid, command in processes_with(home).items()]
+    return [f"{pid} {command[:80]}" for pid, command in _processes_of(home).items()]
 
 
 def judge_processes(while_running: Sequence[str], afterwards: Sequence[str]) -> list[Finding]:
