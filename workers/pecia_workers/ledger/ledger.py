@@ -23,9 +23,7 @@ from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
-from pecia_workers.ledger.database import fetch
-from pecia_workers.ledger.database import fetch_changed
-from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.worker.attempts import waiting
 
 Item = TypeVar("Item")
