@@ -116,7 +116,7 @@ def flower() -> None:
         "PECIA_FLOWER_PORT": settings.flower_port,
     }
     require("Flower needs", wanted, "; `pecia up` serves it by itself.")
-    from pecia_workers.flower.serving import run_flower  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.flower import run_flower  # noqa: PLC0415  heavy: help must not wait for it
 
     _begin(settings)
     try:
