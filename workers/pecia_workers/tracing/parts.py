@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -102,19 +102,17 @@ def admitted(seconds: float) -> None:
     tracing.past("admit", began=now - round(seconds * _NS), ended=now)
 
 
-async def generate(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
-    """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
+@contextmanager
+def asking(
+    engine: Capabilities, request: EngineRequest, tokens: int | None = None
+) -> Iterator[Callable[[Generation], None]]:
+    """Ask an engine in a span; call what it yields with the answer. `tokens` is what was reserved for the request."""
     if tracing.current().traceparent is None:
-        return await engine.generate(request)
-    with tracing.span(
-        f"chat {engine.capabilities.model}",
-        _asked(engine.capabilities, request, tokens),
-        kind=Kind.CLIENT,
-    ) as span:
+        yield lambda _: None
+        return
+    with tracing.span(f"chat {engine.model}", _asked(engine, request, tokens), kind=Kind.CLIENT) as span:
         began = time.time_ns()
-        generation = await engine.generate(request)
-        _answered(span, generation, began)
-        return generation
+        yield lambda generation: _answered(span, generation, began)
 
 
 def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> Attributes:
@@ -161,7 +159,10 @@ class TracedGenerator:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return its text."""
-        return await generate(self.generator, request)
+        with asking(self.capabilities, request) as answered:
+            generation = await self.generator.generate(request)
+            answered(generation)
+        return generation
 
 
 @contextmanager
