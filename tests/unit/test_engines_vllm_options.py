@@ -6,7 +6,7 @@ import pytest
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.processes import engine_arguments
 
 KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")
 

@@ -27,10 +27,21 @@ from pecia_workers.commands.settings import (
     weights,
 )
 from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, aligned, described, refused
-from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
-from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import OF_A_PROFILE, Profile, profile_toml, with_profile
-from pecia_workers.engines.registry import only_captions
+from pecia_workers.engines.base import (
+    Engine,
+    EngineDeadError,
+    EngineError,
+    EngineUnavailableError,
+    only_captions,
+)
+from pecia_workers.engines.profiles import (
+    OF_A_PROFILE,
+    EnginePlan,
+    Profile,
+    plan_engine,
+    profile_toml,
+    with_profile,
+)
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:

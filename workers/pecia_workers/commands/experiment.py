@@ -16,7 +16,7 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands.settings import MixOption, settings_or_exit, weights
 from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, aligned, drawing_or_exit, refused
 from pecia_workers.engines.base import EngineError, EngineUnavailableError
-from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from pecia_workers.commands.settings import (
 )
 from pecia_workers.commands.showing import FAILED, USAGE, described, refused
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
-from pecia_workers.engines.profiles import Speed, known_model, speed_in
+from pecia_workers.engines.profiles import EnginePlan, Speed, known_model, plan_engine, speed_in, speed_of
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.figures import Figures, engines_for, in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn

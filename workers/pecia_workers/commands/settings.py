@@ -11,7 +11,7 @@ import typer
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.commands.showing import USAGE, refused
-from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
 
 MixOption = Annotated[str, typer.Option(help="Document types by weight: prescription=2,chart=1.")]

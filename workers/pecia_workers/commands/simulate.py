@@ -18,8 +18,8 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName
 from pecia_workers.commands.settings import MixOption, settings_or_exit, weights
 from pecia_workers.commands.showing import USAGE, aligned, drawing_or_exit, refused
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.profiles import speed_in
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import (
     Mix,
     Request,

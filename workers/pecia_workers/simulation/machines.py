@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pecia_workers.engines.base import Budget, Load
-from pecia_workers.engines.iteration import Iteration, IterationModel, IterationScheduler
-from pecia_workers.engines.iteration import Sequence as EngineSequence
+from pecia_workers.engines.simulated import Iteration, IterationModel, IterationScheduler
+from pecia_workers.engines.simulated import Sequence as EngineSequence
 from pecia_workers.simulation.requests import Request
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.figures import Figures, figures
 from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
 from pecia_workers.simulation.requests import Request

@@ -14,11 +14,11 @@ import tesserocr
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.engines.cpu.page_reader import PageRead
-from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
+from pecia_schemas.blocks import Box, Line, Source, Word, mean_confidence
+from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.layout import layout
 from pecia_workers.reading.lines import around
 
 _LANGUAGES: Final = "kor+eng"
@@ -64,10 +64,19 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     _api.SetSourceResolution(min(_MOST_DPI, max(_LEAST_DPI, round(max(width, height) / _PAGE_INCHES))))
     try:
         _api.Recognize()
-        pieces = [_line(piece) for piece in _pieces(_words(_api, growth))]
+        pieces = [
+            Line(
+                text=" ".join(word.text for word in words),
+                box=around(word.box for word in words),
+                confidence=mean_confidence(words),
+                words=tuple(words),
+            )
+            for words in _pieces(_words(_api, growth))
+        ]
     finally:
         _api.Clear()
-    return page_read(pieces, seen, Letters.of(seen), _DOUBTFUL)
+    found = layout(pieces, seen, source=Source.OCR)
+    return page_read(found, pieces, Letters.of(seen), _DOUBTFUL)
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
@@ -98,15 +107,6 @@ def _word(found: Any, growth: float) -> Word | None:
     confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
     box = Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))
     return Word(text=text, box=box, confidence=confidence) if text else None
-
-
-def _line(words: list[Word]) -> Line:
-    return Line(
-        text=" ".join(word.text for word in words),
-        box=around(word.box for word in words),
-        confidence=mean_confidence(words),
-        words=tuple(words),
-    )
 
 
 def _pieces(lines: Iterator[list[Word]]) -> Iterator[list[Word]]:

@@ -1,10 +1,13 @@
-"""The stream of one answer, from a server that speaks OpenAI's chat API, and what it answers instead of a text.
+"""OpenAI's chat API: a request's body, the stream of its answer, and what a server answers instead of a text.
 
 Errors are told apart by their status alone: the words may quote a page.
 """
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,16 +17,30 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
-from pydantic import BaseModel, ValidationError
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from pecia_workers.engines.base import EngineError, EngineRefusedError
-from pecia_workers.engines.in_flight import is_loop
+from pecia_workers.engines.base import EngineError, EngineRefusedError, EngineRequest
+from pecia_workers.engines.requests import LOOPS, is_loop
 from pecia_workers.retries import parse_retry_after
 
+EXTRAS: Final = (
+    *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
+    *("skip_special_tokens", "vllm_xargs"),
+    "logprobs",  # OpenAI's
+)
+"""What servers may or may not take."""
+
+_FRAME_QUALITY: Final = 95
+_NO_LIMIT: Final = -1
+_TOKENS_A_PIECE: Final = 16
+"""Larger pieces cost less to read; the first token comes at once all the same."""
 _LAST: Final = "[DONE]"
-_FAILED: Final = 500
+FAILED: Final = 500
 _LOOK_EVERY: Final = 8
-REPETITION: Final = "repetition"
+_REPETITION: Final = "repetition"
 """Why vLLM, and we, end a loop."""
 
 _REFUSALS: Final = frozenset(
@@ -31,6 +48,69 @@ _REFUSALS: Final = frozenset(
 )
 _LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 _KEYS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one server is spoken to."""
+
+    model: str
+    extras: frozenset[str] = frozenset()
+    """Those of `EXTRAS` that it takes."""
+
+
+def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None) -> bytes:
+    """Return the body of a chat request, to be answered as a stream. Packs pictures for a while; not for the loop."""
+    sampling = request.sampling
+    extras = {  # said even where it changes nothing: else a checkpoint's own defaults would hold
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "vllm_xargs": dict(sampling.extra_args),
+        "top_k": sampling.top_k or _NO_LIMIT,
+        "repetition_penalty": sampling.repetition_penalty,
+        "repetition_detection": LOOPS,
+        "priority": request.priority,
+        "stream_interval": _TOKENS_A_PIECE,
+        "logprobs": request.log_probabilities,
+    }
+    body = {
+        "model": request.adapter or dialect.model,
+        "messages": messages(request),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        **{name: value for name, value in extras.items() if name in dialect.extras},
+    }
+    if sampling.presence_penalty:
+        body["presence_penalty"] = sampling.presence_penalty
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if most_tokens is not None:
+        body["max_tokens"] = most_tokens
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if request.schema is not None:
+        schema = {"name": "fields", "schema": dict(request.schema), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return json.dumps(body).encode()
+
+
+def messages(request: EngineRequest) -> list[dict[str, Any]]:
+    """Return the request as messages: its pictures, the frames of a clip as single ones, then its words."""
+    is_clip = request.clip is not None
+    urls = [_data_url(image, is_frame=is_clip) for image in request.images]
+    return request.messages([{"type": "image_url", "image_url": {"url": url}} for url in urls])
+
+
+def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
+    """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
+    packed = io.BytesIO()
+    if is_frame:
+        Image.fromarray(image).save(packed, "JPEG", quality=_FRAME_QUALITY)
+    else:
+        Image.fromarray(image).save(packed, "PNG", compress_level=1)
+    kind = "jpeg" if is_frame else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
 
 
 class UnansweredError(Exception):
@@ -53,13 +133,9 @@ def error_of(status: int, retry_after: str | None = None) -> Exception:
         return LockedOutError()
     if status in _REFUSALS:
         return EngineRefusedError(f"The server refuses the request as it is (HTTP {status}).")
-    if status in _LATER or status >= _FAILED:
+    if status in _LATER or status >= FAILED:
         return UnansweredError(f"HTTP {status}", status=status, asked=parse_retry_after(retry_after))
     return EngineError(f"The server has no answer for this request (HTTP {status}).")
-
-
-class _Delta(BaseModel):
-    content: str | None = None
 
 
 class _Token(BaseModel):
@@ -67,38 +143,23 @@ class _Token(BaseModel):
     logprob: float
 
 
-class _LogProbabilities(BaseModel):
-    content: list[_Token] | None = None
-
-
 class _Choice(BaseModel):
-    delta: _Delta = _Delta()
-    logprobs: _LogProbabilities | None = None
+    content: str | None = Field(None, validation_alias=AliasPath("delta", "content"))
+    tokens: list[_Token] | None = Field(None, validation_alias=AliasPath("logprobs", "content"))
     finish_reason: str | None = None
 
 
-class _PromptDetails(BaseModel):
-    cached_tokens: int | None = None
-    multimodal_tokens: dict[str, int] | None = None  # vLLM's own
-
-
 class ServerUsage(BaseModel):
-    """What the server counted."""
+    """What the server counted, as far as it tells."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-
-    @property
-    def cached(self) -> int:
-        """Tokens of the prompt that a cache held, as far as the server tells."""
-        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
-
-    @property
-    def pictures(self) -> int | None:
-        """Tokens of the prompt that are pixels; None if the server does not tell."""
-        told = self.prompt_tokens_details and self.prompt_tokens_details.multimodal_tokens
-        return sum(told.values()) if told else None
+    cached: int | None = Field(None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    """Tokens of the prompt that a cache held."""
+    pictures: dict[str, int] | None = Field(
+        None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
+    )
+    """Tokens of the prompt that are pixels, by their kind; vLLM's own."""
 
 
 class _Chunk(BaseModel):
@@ -135,14 +196,13 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
         async for chunk in chunks:
             usage = chunk.usage or usage
             for choice in chunk.choices:
-                if choice.delta.content:
+                if choice.content:
                     first_token_s = first_token_s or time.monotonic() - asked_at
-                    texts.append(choice.delta.content)
-                told = choice.logprobs and choice.logprobs.content
-                tokens += [(one.token, one.logprob) for one in told or ()]
+                    texts.append(choice.content)
+                tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
                 finish_reason = choice.finish_reason or finish_reason
             if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
-                finish_reason = REPETITION
+                finish_reason = _REPETITION
                 break
     if finish_reason is None:
         raise UnansweredError("the stream ended in the midst of the answer")
@@ -166,5 +226,5 @@ async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
             raise UnansweredError("the stream is not in the form of OpenAI's") from None
         if chunk.error is not None:
             code = chunk.error.get("code")
-            raise error_of(code if isinstance(code, int) else _FAILED)
+            raise error_of(code if isinstance(code, int) else FAILED)
         yield chunk
