@@ -20,6 +20,7 @@ from pecia_workers.batching.policies import (
     Waiting,
     policy_named,
 )
+from pecia_workers.engines.base import WHOLE, Layers
 
 ROOM = Room(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
@@ -95,6 +96,19 @@ def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes(
 
     assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
     assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
+
+
+def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("old", 1_000, output=100), item("new", 900, output=100))
+    room = Room(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
+
+    assert names(policy.start(0, room)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
+    assert names(policy.start(0, replace(room, written={"old": 0}))) == [], (
+        "400 and 300 beside it: 1,550 at the end"
+    )
+    assert names(policy.start(0, replace(room, written={"old": 1}))) == ["new"], (
+        "the old one keeps 50 of its window"
+    )
 
 
 def test_an_urgent_request_goes_before_all_that_wait() -> None:
@@ -228,11 +242,21 @@ def test_a_request_that_was_overtaken_often_enough_is_next_and_alone() -> None:
     assert [each.id for each in waiting.in_order()] == ["patient", "other", "urgent"]
 
 
-def held_at_most(items: list[Item], written: Mapping[str, int]) -> int:
-    """Return the most tokens that the cache holds while these write on, each to its expected end, step by step."""
+def held_at_most(items: list[Item], written: Mapping[str, int], layers: Layers = WHOLE) -> float:
+    """Return the most that the cache holds while these write on, each to its expected end, step by step."""
     left = {each.id: max(0, each.output - written.get(each.id, 0)) for each in items}
+
+    def held(each: Item, step: int) -> float:
+        tokens = each.prompt + written.get(each.id, 0) + step
+        begun = written.get(each.id, 0) + step > 0
+        windows = (
+            share * min(tokens, window + (0 if begun else layers.in_flight))
+            for window, share in layers.windows
+        )
+        return layers.whole * tokens + sum(windows)
+
     return max(
-        sum(each.prompt + written.get(each.id, 0) + step for each in items if left[each.id] >= step)
+        sum(held(each, step) for each in items if left[each.id] >= step)
         for step in range(max(left.values()) + 1)
     )
 
@@ -241,12 +265,12 @@ class Admission(RuleBasedStateMachine):
     """Arrivals, ends, cancellations, progress and a changing room, in any order."""
 
     policy_name: PolicyName
+    room = ROOM
 
     def __init__(self) -> None:
         super().__init__()
         self.policy = policy_named(self.policy_name, LIMITS)
         self.now = 0.0
-        self.room = ROOM
         self.waiting: dict[str, Item] = {}
         self.running: dict[str, Item] = {}
         self.started: list[Item] = []
@@ -299,10 +323,10 @@ class Admission(RuleBasedStateMachine):
             self.keep_to_the_room(start)
 
     def keep_to_the_room(self, start: Start) -> None:
-        tokens = held_at_most(list(self.running.values()), self.room.written)
+        tokens = held_at_most(list(self.running.values()), self.room.written, self.room.layers)
         assert len(self.running) <= self.room.slots
         if self.room.tokens is not None and tokens > self.room.tokens:
-            assert start.oversize
+            assert start.oversize or self.room.layers.windows
             assert len(self.running) == 1
         assert start.oversize == (self.room.tokens is not None and start.item.tokens > self.room.tokens)
 
@@ -339,6 +363,10 @@ class ContinuousAdmission(OrderedAdmission):
     policy_name = PolicyName.CONTINUOUS
 
 
+class WindowedAdmission(ContinuousAdmission):
+    room = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
+
+
 class StaticAdmission(OrderedAdmission):
     policy_name = PolicyName.STATIC
 
@@ -352,6 +380,7 @@ class DynamicAdmission(Admission):
 
 
 TestContinuousAdmission = ContinuousAdmission.TestCase
+TestWindowedAdmission = WindowedAdmission.TestCase
 TestStaticAdmission = StaticAdmission.TestCase
 TestShortestAdmission = ShortestAdmission.TestCase
 TestDynamicAdmission = DynamicAdmission.TestCase

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.base import WHOLE, EngineUnavailableError, Layers
+from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.vllm.processes import engine_arguments
 
 KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")
@@ -90,3 +91,25 @@ def test_an_option_that_vllm_does_not_know_is_refused(option: str, hint: str) ->
 
     with pytest.raises(EngineUnavailableError, match=hint):
         engine_arguments(settings, KNOWN)
+
+
+def group(kind: str, window: int | None = None, block: int = 16) -> dict[str, Any]:
+    return {"kind": kind, "block_size": block, "sliding_window": window}
+
+
+@pytest.mark.parametrize(
+    ("groups", "layers"),
+    [
+        ([], WHOLE),
+        ([group("full_attention")], WHOLE),
+        ([group("full_attention"), group("full_attention")], Layers(whole=1.0, in_flight=99)),
+        ([group("sliding_window", 40)], Layers(whole=0, windows=((64, 0.5),), in_flight=99)),
+        (
+            [group("full_attention"), group("sliding_window", 40, block=32), group("mamba", block=4096)],
+            Layers(whole=0.5, windows=((96, 0.25), (32, 0.5)), in_flight=99),
+        ),
+        ([group("full_attention"), group("chunked_local_attention")], Layers(whole=1.0, in_flight=99)),
+    ],
+)
+def test_layers_keep_what_their_groups_in_the_cache_do(groups: list[dict[str, Any]], layers: Layers) -> None:
+    assert layers_of(groups, block=16, share=0.5, in_flight=99) == layers

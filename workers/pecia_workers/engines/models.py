@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, page_cost
+from pecia_workers.engines.base import WHOLE, Layers
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA and vLLM look at, and so do we."""
@@ -33,6 +35,10 @@ BLOCK = 16
 _A4_INCHES: Final = (8.27, 11.69)
 _WIDE: Final = frozenset({"float32", "float"})
 _GPU_SHARE: Final = 0.92  # vLLM's own, where no setting says: `config/cache.py`
+
+_STATE: Final = "mamba"
+_WINDOWED: Final = ("sliding_window", "sliding_window_mla")
+"""Kinds of groups of layers that keep less than all of a request: vLLM's `KVCacheSpecKind`."""
 
 _TEXT = ("text_config", "llm_config")
 """Where configurations of vision-language models keep the language model's."""
@@ -153,6 +159,28 @@ def kv_bytes(shape: KvShape, tokens: int, sequences: int = 1) -> int:
 def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
     """Return the tokens that fit into this memory, in whole blocks; 0 if it is negative."""
     return max(0, memory_bytes) // (shape.bytes_per_token * BLOCK) * BLOCK
+
+
+def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_flight: int) -> Layers:
+    """Return what the groups of layers that share vLLM's cache keep of a request.
+
+    `block` is the size of its blocks in tokens, and `share` what one of these tokens is of the budget. A group may put
+    more tokens into a block than another. A window holds a block more than its tokens fill, for it may begin within
+    one; the state of a Mamba layer is a block, or two where prefixes are cached. Source:
+    `SlidingWindowSpec.max_admission_blocks_per_request` and `MambaSpec` in vLLM's `v1/kv_cache_interface.py`.
+    """
+    if len(groups) <= 1 and not any(group["sliding_window"] for group in groups):
+        return WHOLE
+    whole, windows = 0.0, []
+    for group in groups:
+        size, window = group["block_size"], group["sliding_window"]
+        if group["kind"] == _STATE:
+            windows.append((2 * block, share))
+        elif group["kind"] in _WINDOWED and window:
+            windows.append(((math.ceil(window / size) + 1) * size, share * block / size))
+        else:
+            whole += share * block / size
+    return Layers(whole=whole, windows=tuple(windows), in_flight=in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

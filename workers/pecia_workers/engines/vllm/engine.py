@@ -179,6 +179,7 @@ class VllmEngine(base.Engine):
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             session = await asyncio.shield(self._opening)
+            self.budget = await session.budget()
             gpus = await asyncio.to_thread(visible_gpus)
             revision = await asyncio.to_thread(vllm_revision, self._settings)
         except base.EngineUnavailableError:
@@ -192,7 +193,6 @@ class VllmEngine(base.Engine):
         if device == "cuda" and names:
             device = names
         self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
-        self.budget = session.budget
         self._preparation = Preparation(render, places, self._settings.prepared_bytes)
         self._session = session
 

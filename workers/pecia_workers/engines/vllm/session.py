@@ -23,6 +23,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
+from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.requests import LOOPS, Room, check_adapter, verdict_of
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
@@ -63,13 +64,15 @@ class VllmSession:
         llm.logger_manager.stat_loggers = list(kept)
         return cls(llm, gauge, settings)
 
-    @property
-    def budget(self) -> base.Budget:
-        """The engine's sequences, and its KV cache in tokens and blocks."""
-        cache = self.config.cache_config
-        tokens = cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size
-        slots = self.config.scheduler_config.max_num_seqs
-        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size)
+    async def budget(self) -> base.Budget:
+        """Return the engine's sequences, and its KV cache in tokens and blocks."""
+        cache, scheduler = self.config.cache_config, self.config.scheduler_config
+        pool = cache.num_gpu_blocks * cache.block_size
+        tokens = cache.kv_cache_size_tokens or pool
+        groups = await self._llm.engine_core.call_utility_async("get_kv_cache_group_metadata")
+        layers = layers_of(groups, cache.block_size, tokens / pool, self.config.max_in_flight_tokens)
+        slots = scheduler.max_num_seqs
+        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size, layers=layers)
 
     @property
     def config(self) -> Any:
