@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared")
 from korean import korean_font, korean_tessdata
 from korean_pages import korean_pages
 from pecia_schemas.blocks import text_of
-from pecia_workers.engines.cpu.page_reader import PageReader
+from pecia_workers.engines.cpu.ocr_engine import PageReader
 from pecia_workers.engines.cpu.rapidocr import rapidocr_reader
-from pecia_workers.engines.cpu.tesseract import tesseract_reader
+from pecia_workers.engines.registry import tesseract_reader
 from pecia_workers.local.samples import accuracy
 
 

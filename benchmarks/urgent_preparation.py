@@ -28,7 +28,7 @@ from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import Engine, EngineRequest
-from pecia_workers.engines.preparing import Prepared
+from pecia_workers.engines.requests import Prepared
 from pecia_workers.media.frames import Memory, sealed
 from pecia_workers.reading.page import instruction_for
 

@@ -23,8 +23,8 @@ from offline import SCHEMA, clip, picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, Generation, Sampling
+from pecia_workers.engines.openai.chat import EXTRAS
 from pecia_workers.engines.openai.engine import OpenAiEngine
-from pecia_workers.engines.openai.requests import EXTRAS
 from pecia_workers.engines.registry import create_engine
 from vllm_server import KEY, VllmServer, serving
 
@@ -132,7 +132,8 @@ def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engi
 
     assert engine.load().drifted == 0
     assert isinstance(engine, OpenAiEngine)
-    assert engine._dialect.extras == set(EXTRAS)
+    assert engine._server
+    assert engine._server.dialect.extras == set(EXTRAS)
 
 
 def test_a_budget_in_tokens_rests_on_the_servers_tokenizer(make: Callable[..., Engine]) -> None:

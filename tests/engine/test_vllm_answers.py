@@ -14,8 +14,7 @@ from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, aske
 from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, EngineRequest, Generation, Load
-from pecia_workers.engines.gpus import visible_gpus
-from pecia_workers.engines.models import fingerprint
+from pecia_workers.engines.models import fingerprint, visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
 

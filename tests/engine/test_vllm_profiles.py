@@ -11,9 +11,8 @@ import pytest
 
 from offline import KV_CACHE_BYTES
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.plan import plan_engine
-from pecia_workers.engines.profiles import merged, profile_file, profile_named
-from pecia_workers.engines.start_failures import VLLM_TEMPLATES
+from pecia_workers.engines.profiles import merged, plan_engine, profile_file, profile_named
+from pecia_workers.engines.vllm.processes import VLLM_TEMPLATES
 
 CPU = profile_named("cpu")
 
@@ -51,7 +50,7 @@ def test_the_families_with_a_template_of_vllms_are_those_that_vllm_has() -> None
 def test_every_option_of_a_profile_is_one_of_this_vllm(name: str, checkpoint: Path) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
 
-    from pecia_workers.engines.vllm.options import engine_arguments  # noqa: PLC0415
+    from pecia_workers.engines.vllm.processes import engine_arguments  # noqa: PLC0415
 
     settings = merged(WorkerSettings(engine="vllm", model=str(checkpoint)), profile_named(name), 0)
     known = AsyncEngineArgs.__dataclass_fields__

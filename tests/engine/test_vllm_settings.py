@@ -14,8 +14,7 @@ from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, picture
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest
-from pecia_workers.engines.vllm.options import engine_arguments
-from pecia_workers.engines.vllm.processes import prepare_environment
+from pecia_workers.engines.vllm.processes import engine_arguments, prepare_environment
 
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """

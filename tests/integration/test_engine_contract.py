@@ -13,9 +13,8 @@ from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine
-from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.local.samples import sample_document
 from virtual_time import FixedLength
 

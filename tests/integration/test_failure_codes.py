@@ -40,9 +40,9 @@ LIMITS: dict[str, Any] = {
 class Clumsy(InstantEngine):
     """Reads English, and some types of documents badly."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = Capabilities(
             name="clumsy",
             model="none",
             stages=frozenset({Stage.READ}),

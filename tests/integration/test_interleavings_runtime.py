@@ -385,10 +385,7 @@ class Mortal(InstantEngine):
         self.priced = 0
         self.answers = asyncio.Event()
         self.is_dead = False
-
-    @property
-    def budget(self) -> Budget:
-        return Budget(slots=1, tokens=None)
+        self.budget = Budget(slots=1, tokens=None)
 
     def cost(self, request: EngineRequest) -> int:
         self.priced += 1

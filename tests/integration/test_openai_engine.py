@@ -11,7 +11,7 @@ from chat_server import Behaviour, picture_of, serving
 from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, Sampling
-from pecia_workers.engines.in_flight import LOOPS
+from pecia_workers.engines.requests import LOOPS
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 SMALL: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 500},)

@@ -19,7 +19,6 @@ __all__ = [
     "running",
     "test_a_request_given_up_ends_alone",
     "test_a_stop_ends_every_request",
-    "test_aborting_an_unknown_request_is_no_error",
     "test_it_reads_a_page",
     "test_it_says_what_it_can_before_start",
     "test_load_counts_what_runs_and_waits",
@@ -101,30 +100,21 @@ def test_the_loop_turns_while_a_page_is_read(running: Running, page: NDArray[np.
     assert runner.run(story()), "the loop came to nothing else before the answer"
 
 
-@pytest.mark.parametrize("how", ["abort", "cancel"])
 def test_a_request_given_up_ends_alone(
-    running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict], how: str
+    running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict]
 ) -> None:
     runner, engine = running
 
     async def story() -> None:
         first, second = (asyncio.create_task(engine.generate(asked(page, n))) for n in range(2))
         await under_way(engine)
-        if how == "abort":
-            await engine.abort("part-0")
-        else:
-            first.cancel()
+        first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         assert (await second).verdict in acceptable
         assert engine.load().running == 0
 
     runner.run(story())
-
-
-def test_aborting_an_unknown_request_is_no_error(running: Running) -> None:
-    runner, engine = running
-    runner.run(engine.abort("never seen"))
 
 
 async def test_a_stop_ends_every_request(make_engine: Callable[[], Engine], page: NDArray[np.uint8]) -> None:

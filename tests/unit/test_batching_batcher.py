@@ -18,9 +18,7 @@ from pecia_workers.batching.batcher import Batcher, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineDeadError, EngineRequest, Generation, Load
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.output_lengths import DrawnLengths
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
 from pecia_workers.worker.attempts import clocked, waited_s
 from virtual_time import FixedLength, VirtualClock
 

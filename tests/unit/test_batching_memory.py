@@ -13,8 +13,7 @@ from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths, Memory
 from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20

@@ -13,8 +13,7 @@ from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest
-from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.ledger.commit import Done
 from virtual_time import FixedLength, VirtualClock
 

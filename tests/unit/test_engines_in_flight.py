@@ -4,35 +4,49 @@ import asyncio
 
 import pytest
 
-from pecia_schemas import Verdict
-from pecia_workers.engines.base import EngineError, Generation
-from pecia_workers.engines.in_flight import InFlight, Turns
+from pecia_schemas import DocumentType, Verdict
+from pecia_workers.engines.base import EngineError, EngineRequest, Generation
+from pecia_workers.engines.requests import Turns
+from pecia_workers.engines.simulated import SimulatedEngine
 
 
-async def answer_after(bell: asyncio.Event) -> Generation:
-    await bell.wait()
-    return Generation(text="", verdict=Verdict.OK)
+class Ringing(SimulatedEngine):
+    """Answers when its bell rings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell = asyncio.Event()
+
+    async def _answer(self, request: EngineRequest) -> Generation:  # noqa: ARG002  all are answered alike
+        await self.bell.wait()
+        return Generation(text="", verdict=Verdict.OK)
+
+
+def asked(name: str) -> EngineRequest:
+    return EngineRequest(id=name, images=(), workload=DocumentType.MIXED)
 
 
 async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> None:
-    in_flight, bell = InFlight(), asyncio.Event()
-    first = asyncio.create_task(in_flight.run("part", answer_after(bell)))
+    engine = Ringing()
+    first = asyncio.create_task(engine.generate(asked("part")))
     await asyncio.sleep(0)
     with pytest.raises(EngineError, match="in flight already"):
-        await in_flight.run("part", answer_after(bell))
-    bell.set()
+        await engine.generate(asked("part"))
+    engine.bell.set()
     assert (await first).verdict is Verdict.OK
-    assert len(in_flight) == 0
+
+    assert not engine._in_flight
 
 
 async def test_when_all_are_ended_nothing_is_left_that_runs() -> None:
-    in_flight, bell = InFlight(), asyncio.Event()
-    asked = [asyncio.create_task(in_flight.run(str(number), answer_after(bell))) for number in range(3)]
+    engine = Ringing()
+    reading = [asyncio.create_task(engine.generate(asked(str(number)))) for number in range(3)]
     await asyncio.sleep(0)
-    await in_flight.end_all()
-    await asyncio.wait(asked)
-    assert [one.cancelled() for one in asked] == [True, True, True]
-    assert len(in_flight) == 0
+    await engine._end_all()
+    await asyncio.wait(reading)
+
+    assert [one.cancelled() for one in reading] == [True, True, True]
+    assert not engine._in_flight
 
 
 async def _served(turns: Turns, served: list[str], rank: int, name: str) -> None:

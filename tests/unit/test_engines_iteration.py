@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.engines.iteration import (
+from pecia_workers.engines.simulated import (
     BLOCK_TOKENS,
     Iteration,
     IterationModel,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import KvShape, kv_bytes, kv_tokens
-from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import GIB, profile_named
+from pecia_workers.engines.profiles import GIB, EnginePlan, plan_engine, profile_named
 
 L4 = profile_named("l4")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.engines.in_flight import LOOPS, is_loop
+from pecia_workers.engines.requests import LOOPS, is_loop
 
 LEAST, MOST, COUNT = LOOPS["min_pattern_size"], LOOPS["max_pattern_size"], LOOPS["min_count"]
 patterns = st.lists(st.text(max_size=3), min_size=LEAST, max_size=MOST)

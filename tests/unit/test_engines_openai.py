@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.openai.probes import check_adapters, chosen
+from pecia_workers.engines.openai.engine import check_adapters, chosen
 from pecia_workers.engines.openai.server import Retries, ServedModel, ServerAddress
 from pecia_workers.engines.registry import create_engine
 

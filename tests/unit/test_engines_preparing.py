@@ -10,8 +10,8 @@ import pytest
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest
-from pecia_workers.engines.fitting import Room
-from pecia_workers.engines.preparing import Preparation, Prepared, preparers
+from pecia_workers.engines.requests import Preparation, Prepared, Room
+from pecia_workers.engines.vllm.engine import preparers
 
 PAGE_BYTES = 100
 WORDS = 10

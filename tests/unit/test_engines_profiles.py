@@ -14,15 +14,14 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import BatchLimits, Room
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.gpus import Gpu, gpus_per_worker, shares, visible_gpus
-from pecia_workers.engines.models import local_model
-from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
 from pecia_workers.engines.profiles import (
     GIB,
     OF_A_PROFILE,
     Speed,
     known_model,
     merged,
+    plan_engine,
     profile_file,
     profile_named,
     profile_of,
@@ -31,7 +30,7 @@ from pecia_workers.engines.profiles import (
     speed_in,
     with_profile,
 )
-from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
 from pecia_workers.local.services import environment
 from pecia_workers.worker.runtime import Runtime

@@ -6,9 +6,7 @@ import pytest
 
 from pecia_schemas import DocumentType, Verdict
 from pecia_workers.engines.base import EngineError, EngineRequest
-from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.output_lengths import DrawnLengths
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import DrawnLengths, IterationModel, SimulatedEngine
 from virtual_time import FixedLength, VirtualClock
 
 PAGE = np.zeros((1754, 1240, 3), dtype=np.uint8)

@@ -7,10 +7,10 @@ from pecia.cli.app import app
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import queues_of
-from pecia_workers.engines.base import Engine
+from pecia_workers.engines.base import Engine, stages_of, stages_served
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.ray.engine import RayEngine
-from pecia_workers.engines.registry import create_engine, stages_of, stages_served
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
 from pecia_workers.engines.vllm.engine import VllmEngine
 

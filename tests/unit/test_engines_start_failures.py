@@ -8,7 +8,7 @@ import pytest
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
-from pecia_workers.engines.start_failures import check_model, start_failure
+from pecia_workers.engines.vllm.processes import check_model, start_failure
 
 CONFIG = {
     "model_type": "qwen2_5_vl",

@@ -6,16 +6,15 @@ import pytest
 
 from pecia_schemas.duty import Lack
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.cpu import tesseract
-from pecia_workers.engines.cpu.tesseract import find_tessdata
-from pecia_workers.engines.registry import create_engine
+from pecia_workers.engines import registry
+from pecia_workers.engines.registry import create_engine, find_tessdata
 
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine whose own data lies in `system`, if anywhere."""
     monkeypatch.delenv("TESSDATA_PREFIX", raising=False)
-    monkeypatch.setattr(tesseract, "_SYSTEM", (str(tmp_path / "system" / "*" / "tessdata"),))
+    monkeypatch.setattr(registry, "_SYSTEM", (str(tmp_path / "system" / "*" / "tessdata"),))
 
 
 def with_data(directory: Path, *languages: str) -> Path:

@@ -6,7 +6,8 @@ import pytest
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import WHOLE, EngineUnavailableError, Layers
-from pecia_workers.engines.vllm.options import engine_arguments, layers_of
+from pecia_workers.engines.models import layers_of
+from pecia_workers.engines.vllm.processes import engine_arguments
 
 KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")
 

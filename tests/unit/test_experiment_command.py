@@ -9,8 +9,7 @@ import pytest
 
 from command import run_pecia
 from pecia_schemas import DocumentType
-from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.simulation.experiment import Cell, _asked, limits_of, measured_cell, simulated_cell
 from pecia_workers.simulation.requests import Mix, drawn, poisson
 from virtual_time import FixedLength

@@ -8,8 +8,7 @@ from pecia_schemas import DocumentType, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import GenerationOptions, Preset
 from pecia_workers.engines.base import EngineUnavailableError, Sampling
-from pecia_workers.engines.plan import plan_engine
-from pecia_workers.engines.profiles import GIB, merged, profile_file, profile_named
+from pecia_workers.engines.profiles import GIB, merged, plan_engine, profile_file, profile_named
 from pecia_workers.engines.reader_cards import (
     AnswerFormat,
     Card,
@@ -19,7 +18,7 @@ from pecia_workers.engines.reader_cards import (
     readers_for,
     sampling_for,
 )
-from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.reading.page import instruction_for, page_instruction
 
 PAGE = (Path(__file__).parents[2] / "docs/readers.md").read_text()

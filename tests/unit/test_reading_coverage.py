@@ -7,9 +7,10 @@ from PIL import Image, ImageDraw, ImageFont
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
 
-from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
-from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
+from pecia_schemas.blocks import Box, DoubtReason, Line, Source, Word, text_of
+from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
 from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.layout import layout
 
 DOUBTFUL = Doubtful(word=0.7, value=0.8)
 LINE = "the patient was seen in clinic with cough and fever"
@@ -32,6 +33,12 @@ def two_lines() -> Image.Image:
 
 def letters(image: Image.Image) -> Letters:
     return Letters.of(np.array(image))
+
+
+def read(pieces: list[Line], image: Image.Image, *left_out: Line) -> PageRead:
+    pixels = np.array(image)
+    found = layout(pieces, pixels, source=Source.OCR)
+    return page_read(found, pieces, letters(image), DOUBTFUL, left_out=left_out)
 
 
 def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
@@ -79,13 +86,15 @@ def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
 
 def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> None:
     image = two_lines()
-    page = page_read([piece(190)], np.array(image), letters(image), DOUBTFUL)
+
+    page = read([piece(190)], image)
+
     [doubt] = page.doubts
     assert page.coverage == pytest.approx(0.5)
     assert doubt.reason is DoubtReason.UNCOVERED
     assert doubt.box
     assert 600 <= doubt.box.top < doubt.box.bottom <= 640
-    assert page_read([], np.array(sheet()), letters(sheet()), DOUBTFUL).coverage is None
+    assert read([], sheet()).coverage is None
 
 
 @pytest.mark.parametrize(
@@ -97,16 +106,18 @@ def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
 ) -> None:
     image = sheet()
     print_line(image, 200)
-    page = page_read([piece(190, confidence, text)], np.array(image), letters(image), DOUBTFUL)
+
+    page = read([piece(190, confidence, text)], image)
+
     assert [doubt.on_value for doubt in page.doubts] == doubts
 
 
 def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:
     image = sheet()
     print_line(image, 200)
-    page = page_read(
-        [piece(190)], np.array(image), letters(image), DOUBTFUL, left_out=[piece(500, 0.8, "11")]
-    )
+
+    page = read([piece(190)], image, piece(500, 0.8, "11"))
+
     [doubt] = page.doubts
     assert (doubt.text, doubt.on_value) == ("11", True)
     assert "11" not in text_of(page.blocks)

@@ -14,9 +14,15 @@ from command import run_pecia
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.plan import plan_engine, speed_of
-from pecia_workers.engines.profiles import Speed, known_model, profile_named, speed_toml
+from pecia_workers.engines.profiles import (
+    Speed,
+    known_model,
+    plan_engine,
+    profile_named,
+    speed_of,
+    speed_toml,
+)
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.capacity import (
     Load,
     cost_per_million,

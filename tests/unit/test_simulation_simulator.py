@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pecia_schemas import DocumentType, Lane
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
 from pecia_workers.simulation.simulator import IterationMachine, Machine, Run, Simulator, SlotMachine

@@ -14,9 +14,8 @@ from command import run_pecia
 from pecia_schemas import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
-from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.profiles import profile_named
-from pecia_workers.engines.simulated import SimulatedEngine
+from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
 from pecia_workers.simulation.scenarios import simulated

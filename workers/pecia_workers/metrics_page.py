@@ -19,7 +19,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.models import visible_gpus
 from pecia_workers.ledger.database import OUTAGE, answers
 from pecia_workers.metrics import (
     FLEET,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,14 +91,24 @@ def admitted(seconds: float) -> None:
     tracing.past("admit", began=now - round(seconds * _NS), ended=now)
 
 
-async def generate(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
-    """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
+@contextmanager
+def asking(
+    engine: Capabilities, request: EngineRequest, tokens: int | None = None
+) -> Iterator[Callable[[Generation], None]]:
+    """Ask an engine in a span; call what it yields with the answer. `tokens` is what was reserved for the request."""
     if tracing.current().traceparent is None:
-        return await engine.generate(request)
-    about: Attributes = {
+        yield lambda _: None
+        return
+    with tracing.span(f"chat {engine.model}", _asked(engine, request, tokens), kind=Kind.CLIENT) as span:
+        began = time.time_ns()
+        yield lambda generation: _answered(span, generation, began)
+
+
+def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> Attributes:
+    return {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": engine.capabilities.name,
-        "gen_ai.request.model": engine.capabilities.model,
+        "gen_ai.provider.name": engine.name,
+        "gen_ai.request.model": engine.model,
         "gen_ai.request.max_tokens": request.max_output_tokens,
         "gen_ai.request.temperature": request.sampling.temperature,
         "gen_ai.request.top_p": request.sampling.top_p,
@@ -106,11 +116,6 @@ async def generate(engine: Generator, request: EngineRequest, tokens: int | None
         "pecia.cost": tokens,
         "pecia.images": len(request.images),
     }
-    with tracing.span(f"chat {engine.capabilities.model}", about, kind=Kind.CLIENT) as span:
-        began = time.time_ns()
-        generation = await engine.generate(request)
-        _answered(span, generation, began)
-        return generation
 
 
 def _answered(span: Span, generation: Generation, began: int) -> None:
@@ -143,7 +148,10 @@ class TracedGenerator:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return its text."""
-        return await generate(self.generator, request)
+        with asking(self.capabilities, request) as answered:
+            generation = await self.generator.generate(request)
+            answered(generation)
+        return generation
 
 
 def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:

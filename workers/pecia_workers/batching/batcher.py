@@ -15,16 +15,8 @@ from pecia_schemas.results import Verdict
 from pecia_workers.batching import meter
 from pecia_workers.batching.learned import Headroom, LearnedLengths, Memory
 from pecia_workers.batching.policies import Item, Policy, Room
-from pecia_workers.engines.base import (
-    Capabilities,
-    Engine,
-    EngineDeadError,
-    EngineOverloadedError,
-    EngineRequest,
-    Generation,
-    Load,
-)
-from pecia_workers.tracing import admitted, generate
+from pecia_workers.engines import base
+from pecia_workers.tracing import admitted, asking
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
@@ -38,7 +30,7 @@ class Batcher:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: base.Engine,
         policy: Policy,
         lengths: LearnedLengths,
         *,
@@ -58,7 +50,7 @@ class Batcher:
         """Parts that were in the engine when it was found dead; None while it lives."""
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """What the engine can do."""
         return self._engine.capabilities
 
@@ -67,7 +59,7 @@ class Batcher:
         """Share of the engine's budget for which it has memory, as far as is known."""
         return self._memory.share
 
-    async def generate(self, request: EngineRequest) -> Generation:
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Return the text, once there was room for the request. Raises `EngineError`."""
         expected = self._lengths.expected(request.workload)
         fitted = await self._engine.fit(replace(request, expected_output_tokens=expected))
@@ -78,11 +70,9 @@ class Batcher:
             generation = await self._answer(fitted, tokens)
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
-        if not _same_pictures(request, fitted):
-            return replace(generation, shrunk_to=fitted.size)
-        return generation
+        return generation if request.images is fitted.images else replace(generation, shrunk_to=fitted.size)
 
-    async def _answer(self, request: EngineRequest, tokens: int) -> Generation:
+    async def _answer(self, request: base.EngineRequest, tokens: int) -> base.Generation:
         """Return the engine's answer. A request that ran out of memory among others waits for room once more."""
         clock = asyncio.get_running_loop().time
         waited = 0.0
@@ -92,12 +82,15 @@ class Batcher:
                 waited += clock() - offered
                 admitted(clock() - offered)
                 try:
-                    return replace(await generate(self._engine, request, tokens), waited_s=waited)
-                except EngineOverloadedError:
+                    with asking(self._engine.capabilities, request, tokens) as answered:
+                        generation = await self._engine.generate(request)
+                        answered(generation)
+                    return replace(generation, waited_s=waited)
+                except base.EngineOverloadedError:
                     if not self._memory.ran_out(request.id, self._engine.budget):
                         raise
                     log.warning("engine_out_of_memory", request=request.id, share=self._memory.share)
-                except EngineDeadError:
+                except base.EngineDeadError:
                     self.found_dead()
                     self._memory.died(request.id)
                     raise
@@ -108,15 +101,16 @@ class Batcher:
             self.died_on = self._memory.parts
 
     @asynccontextmanager
-    async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
+    async def _room(self, request: base.EngineRequest, tokens: int) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         output = min(tokens, request.output_tokens)  # an engine may bound it further
+        most = request.max_output_tokens or math.inf
         entering = self._entering[request.id] = loop.create_future()
         item = Item(
             id=request.id,
             prompt=tokens - output,
             output=output,
-            longer=self._longer(request),
+            longer=lambda written: int(min(most, self._lengths.expected(request.workload, written))),
             rank=request.priority,
             arrived=loop.time(),
         )
@@ -135,21 +129,15 @@ class Batcher:
             self._policy.withdraw(request.id)
             self._admit()
 
-    def _longer(self, request: EngineRequest) -> Callable[[int], int]:
-        """Return what tells how long the answer is expected to be once it has so many tokens."""
-        most = request.max_output_tokens or math.inf
-
-        def longer(written: int) -> int:
-            return int(min(most, self._lengths.expected(request.workload, written)))
-
-        return longer
-
     def _admit(self) -> None:
         now = asyncio.get_running_loop().time()
         try:
             load = self._engine.load()
-        except EngineDeadError as error:
-            self._refuse(str(error))
+        except base.EngineDeadError as error:  # what waits for it would wait for ever
+            self.found_dead()
+            for entering in self._entering.values():
+                if not entering.done():
+                    entering.set_exception(base.EngineDeadError(str(error)))
             return
         starts = self._policy.start(now, self._room_now(load, now))
         for start in starts:
@@ -161,16 +149,12 @@ class Batcher:
         self.packing.look(used, now, waiting=self._policy.waiting)
         if starts:
             meter.admitted(self._policy.running, load.kv_used)
-        self._look_again(now)
+        if self._timer:
+            self._timer.cancel()
+        wait = self._policy.due(now)
+        self._timer = asyncio.get_running_loop().call_later(wait, self._admit) if wait is not None else None
 
-    def _refuse(self, reason: str) -> None:
-        """End what waits for an engine that is dead: it would wait for ever."""
-        self.found_dead()
-        for entering in self._entering.values():
-            if not entering.done():
-                entering.set_exception(EngineDeadError(reason))
-
-    def _room_now(self, load: Load, now: float) -> Room:
+    def _room_now(self, load: base.Load, now: float) -> Room:
         budget = self._engine.budget
         room = self._memory.room(budget, now)
         if budget.tokens is None or room.tokens is None:
@@ -178,16 +162,6 @@ class Batcher:
         self._headroom.look(load, now)
         tokens = min(room.tokens, math.floor(budget.tokens * self._headroom.share))
         return replace(room, tokens=tokens, written=load.written)
-
-    def _look_again(self, now: float) -> None:
-        if self._timer:
-            self._timer.cancel()
-        wait = self._policy.due(now)
-        self._timer = asyncio.get_running_loop().call_later(wait, self._admit) if wait is not None else None
-
-
-def _same_pictures(asked: EngineRequest, fitted: EngineRequest) -> bool:
-    return asked.images is fitted.images
 
 
 class Packing:

@@ -80,7 +80,7 @@ class LearnedLengths:
             known = self._expected[workload] = self._expectations(workload)
         expected = known[
             bisect_left(_LENGTHS, written + 1)
-        ]  # as `step_of`, which hundreds of calls would feel
+        ]  # `step_of` inline: hundreds of calls would feel it
         return expected if expected > written else written + written // 4
 
     def _expectations(self, workload: str) -> list[int]:
@@ -184,7 +184,11 @@ class Memory:
             return False
         if guest.shortages == self._shortages:
             self._shortages += 1
-            self.share = min(self.share, self._used(budget)) / 2
+            guests = self._inside.values()
+            used = len(guests) / budget.slots
+            if budget.tokens is not None:
+                used = sum(one.tokens for one in guests) / budget.tokens
+            self.share = min(self.share, used) / 2
         return True
 
     def died(self, request_id: str) -> None:
@@ -197,11 +201,6 @@ class Memory:
             self._shortages += 1
             self.share /= 2
             self.engine_died = True
-
-    def _used(self, budget: Budget) -> float:
-        if budget.tokens is None:
-            return len(self._inside) / budget.slots
-        return sum(guest.tokens for guest in self._inside.values()) / budget.tokens
 
 
 class Headroom:
@@ -227,26 +226,38 @@ class Headroom:
         self._preempted = load.preemptions
 
 
-_EVERY_S: Final = 5.0
-
-
 @asynccontextmanager
 async def shared_lengths(
-    database: AsyncEngine, share: float, *, every_s: float = _EVERY_S
+    database: AsyncEngine, share: float, *, every_s: float = 5.0
 ) -> AsyncIterator[LearnedLengths]:
     """Yield lengths that begin with what the fleet knows, and tell it at times, and at the end, what was seen here.
 
-    `share` is that of `LearnedLengths`.
+    `share` is that of `LearnedLengths`. What cannot be told for an outage is told later.
     """
     lengths = LearnedLengths(share)
-    await _share(database, lengths)
-    sharing = asyncio.create_task(_keep_sharing(database, lengths, every_s))
+
+    async def tell() -> None:
+        seen = lengths.take_seen()
+        try:
+            lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
+        except BaseException as error:
+            lengths.put_back(seen)
+            if not is_transient(error):
+                raise
+
+    async def keep_telling() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await tell()
+
+    await tell()
+    telling = asyncio.create_task(keep_telling())
     try:
         yield lengths
     finally:
-        sharing.cancel()
-        await asyncio.wait([sharing])
-        await _share(database, lengths)
+        telling.cancel()
+        await asyncio.wait([telling])
+        await tell()
 
 
 @asynccontextmanager
@@ -259,20 +270,3 @@ async def inherited_memory(database: AsyncEngine, worker: WorkerIdentity) -> Asy
         if memory.engine_died:
             with outage_suppressed():
                 await note_memory(database, worker.name, memory.share)
-
-
-async def _keep_sharing(database: AsyncEngine, lengths: LearnedLengths, every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        await _share(database, lengths)
-
-
-async def _share(database: AsyncEngine, lengths: LearnedLengths) -> None:
-    """Tell the fleet what was seen and hear what it knows; what cannot be told now is told later."""
-    seen = lengths.take_seen()
-    try:
-        lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
-    except BaseException as error:
-        lengths.put_back(seen)
-        if not is_transient(error):
-            raise

@@ -10,7 +10,7 @@ from pecia_schemas import Page
 from pecia_schemas.results import Timings, TokenUsage
 from pecia_workers import metrics
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome, Spent
+from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Outcome, Spent
 
 
 def begun(part: ClaimedPart) -> None:
@@ -22,7 +22,10 @@ def begun(part: ClaimedPart) -> None:
 def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: bool) -> None:
     """Count what became of an attempt."""
     metrics.PART_SECONDS.labels(part.stage).observe(seconds)
-    metrics.PARTS.labels(part.stage, _name(outcome) if committed else "lost").inc()
+    name = "done" if committed else "lost"
+    if isinstance(outcome, Failed) and committed:
+        name = "failed" if outcome.retry_in is None else "retried"
+    metrics.PARTS.labels(part.stage, name).inc()
     if not committed:
         return
     match outcome:
@@ -34,16 +37,6 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
             metrics.WASTED_TOKENS.labels(content.engine).inc(content.usage.wasted)
             if isinstance(content, Page):
                 metrics.PAGES.labels(content.engine, content.verdict).inc()
-
-
-def _name(outcome: Outcome) -> str:
-    match outcome:
-        case Done() | Cut():
-            return "done"
-        case Failed(retry_in=None):
-            return "failed"
-        case Failed():
-            return "retried"
 
 
 def page_witnessed(by: str) -> None:

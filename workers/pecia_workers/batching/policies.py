@@ -72,11 +72,6 @@ class Waiting:
         """The request that has waited longest."""
         return next(iter(self._items.values()), None)
 
-    @property
-    def head(self) -> Item | None:
-        """The request whose turn it is."""
-        return next(iter(self.in_order()), None)
-
     def add(self, item: Item) -> None:
         """Let a request wait, behind all that came before it."""
         self._items[item.id] = item
@@ -99,14 +94,18 @@ class Waiting:
 
     def in_order(self) -> list[Item]:
         """Return what waits, next first."""
-        return sorted(self._items.values(), key=self._turn)
+
+        def turn(item: Item) -> float:  # what was overtaken too often comes first, whatever its lane
+            return -math.inf if self._overtaken[item.id] >= PATIENCE else item.rank
+
+        return sorted(self._items.values(), key=turn)
 
     def next_lane(self) -> list[Item]:
         """Return what waits in the lane whose turn it is, by arrival; one that was overtaken too often, alone."""
-        head = self.head
-        if head is None:
+        if not self._items:
             return []
-        if self._is_impatient(head):
+        head = self.in_order()[0]
+        if self._overtaken[head.id] >= PATIENCE:
             return [head]
         return [item for item in self._items.values() if item.rank == head.rank]
 
@@ -116,13 +115,6 @@ class Waiting:
             return []
         head, *others = self.in_order()
         return [head, *sorted(others, key=lambda item: abs(item.tokens - head.tokens))]
-
-    def _turn(self, item: Item) -> tuple[bool, int]:
-        impatient = self._is_impatient(item)
-        return (not impatient, 0 if impatient else item.rank)
-
-    def _is_impatient(self, item: Item) -> bool:
-        return self._overtaken[item.id] >= PATIENCE
 
 
 class PolicyName(StrEnum):
@@ -206,7 +198,7 @@ class Policy(ABC):
 
     def __init__(self) -> None:
         self._queue = Waiting()
-        self._running = Running()
+        self._running: dict[str, Item] = {}
 
     @property
     def waiting(self) -> int:
@@ -225,19 +217,23 @@ class Policy(ABC):
     def withdraw(self, item_id: str) -> None:
         """Forget a request, waiting or started; one that is not here is no error."""
         self._queue.remove(item_id)
-        self._running.remove(item_id)
+        self._running.pop(item_id, None)
 
     @abstractmethod
     def start(self, now: float, room: Room) -> list[Start]:
         """Return what enters at this moment; it counts as started."""
 
-    @abstractmethod
-    def due(self, now: float) -> float | None:
+    def due(self, now: float) -> float | None:  # noqa: ARG002
         """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
+        return None
 
-
-def _started(item: Item, room: Room) -> Start:
-    return Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens)
+    def _starts(self, items: Iterable[Item], room: Room) -> list[Start]:
+        """Take requests that start from those that wait."""
+        starts = []
+        for item in items:
+            self._queue.take(item)
+            starts.append(Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens))
+        return starts
 
 
 class ContinuousPolicy(Policy):
@@ -245,19 +241,14 @@ class ContinuousPolicy(Policy):
 
     def start(self, now: float, room: Room) -> list[Start]:  # noqa: ARG002  nothing here depends on time
         """Return what fits, in the order of lanes and arrival."""
-        starts = []
-        admission = self._running.admission(room)
-        while (following := self._following(room)) is not None and admission.start(following):
-            self._queue.take(following)
-            starts.append(_started(following, room))
+        starts: list[Start] = []
+        admission = Admission(self._running, room)
+        while (following := self._following(room)) and admission.start(following):
+            starts += self._starts([following], room)
         return starts
 
-    def due(self, now: float) -> float | None:  # noqa: ARG002
-        """Return None: only what changes makes room."""
-        return None
-
     def _following(self, room: Room) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
-        return self._queue.head
+        return next(iter(self._queue.in_order()), None)
 
 
 class ShortestPolicy(ContinuousPolicy):
@@ -276,19 +267,15 @@ class ShortestPolicy(ContinuousPolicy):
         for item in waiting:
             first.setdefault(item.output, item)
             work[item.output] += item.output
-        abreast = self._abreast(room)
+        abreast: float = room.slots  # about how many of what waits run at a time
+        if room.tokens is not None:
+            abreast = min(abreast, max(1.0, room.tokens / max(1.0, self._queue.mean_tokens)))
         following, shorter = None, 0
         for length in sorted(work):
             if shorter < abreast * length:
                 following = first[length]
             shorter += work[length]
         return following
-
-    def _abreast(self, room: Room) -> float:
-        """Return about how many of what waits run at a time."""
-        if room.tokens is None:
-            return room.slots
-        return min(room.slots, max(1.0, room.tokens / max(1.0, self._queue.mean_tokens)))
 
 
 class BatchPolicy(Policy):
@@ -318,49 +305,42 @@ class BatchPolicy(Policy):
     def start(self, now: float, room: Room) -> list[Start]:
         """Return the batches that close now."""
         starts: list[Start] = []
-        while len(self._left) < self._limits.concurrent:
+        while (end := self._window_end()) is not None:
             tokens = self._limits.tokens_of(room, self._queue.mean_tokens)
-            if not self._is_due(now, tokens):
+            size = self._limits.size(tokens, self._queue.mean_tokens)
+            if now < end and len(self._queue) < size and self._queue.tokens < tokens:
                 break
-            batch = self._batch(room, tokens)
+            batch = self._batch(room, tokens, size)
             if not batch:
-                return starts
+                break
             self._left[self._next] = len(batch)
             self._batch_of.update((item.id, self._next) for item in batch)
             self._next += 1
-            starts.extend(_started(item, room) for item in batch)
+            starts += self._starts(batch, room)
         return starts
 
     def due(self, now: float) -> float | None:
         """Return when the window of the request that has waited longest ends."""
+        end = self._window_end()
+        return end - now if end is not None and now < end else None
+
+    def _window_end(self) -> float | None:
+        """Return until when a batch waits for more; None if nothing waits, or no further batch may run."""
         oldest = self._queue.oldest
         if oldest is None or len(self._left) >= self._limits.concurrent:
             return None
-        end = oldest.arrived + self._limits.window_s
-        return end - now if now < end else None
+        return oldest.arrived + self._limits.window_s
 
-    def _is_due(self, now: float, tokens: float) -> bool:
-        oldest = self._queue.oldest
-        if oldest is None:
-            return False
-        full = len(self._queue) >= self._limits.size(tokens, self._queue.mean_tokens)
-        # as `due` reckons: seconds that are taken apart otherwise may miss the window's end by their last digit
-        waited = now >= oldest.arrived + self._limits.window_s
-        return full or self._queue.tokens >= tokens or waited
-
-    def _batch(self, room: Room, most: float) -> list[Item]:
+    def _batch(self, room: Room, most: float, size: int) -> list[Item]:
         batch: list[Item] = []
         tokens = 0
-        size = self._limits.size(most, self._queue.mean_tokens)
-        admission = self._running.admission(room)
+        admission = Admission(self._running, room)
         for item in self._queue.like_head() if self._similar else self._queue.in_order():
             fits = not batch or tokens + item.tokens <= most
             if len(batch) >= size or not fits or not admission.start(item):
                 break
             tokens += item.tokens
             batch.append(item)
-        for item in batch:
-            self._queue.take(item)
         return batch
 
 
@@ -404,27 +384,8 @@ def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
     return most
 
 
-class Running:
-    """The requests that have started."""
-
-    def __init__(self) -> None:
-        self._items: dict[str, Item] = {}
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._items)
-
-    def remove(self, item_id: str) -> None:
-        """Forget a request; one that has not started is no error."""
-        self._items.pop(item_id, None)
-
-    def admission(self, room: Room) -> Admission:
-        """Return what may start now. For one moment: `room` tells how far each has come."""
-        return Admission(self._items, room)
-
-
 class Admission:
-    """Starts what fits beside all that runs, at one moment."""
+    """Starts what fits beside all that runs, at one moment: the room tells how far each has come."""
 
     def __init__(self, items: dict[str, Item], room: Room) -> None:
         self._items = items

@@ -17,7 +17,7 @@ from rich.table import Table
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
-from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 4

@@ -30,10 +30,19 @@ from pecia_workers.commands.common import (
     show,
     weights,
 )
-from pecia_workers.engines.base import Engine, EngineUnavailableError
-from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import OF_A_PROFILE, Profile, profile_toml, with_profile
-from pecia_workers.engines.registry import only_captions
+from pecia_workers.engines.base import (
+    Engine,
+    EngineUnavailableError,
+    only_captions,
+)
+from pecia_workers.engines.profiles import (
+    OF_A_PROFILE,
+    EnginePlan,
+    Profile,
+    plan_engine,
+    profile_toml,
+    with_profile,
+)
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:

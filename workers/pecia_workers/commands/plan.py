@@ -27,9 +27,16 @@ from pecia_workers.commands.common import (
     weights,
 )
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
-from pecia_workers.engines.profiles import Profile, Speed, known_model, speed_in
+from pecia_workers.engines.profiles import (
+    EnginePlan,
+    Profile,
+    Speed,
+    known_model,
+    plan_engine,
+    speed_in,
+    speed_of,
+)
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 from pecia_workers.simulation.scenarios import Figures

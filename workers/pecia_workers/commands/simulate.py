@@ -28,9 +28,9 @@ from pecia_workers.commands.common import (
     weights,
 )
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.profiles import Speed, speed_in, speed_toml, with_profile
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import (
     Mix,
     Request,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -10,11 +12,36 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
+"""What every engine can do that runs a vision-language model."""
+_READS_ALONE: Final = frozenset({"cpu", "rapidocr", "ray", "tesseract"})
+_KINDS: Final = {
+    "": LANGUAGE_MODEL,
+    "read": frozenset({Stage.READ}),
+    "caption": frozenset({Stage.CAPTION, Stage.SUMMARIZE}),
+}
+
+
+def stages_of(engine: str) -> frozenset[Stage]:
+    """Return the stages that the engine of this name can work on."""
+    return frozenset({Stage.READ}) if engine in _READS_ALONE else LANGUAGE_MODEL
+
+
+def stages_served(settings: WorkerSettings) -> frozenset[Stage]:
+    """Return the stages of an engine worker with these settings; none if its engine cannot do what it is to do."""
+    return stages_of(settings.engine) & _KINDS[settings.stages]
+
+
+def only_captions(settings: WorkerSettings) -> bool:
+    """Return whether an engine worker with these settings reads no pages."""
+    return Stage.READ not in _KINDS[settings.stages]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +130,7 @@ class Sampling:
     def parameters(self) -> dict[str, Any]:
         """All of it, by vLLM's names; the defaults of what few models need are left out."""
         plain = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
-        return {name: getattr(self, name) for name in plain} | self.special
-
-    @property
-    def special(self) -> dict[str, Any]:
-        """What few models need, by vLLM's names; empty for all others."""
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {name: getattr(self, name) for name in plain}
         if self.presence_penalty:
             own["presence_penalty"] = self.presence_penalty
         if self.stop:
@@ -290,44 +312,72 @@ class Generator(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        ...
 
     async def generate(self, request: EngineRequest) -> Generation:
-        """Return the text. Cancelling the caller aborts the request in the engine. Raises `EngineError`."""
-        ...
+        """Return the text. Cancelling the caller ends the request in the engine. Raises `EngineError`."""
 
 
-class Engine(Generator, Protocol):
+class Engine(ABC):
     """Turns images into text, many requests at a time, on the loop that started it."""
 
-    @property
-    def budget(self) -> Budget:
+    def __init__(self, capabilities: Capabilities, budget: Budget) -> None:
+        self.capabilities = capabilities
+        """What it can do; some of it is known once it has started."""
+        self.budget = budget
         """How much it can hold. Fixed once started."""
-        ...
+        self._in_flight: dict[str, asyncio.Task[Generation]] = {}
 
+    @abstractmethod
     async def start(self) -> None:
-        """Load the model; returns when the engine is ready."""
-        ...
+        """Load the model; returns when the engine is ready.
 
+        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed or was
+        cancelled.
+        """
+
+    @abstractmethod
     async def stop(self) -> None:
-        """End every request and free all processes and memory."""
-        ...
+        """End every request and free all processes and memory; callers get `asyncio.CancelledError`."""
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
         """Return the request as the engine can take it, its images shrunk if they must be, and ready for it.
 
         Raises `EngineRefusedError` for one that cannot be made to fit.
         """
-        ...
+        return request
 
     def cost(self, request: EngineRequest) -> int:
         """Return the tokens that a request which `fit` returned takes of the budget: input plus expected output."""
-        ...
+        return request.estimated_cost
 
-    async def abort(self, request_id: str) -> None:
-        """End one request; its caller gets `asyncio.CancelledError`. An unknown id is no error."""
-        ...
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text. Raises `EngineError`, also for an id that is in flight already."""
+        if request.id in self._in_flight:
+            raise EngineError("A request with this id is in flight already.")
+        task = self._in_flight[request.id] = asyncio.create_task(
+            self._answer(request)
+        )  # which `stop` can end
+        try:
+            return await task
+        finally:
+            del self._in_flight[request.id]
 
+    @abstractmethod
+    async def _answer(self, request: EngineRequest) -> Generation:
+        """Return the text. Cancelled when the request is given up."""
+
+    @abstractmethod
     def load(self) -> Load:
         """Return what runs and waits now. Raises `EngineDeadError`, as soon as that is known."""
-        ...
+
+    def _load_of(self, slots: int) -> Load:
+        """Return the load of an engine that works on so many of its requests at a time."""
+        running = min(len(self._in_flight), slots)
+        return Load(running=running, waiting=len(self._in_flight) - running)
+
+    async def _end_all(self) -> None:
+        """End every request, and wait until all have ended."""
+        for task in (tasks := list(self._in_flight.values())):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

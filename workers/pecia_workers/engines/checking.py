@@ -10,10 +10,10 @@ from typing import Final
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine, EngineRequest
+from pecia_workers.engines.base import EngineRequest, only_captions
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import Card, card_of
-from pecia_workers.engines.registry import create_engine, only_captions
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.answers import answer_blocks
@@ -62,43 +62,39 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
     try:
         started = monotonic()
         await engine.start()
+        ready_s, started = monotonic() - started, monotonic()
         card = card_of(engine.capabilities.model, settings.card)
-        return await _read(engine, card, monotonic() - started)
+        request = await engine.fit(_page(card))
+        predicted = engine.cost(request) - request.output_tokens
+        reading = asyncio.ensure_future(engine.generate(request))
+        most = engine.load().kv_used
+        while not reading.done():
+            await asyncio.wait([reading], timeout=_LOOK_S)
+            used = engine.load().kv_used
+            most = used if most is None or used is None else max(most, used)
+        generation, load = await reading, engine.load()
+        blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
+        lines = map(str.strip, text_of(blocks).splitlines())
+        capabilities, budget = engine.capabilities, engine.budget
+        return EngineCheck(
+            engine=capabilities.name,
+            model=capabilities.model,
+            ready_s=ready_s,
+            slots=budget.slots,
+            budget_tokens=budget.tokens,
+            verdict=generation.verdict,
+            read_s=monotonic() - started,
+            output_tokens=generation.usage.output,
+            predicted_tokens=predicted if capabilities.fields else None,
+            counted_tokens=generation.usage.prompt,
+            kv_used=most,
+            preemptions=load.preemptions,
+            acceptance=load.acceptance,
+            drifted=bool(load.drifted),
+            first_line=next(filter(None, lines), ""),
+        )
     finally:
         await engine.stop()
-
-
-async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
-    started = monotonic()
-    request = await engine.fit(_page(card))
-    predicted = engine.cost(request) - request.output_tokens
-    reading = asyncio.ensure_future(engine.generate(request))
-    most = engine.load().kv_used
-    while not reading.done():
-        await asyncio.wait([reading], timeout=_LOOK_S)
-        used = engine.load().kv_used
-        most = used if most is None or used is None else max(most, used)
-    generation, load = await reading, engine.load()
-    blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
-    lines = map(str.strip, text_of(blocks).splitlines())
-    capabilities, budget = engine.capabilities, engine.budget
-    return EngineCheck(
-        engine=capabilities.name,
-        model=capabilities.model,
-        ready_s=ready_s,
-        slots=budget.slots,
-        budget_tokens=budget.tokens,
-        verdict=generation.verdict,
-        read_s=monotonic() - started,
-        output_tokens=generation.usage.output,
-        predicted_tokens=predicted if capabilities.fields else None,
-        counted_tokens=generation.usage.prompt,
-        kv_used=most,
-        preemptions=load.preemptions,
-        acceptance=load.acceptance,
-        drifted=bool(load.drifted),
-        first_line=next(filter(None, lines), ""),
-    )
 
 
 def _page(card: Card) -> EngineRequest:

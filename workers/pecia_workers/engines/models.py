@@ -1,18 +1,20 @@
-"""What is to know of a model before it is loaded: its files on this machine, KV cache, context, size of its weights.
+"""What is to know before a model is loaded: the GPUs, what their memory goes to, and the model's files on this machine.
 
 The KV cache holds two tensors, keys and values, in each layer with attention: for every token `kv_heads` vectors of
 `head_dim` numbers. Source: vLLM `v1/kv_cache_interface.py::AttentionSpec.unpadded_page_size_bytes`, there for one layer
-and one block.
+and one block. Nothing here loads CUDA or torch: the driver's own tool tells of GPUs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-from collections.abc import Iterable, Mapping
+import math
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,13 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, page_cost
-from pecia_workers.engines.gpus import tensor_parallel
+from pecia_workers.engines.base import WHOLE, Layers
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""What CUDA and vLLM look at, and so do we."""
+_ASK = ("nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
+_TIMEOUT_S = 20.0  # without its persistence daemon a driver wakes every card first
+_MIB = 2**20
 
 BLOCK = 16
 """Tokens in one block of vLLM's cache on a GPU: the smallest piece that a sequence takes."""
@@ -28,111 +36,71 @@ _A4_INCHES: Final = (8.27, 11.69)
 _WIDE: Final = frozenset({"float32", "float"})
 _GPU_SHARE: Final = 0.92  # vLLM's own, where no setting says: `config/cache.py`
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvShape:
-    """What of a model's shape its KV cache depends on."""
-
-    layers: int
-    """Those with attention."""
-    kv_heads: int
-    head_dim: int
-    dtype_bytes: int = 2
-    """Of one number: 2 in 16 bits, 1 in fp8."""
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Return 2 x layers x kv_heads x head_dim x dtype_bytes."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """What the memory of the GPUs that share one model goes to, in bytes."""
-
-    of_gpu: int
-    """Of each; 0 on the CPU."""
-    gpus: int
-    usable: int
-    """Of all of them, by `gpu_memory_utilization`."""
-    weights: int
-    """0: unknown."""
-    reserve: int
-    """An estimate."""
-    kv_cache: int
-    """What is left, or the setting `kv_cache_bytes`."""
-
-
-def kv_bytes(shape: KvShape, tokens: int, sequences: int = 1) -> int:
-    """Return the bytes of `sequences` sequences of `tokens` tokens each."""
-    return shape.bytes_per_token * tokens * sequences
-
-
-def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
-    """Return the tokens that fit into this memory, in whole blocks; 0 if it is negative."""
-    return max(0, memory_bytes) // (shape.bytes_per_token * BLOCK) * BLOCK
-
-
-def memory_plan(settings: WorkerSettings, model: Model, memory_bytes: int, reserve_bytes: int) -> MemoryPlan:
-    """Return what the memory goes to on GPUs of so much each, of which each keeps a reserve."""
-    gpus = tensor_parallel(settings)
-    usable = int(memory_bytes * (settings.gpu_memory_utilization or _GPU_SHARE)) * gpus
-    weights, reserve = round(model.weights_gb * 1e9), reserve_bytes * gpus
-    left = max(0, usable - weights - reserve)
-    return MemoryPlan(
-        of_gpu=memory_bytes,
-        gpus=gpus,
-        usable=usable,
-        weights=weights,
-        reserve=reserve,
-        kv_cache=settings.kv_cache_bytes * gpus or left,
-    )
-
-
-def kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
-    """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
-    wide = settings.engine_options.get("dtype") in _WIDE
-    dtype_bytes = 1 if settings.kv_cache_dtype.startswith("fp8") else 4 if wide else 2
-    shape = model.kv_shape(dtype_bytes)
-    return replace(shape, kv_heads=max(shape.kv_heads, tensor_parallel(settings)))
-
-
-def page_tokens(settings: WorkerSettings) -> int:
-    """Return the tokens of an A4 page of mixed documents: picture, prompt and the text that is expected."""
-    width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
-    return page_cost(width, height, DocumentType.MIXED)
-
+_STATE: Final = "mamba"
+_WINDOWED: Final = ("sliding_window", "sliding_window_mla")
+"""Kinds of groups of layers that keep less than all of a request: vLLM's `KVCacheSpecKind`."""
 
 _TEXT = ("text_config", "llm_config")
 """Where configurations of vision-language models keep the language model's."""
 _WITHOUT_CACHE = "linear_attention"
-
 _THREADS: Final = 8
 _BLOBS: Final = "blobs"
 """Where the Hub's cache keeps files, each under a hash of its content."""
 
 
-def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
-    """Return the directory of a checkpoint, if it is on this machine."""
-    if not Path(model).is_dir() and importlib.util.find_spec("huggingface_hub") is None:
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU, or a slice of one."""
+
+    handle: str
+    """What `CUDA_VISIBLE_DEVICES` calls it."""
+    name: str
+    memory_bytes: int
+    """0: unknown."""
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order; none without a driver."""
     try:
-        return checkpoint_directory(model, revision)
-    except (OSError, ValueError):
-        return None
+        told = subprocess.run(_ASK, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = (line.split(", ") for line in told.splitlines())
+    gpus = tuple(
+        Gpu(handle=uuid, name=name, memory_bytes=int(memory) * _MIB if memory.isdecimal() else 0)
+        for uuid, name, memory in rows
+    )
+    visible = os.environ.get(VISIBLE)
+    if visible is None:
+        return gpus
+    return tuple(gpu for entry in visible.split(",") if (gpu := _called(entry.strip(), gpus)))
 
 
-def checkpoint_directory(model: str, revision: str | None = None) -> Path:
-    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
+def _called(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
+    """Return what CUDA takes for this entry: an index, the beginning of an id, or a slice that only its id tells."""
+    if entry.isdecimal():
+        index = int(entry)
+        return gpus[index] if index < len(gpus) else None
+    if entry.startswith("MIG-") and gpus:
+        return Gpu(handle=entry, name="MIG", memory_bytes=0)
+    return next((gpu for gpu in gpus if entry and gpu.handle.startswith(entry)), None)
 
-    Nothing is downloaded.
-    """
-    directory = Path(model)
-    if directory.is_dir():
-        return directory
-    from huggingface_hub import snapshot_download  # noqa: PLC0415  comes with pecia[vllm]
 
-    return Path(snapshot_download(model, revision=revision, allow_patterns=["*.json"], local_files_only=True))
+def shares(gpus: Sequence[Gpu], together: int) -> list[str]:
+    """Return `CUDA_VISIBLE_DEVICES` for each worker, `together` GPUs in each; the rest stays unused."""
+    handles = [gpu.handle for gpu in gpus]
+    last = len(handles) - together + 1
+    return [",".join(handles[first : first + together]) for first in range(0, last, together)]
+
+
+def gpus_per_worker(settings: WorkerSettings) -> int:
+    """Return how many GPUs share one model."""
+    return _tensor_parallel(settings) * int(settings.engine_options.get("pipeline_parallel_size") or 1)
+
+
+def _tensor_parallel(settings: WorkerSettings) -> int:
+    """Return how many GPUs share each layer of one model."""
+    return int(settings.engine_options.get("tensor_parallel_size") or settings.tensor_parallel_size or 1)
 
 
 class Model(BaseModel):
@@ -154,11 +122,120 @@ class Model(BaseModel):
     parameters_b: float = 0
     """10^9 weights that compute one token; 0: unknown."""
 
-    def kv_shape(self, dtype_bytes: int) -> KvShape:
-        """Return the shape of its KV cache with numbers of so many bytes."""
-        return KvShape(
-            layers=self.layers, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype_bytes=dtype_bytes
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvShape:
+    """What of a model's shape its KV cache depends on."""
+
+    layers: int
+    """Those with attention."""
+    kv_heads: int
+    head_dim: int
+    dtype_bytes: int = 2
+    """Of one number: 2 in 16 bits, 1 in fp8."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Return 2 x layers x kv_heads x head_dim x dtype_bytes."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+
+def kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
+    """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
+    wide = settings.engine_options.get("dtype") in _WIDE
+    return KvShape(
+        layers=model.layers,
+        kv_heads=max(model.kv_heads, _tensor_parallel(settings)),
+        head_dim=model.head_dim,
+        dtype_bytes=1 if settings.kv_cache_dtype.startswith("fp8") else 4 if wide else 2,
+    )
+
+
+def kv_bytes(shape: KvShape, tokens: int, sequences: int = 1) -> int:
+    """Return the bytes of `sequences` sequences of `tokens` tokens each."""
+    return shape.bytes_per_token * tokens * sequences
+
+
+def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
+    """Return the tokens that fit into this memory, in whole blocks; 0 if it is negative."""
+    return max(0, memory_bytes) // (shape.bytes_per_token * BLOCK) * BLOCK
+
+
+def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_flight: int) -> Layers:
+    """Return what the groups of layers that share vLLM's cache keep of a request.
+
+    `block` is the size of its blocks in tokens, and `share` what one of these tokens is of the budget. A group may put
+    more tokens into a block than another. A window holds a block more than its tokens fill, for it may begin within
+    one; the state of a Mamba layer is a block, or two where prefixes are cached. Source:
+    `SlidingWindowSpec.max_admission_blocks_per_request` and `MambaSpec` in vLLM's `v1/kv_cache_interface.py`.
+    """
+    if len(groups) <= 1 and not any(group["sliding_window"] for group in groups):
+        return WHOLE
+    whole, windows = 0.0, []
+    for group in groups:
+        size, window = group["block_size"], group["sliding_window"]
+        if group["kind"] == _STATE:
+            windows.append((2 * block, share))
+        elif group["kind"] in _WINDOWED and window:
+            windows.append(((math.ceil(window / size) + 1) * size, share * block / size))
+        else:
+            whole += share * block / size
+    return Layers(whole=whole, windows=tuple(windows), in_flight=in_flight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What the memory of the GPUs that share one model goes to, in bytes."""
+
+    of_gpu: int
+    """Of each; 0 on the CPU."""
+    gpus: int
+    usable: int
+    """Of all of them, by `gpu_memory_utilization`."""
+    weights: int
+    """0: unknown."""
+    reserve: int
+    """An estimate."""
+    kv_cache: int
+    """What is left, or the setting `kv_cache_bytes`."""
+
+
+def memory_plan(settings: WorkerSettings, model: Model, memory_bytes: int, reserve_bytes: int) -> MemoryPlan:
+    """Return what the memory goes to on GPUs of so much each, of which each keeps a reserve."""
+    gpus = _tensor_parallel(settings)
+    usable = int(memory_bytes * (settings.gpu_memory_utilization or _GPU_SHARE)) * gpus
+    weights, reserve = round(model.weights_gb * 1e9), reserve_bytes * gpus
+    return MemoryPlan(
+        of_gpu=memory_bytes,
+        gpus=gpus,
+        usable=usable,
+        weights=weights,
+        reserve=reserve,
+        kv_cache=settings.kv_cache_bytes * gpus or max(0, usable - weights - reserve),
+    )
+
+
+def page_tokens(settings: WorkerSettings) -> int:
+    """Return the tokens of an A4 page of mixed documents: picture, prompt and the text that is expected."""
+    width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
+    return page_cost(width, height, DocumentType.MIXED)
+
+
+def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
+    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
+
+    None if it is not on this machine: nothing is downloaded.
+    """
+    directory = Path(model)
+    if directory.is_dir():
+        return directory
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415  comes with pecia[vllm]
+
+        found = snapshot_download(model, revision=revision, allow_patterns=["*.json"], local_files_only=True)
+    except (ImportError, OSError, ValueError):  # without the Hub's library there is no cache of its models
+        return None
+    return Path(found)
 
 
 def local_model(name: str) -> Model | None:
@@ -167,26 +244,24 @@ def local_model(name: str) -> Model | None:
     None if there is no such checkpoint, or its configuration is of a kind that is not understood.
     """
     directory = local_checkpoint(name)
-    try:
-        config = json.loads((directory / "config.json").read_bytes()) if directory else None
-        return config and _model(config, directory) if directory else None
-    except (OSError, ValueError, KeyError, TypeError):
+    if directory is None:
         return None
-
-
-def _model(config: Mapping[str, Any], directory: Path) -> Model:
-    text = next((config[name] for name in _TEXT if config.get(name)), config)
-    heads = text["num_attention_heads"]
-    quantization = config.get("quantization_config") or text.get("quantization_config") or {}
-    kinds = text.get("layer_types") or [""] * text["num_hidden_layers"]
-    return Model(
-        quantization=str(quantization.get("quant_method", "none")),
-        layers=sum(kind != _WITHOUT_CACHE for kind in kinds),
-        kv_heads=text.get("num_key_value_heads") or heads,
-        head_dim=text.get("head_dim") or text["hidden_size"] // heads,
-        context=text["max_position_embeddings"],
-        weights_gb=sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9,
-    )
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+        text = next((config[name] for name in _TEXT if config.get(name)), config)
+        heads = text["num_attention_heads"]
+        quantization = config.get("quantization_config") or text.get("quantization_config") or {}
+        kinds = text.get("layer_types") or [""] * text["num_hidden_layers"]
+        return Model(
+            quantization=str(quantization.get("quant_method", "none")),
+            layers=sum(kind != _WITHOUT_CACHE for kind in kinds),
+            kv_heads=text.get("num_key_value_heads") or heads,
+            head_dim=text.get("head_dim") or text["hidden_size"] // heads,
+            context=text["max_position_embeddings"],
+            weights_gb=sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9,
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
@@ -195,12 +270,12 @@ def revision_of(settings: WorkerSettings) -> str | None:
     Reads all their files, about two gigabytes a second for each core; of those in the Hub's cache the names alone.
     None if one of them is not on this machine as files.
     """
-    revision = settings.engine_options.get("revision")
+    places = [local_checkpoint(settings.model, settings.engine_options.get("revision"))]
+    places += [local_checkpoint(name) for _, name in sorted(settings.adapters.items())]
+    found = [place for place in places if place]
     try:
-        model = checkpoint_directory(settings.model, revision)
-        adapters = [checkpoint_directory(name) for _, name in sorted(settings.adapters.items())]
-        return fingerprint([model, *adapters])
-    except (ImportError, OSError, ValueError):  # without the Hub's library there is no cache of its models
+        return fingerprint(found) if len(found) == len(places) else None
+    except OSError:
         return None
 
 
@@ -226,18 +301,13 @@ def fingerprint(directories: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     with ThreadPoolExecutor(_THREADS) as threads:
         for directory in directories:
-            files = _files(directory)
-            for file, content in zip(files, threads.map(_content, files), strict=True):
-                digest.update(f"{file.relative_to(directory).as_posix()}\0{content}\0".encode())
+            names = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
+            files = sorted(name for name in names if not any(part.startswith(".") for part in name.parts))
+            contents = threads.map(_content, [directory / name for name in files])
+            for name, content in zip(files, contents, strict=True):
+                digest.update(f"{name.as_posix()}\0{content}\0".encode())
             digest.update(b"\0")
     return digest.hexdigest()
-
-
-def _files(directory: Path) -> list[Path]:
-    found = [path for path in directory.rglob("*") if path.is_file()]
-    return sorted(
-        path for path in found if not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    )
 
 
 def _content(file: Path) -> str:

@@ -1,14 +1,19 @@
-"""What vLLM shall run on this machine's GPU, from `profiles.toml`: sizes, options, and the model that fits."""
+"""What vLLM shall run on this machine's GPU, from `profiles.toml`, and the plan of that: nothing is loaded.
+
+The plan's speed is estimated from what the GPU can move and compute. Writing reads all weights once an iteration, and
+each sequence's keys and values; reading a prompt is arithmetic, two operations for each weight and token. GPUs reach a
+part of what their data sheets say; the shares below are taken from what is usual for large matrix products, so a plan
+is an estimate until its speed was measured on the machine.
+"""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,12 +21,22 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.gpus import Gpu, visible_gpus
-from pecia_workers.engines.models import Model, kv_shape, kv_tokens, local_model, memory_plan, page_tokens
-from pecia_workers.engines.reader_cards import Data, card_of
+from pecia_workers.engines.models import (
+    Gpu,
+    KvShape,
+    MemoryPlan,
+    Model,
+    kv_shape,
+    kv_tokens,
+    local_model,
+    memory_plan,
+    page_tokens,
+    visible_gpus,
+)
+from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged, readers_for
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 
 NO_PROFILE: Final = "none"
-_TOML: Final = ".toml"
 OF_A_PROFILE: Final = frozenset(
     {
         *("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"),
@@ -33,7 +48,7 @@ OF_A_PROFILE: Final = frozenset(
 CPU: Final = "cpu"
 GIB: Final = 2**30
 
-MOST_SEQUENCES: Final = 1024
+_MOST_SEQUENCES: Final = 1024
 """What vLLM runs at most by its own choice, on its largest GPUs."""
 _SEQUENCES: Final = 256
 """Its choice on others: for a model of which nothing is known before it is downloaded."""
@@ -44,6 +59,19 @@ use; set here, for its asynchronous class falls back to 2,048 and 128 sequences.
 _SMALL_STEPS: Final = "A100"
 """Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
 
+_SIZES: Final = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
+    *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
+    "caption_tokens",
+)
+_BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
+_OF_BANDWIDTH: Final = 0.7
+_OF_ARITHMETIC: Final = 0.5
+_ITERATION_S: Final = 0.002
+"""What scheduling and launching take of an iteration."""
+_BYTES: Final = {"none": 2.0, "fp8": 1.0}
+_FOUR_BITS: Final = 0.6
+"""Bytes of a weight where most have four bits, embeddings and the vision tower sixteen."""
 
 _File = TypeVar("_File", bound=BaseModel)
 
@@ -57,10 +85,6 @@ class Recommended(Data):
     captions: str
     """For a worker that does nothing else."""
     captions_because: str
-
-    def model(self, *, captions: bool) -> str:
-        """Return the model for captions or for pages."""
-        return self.captions if captions else self.reads
 
 
 class Choice(Data):
@@ -126,8 +150,7 @@ class ProfileFile(Data):
 @cache
 def profile_file() -> ProfileFile:
     """Return the profiles that come with the fleet."""
-    text = (files("pecia_workers.engines") / "profiles.toml").read_text(encoding="utf-8")
-    return ProfileFile.model_validate(tomllib.loads(text))
+    return packaged("profiles.toml", ProfileFile)
 
 
 def with_profile(settings: WorkerSettings, *, captions: bool = False) -> WorkerSettings:
@@ -149,33 +172,26 @@ def merged(
     """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
     model = settings.model or profile.settings.get("model", "")
     if not model and memory_bytes:
-        model = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
+        models = recommended(memory_bytes, quality=settings.prefer_quality)
+        model = models.captions if captions else models.reads
     values = {name: value for name, value in profile.settings.items() if name != "model"}
     known = known_model(model)
     if known and "max_model_len" in values:
         values["max_model_len"] = min(values["max_model_len"], known.context)
-    card = card_of(model, settings.card)
-    options = profile.engine_options | card.engine_options | settings.engine_options
+    options = profile.engine_options | card_of(model, settings.card).engine_options | settings.engine_options
     unset = {name: value for name, value in values.items() if name not in settings.model_fields_set}
     chosen = settings.model_copy(update={**unset, "model": model, "engine_options": options})
     if not memory_bytes:
         return chosen
+    sequences = _SEQUENCES
+    if known:
+        memory = memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
+        pages = kv_tokens(kv_shape(chosen, known), memory.kv_cache) // page_tokens(chosen)
+        sequences = max(1, min(_MOST_SEQUENCES, pages))
     large = memory_bytes >= _LARGE_GIB * GIB and profile.gpu != _SMALL_STEPS
-    sizes = {
-        "max_num_seqs": _sequences(chosen, profile, memory_bytes, known),
-        "max_num_batched_tokens": _LARGE_STEP if large else _STEP,
-    }
+    sizes = {"max_num_seqs": sequences, "max_num_batched_tokens": _LARGE_STEP if large else _STEP}
     given = settings.model_fields_set | profile.settings.keys()
     return chosen.model_copy(update={name: value for name, value in sizes.items() if name not in given})
-
-
-def _sequences(settings: WorkerSettings, profile: Profile, memory_bytes: int, model: Model | None) -> int:
-    """Return how many pages of the default size the KV cache holds."""
-    if model is None:
-        return _SEQUENCES
-    memory = memory_plan(settings, model, memory_bytes, profile.reserve_bytes)
-    tokens = kv_tokens(kv_shape(settings, model), memory.kv_cache)
-    return max(1, min(MOST_SEQUENCES, tokens // page_tokens(settings)))
 
 
 def profile_named(name: str) -> Profile:
@@ -183,49 +199,16 @@ def profile_named(name: str) -> Profile:
 
     Raises `EngineUnavailableError` with the names that there are, or what is wrong with the file.
     """
-    if name.endswith(_TOML):
-        return _profile_in(Path(name))
+    if name.endswith(".toml"):
+        profile = _read(Path(name), Profile)
+        if unknown := sorted(profile.settings.keys() - OF_A_PROFILE):
+            raise EngineUnavailableError(f"{name}: a profile has no setting {unknown[0]!r}.")
+        return profile
     profiles = profile_file().profiles
     if name.lower() in profiles:
         return profiles[name.lower()]
-    near = difflib.get_close_matches(name.lower(), profiles, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(profiles)}, {NO_PROFILE}."
+    hint = did_you_mean(name.lower(), [*profiles, NO_PROFILE])
     raise EngineUnavailableError(f"There is no profile {name!r}. {hint}")
-
-
-def speed_toml(speed: Speed) -> str:
-    """Return the table of a profile that says how fast its engine is."""
-    return "[speed]\n" + "".join(f"{name} = {value:.3g}\n" for name, value in speed)
-
-
-def profile_toml(profile: Profile) -> str:
-    """Return the file of a profile, as `PECIA_PROFILE` takes it by its path."""
-    own = profile.model_dump(exclude={"settings", "engine_options", "speed"})
-    tables = [
-        _pairs(own),
-        "[settings]\n" + _pairs(profile.settings),
-        "[engine_options]\n" + _pairs(profile.engine_options),
-        speed_toml(profile.speed) if profile.speed else "",
-    ]
-    return "\n".join(table for table in tables if table)
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return "".join(f"{_key(name)} = {_toml(value)}\n" for name, value in values.items() if value is not None)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-
-
-def _toml(value: Any) -> str:
-    """Return a value on one line. What JSON writes is TOML too, but for tables."""
-    if isinstance(value, Mapping):
-        pairs = (f"{_key(name)} = {_toml(one)}" for name, one in value.items() if one is not None)
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
 
 
 def speed_in(path: Path) -> Speed:
@@ -235,13 +218,6 @@ def speed_in(path: Path) -> Speed:
 
 class _Measured(BaseModel):
     speed: Speed
-
-
-def _profile_in(path: Path) -> Profile:
-    profile = _read(path, Profile)
-    if unknown := sorted(profile.settings.keys() - OF_A_PROFILE):
-        raise EngineUnavailableError(f"{path}: a profile has no setting {unknown[0]!r}.")
-    return profile
 
 
 def _read(path: Path, model: type[_File]) -> _File:
@@ -255,6 +231,38 @@ def _read(path: Path, model: type[_File]) -> _File:
     except ValueError as error:
         said = f"{path} is not TOML: {error}."
     raise EngineUnavailableError(said)
+
+
+def profile_toml(profile: Profile) -> str:
+    """Return the file of a profile, as `PECIA_PROFILE` takes it by its path."""
+    own = profile.model_dump(exclude={"settings", "engine_options", "speed"})
+    tables = [
+        "".join(_lines(own)),
+        "".join(["[settings]\n", *_lines(profile.settings)]),
+        "".join(["[engine_options]\n", *_lines(profile.engine_options)]),
+    ]
+    return "\n".join([*tables, speed_toml(profile.speed)] if profile.speed else tables)
+
+
+def speed_toml(speed: Speed) -> str:
+    """Return the table of a profile that says how fast its engine is."""
+    return "[speed]\n" + "".join(f"{name} = {value:.3g}\n" for name, value in speed)
+
+
+def _lines(values: Mapping[str, Any], end: str = "\n") -> list[str]:
+    def key(name: str) -> str:
+        return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+    return [f"{key(name)} = {_toml(value)}{end}" for name, value in values.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    """Return a value on one line. What JSON writes is TOML too, but for tables."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(_lines(value, end="")) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
 
 
 def profile_of(gpus: Sequence[Gpu]) -> Profile:
@@ -284,3 +292,142 @@ def recommended(memory_bytes: int, *, quality: bool) -> Recommended:
 def known_model(name: str) -> Model | None:
     """Return what is known of a model: from its files if they are here, else from the table of recommended ones."""
     return (local_model(name) or profile_file().models.get(name)) if name else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """A model on a GPU, and the pages that there is room for."""
+
+    profile: str
+    model: str
+    quantization: str
+    license: str
+    why: str
+    """Of this model and quantisation."""
+    card: str
+    """Whose reader card it has."""
+    warning: str
+    """What its licence shuts out."""
+    needs: str
+    """What its operator has to see to."""
+    readers: tuple[str, ...]
+    """Models made for documents that would fit as well, all under permissive licences."""
+    sizes: dict[str, Any]
+    """What profile and settings say, by the fleet's names."""
+    engine_options: dict[str, Any]
+    """The same, by vLLM's names."""
+    memory: MemoryPlan
+    kv: KvShape
+    kv_bytes_per_token: int
+    kv_tokens: int
+    """The budget of admission."""
+    context: int
+    """Most tokens of one request."""
+    page_tokens: int
+    """Of an A4 page of mixed documents: picture, prompt and expected text."""
+    pages_in_cache: int
+    """For which the KV cache has room."""
+    pages_at_a_time: int
+
+    @property
+    def starts(self) -> bool:
+        """Whether the KV cache holds one request of the largest size, without which vLLM does not start."""
+        return self.kv_tokens >= self.context
+
+    @property
+    def kv_share(self) -> float:
+        """The share of the KV cache that so many pages of the default size take."""
+        return self.pages_at_a_time * self.page_tokens / self.kv_tokens if self.kv_tokens else 0.0
+
+    @property
+    def bound_by(self) -> str:
+        """What keeps more pages from being read at a time."""
+        if self.pages_at_a_time == self.pages_in_cache:
+            return "the KV cache: one page more does not fit whole"
+        if self.pages_at_a_time == _MOST_SEQUENCES:
+            return f"vLLM, which runs no more than {_MOST_SEQUENCES:,} sequences unless PECIA_MAX_NUM_SEQS says so"
+        return "max_num_seqs, as it was set"
+
+
+def plan_engine(
+    settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
+) -> EnginePlan:
+    """Return the plan for a GPU of so much memory (0: the CPU), or for as many as `tensor_parallel_size` says.
+
+    Raises `EngineUnavailableError` if there is no model to plan with, or nothing is known of it.
+    """
+    if settings.model:
+        why = "the model that you named"
+    elif memory_bytes:
+        models = recommended(memory_bytes, quality=settings.prefer_quality)
+        why = models.captions_because if captions else models.reads_because
+    else:
+        raise EngineUnavailableError(
+            "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. Name one to plan with: --model."
+        )
+    chosen = merged(settings, profile, memory_bytes, captions=captions)
+    model, card = known_model(chosen.model), card_of(chosen.model, settings.card)
+    if model is None:
+        raise EngineUnavailableError(
+            f"Nothing is known of the model {chosen.model!r}: name a directory with its config.json, or a model that is"
+            " in the Hugging Face cache of this machine."
+        )
+    memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
+    kv = kv_shape(chosen, model)
+    names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
+    tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
+    return EnginePlan(
+        profile=profile.title,
+        model=chosen.model,
+        quantization=chosen.quantization or model.quantization,
+        license=model.license or card.license,
+        why=why,
+        card=card.title,
+        warning=card.warning,
+        needs=card.needs,
+        readers=() if captions else readers_for(memory_bytes),
+        sizes={name: value for name in names if (value := getattr(chosen, name))},
+        engine_options=chosen.engine_options,
+        memory=memory,
+        kv=kv,
+        kv_bytes_per_token=kv.bytes_per_token,
+        kv_tokens=tokens,
+        context=min(model.context, chosen.max_model_len or model.context),
+        page_tokens=page,
+        pages_in_cache=tokens // page,
+        pages_at_a_time=min(tokens // page, chosen.max_num_seqs or tokens // page),
+    )
+
+
+def speed_of(
+    plan: EnginePlan, profile: Profile, model: Model, held_tokens: float, measured: Speed | None = None
+) -> IterationModel:
+    """Return the time model of a planned engine whose sequences hold so many tokens on average.
+
+    `measured` goes before all estimates. Raises `EngineUnavailableError` without it if nothing is known of the GPU's
+    speed or of the weights.
+    """
+    speed = measured or _estimated(plan, profile, model, held_tokens)
+    return IterationModel(
+        max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
+        max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
+        kv_blocks=plan.kv_tokens // BLOCK_TOKENS,
+        **speed.model_dump(),
+    )
+
+
+def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: float) -> Speed:
+    if not profile.memory_gbs or not profile.tflops:
+        raise EngineUnavailableError(
+            f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
+        )
+    if not plan.memory.weights:
+        raise EngineUnavailableError(f"The weights of {plan.model} are not here: their size tells the speed.")
+    bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
+    parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
+    token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+    return Speed(
+        base_s=_ITERATION_S + plan.memory.weights / bandwidth,
+        prefill_token_s=token_s,
+        decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
+    )

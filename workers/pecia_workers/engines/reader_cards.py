@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -43,6 +44,22 @@ class Data(BaseModel):
     """What a file of the package holds: a name in it that is not known is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_File = TypeVar("_File", bound=Data)
+
+
+def packaged(name: str, model: type[_File]) -> _File:
+    """Return what a TOML file of this package holds."""
+    text = (files("pecia_workers.engines") / name).read_text(encoding="utf-8")
+    return model.model_validate(tomllib.loads(text))
+
+
+def did_you_mean(name: str, there: Iterable[str]) -> str:
+    """Return a hint for a name that is not among those that are there."""
+    names = list(there)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."
 
 
 class PlainSampling(Data):
@@ -108,11 +125,8 @@ class Card(Data):
 @cache
 def cards() -> dict[str, Card]:
     """Return the cards that come with the fleet, by the names of their files."""
-    found = (files("pecia_workers.engines") / "cards").iterdir()
-    return {
-        file.name.removesuffix(".toml"): Card.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-        for file in sorted(found, key=lambda file: file.name)
-    }
+    found = sorted(file.name for file in (files("pecia_workers.engines") / "cards").iterdir())
+    return {name.removesuffix(".toml"): packaged(f"cards/{name}", Card) for name in found}
 
 
 @cache
@@ -122,8 +136,8 @@ def card_of(model: str, named: str = "") -> Card:
     A model is a name on the Hub, that of a server, or a directory; of several families in it the last one counts.
     Raises `EngineUnavailableError` if there is no card of this name.
     """
-    if named:
-        return _card_named(named)
+    if named and named not in cards():
+        raise EngineUnavailableError(f"There is no reader card {named!r}. {did_you_mean(named, cards())}")
     plain = _plain(model)
     places = [
         (plain.rfind(_plain(name)) + len(_plain(name)), len(name), key)
@@ -131,7 +145,7 @@ def card_of(model: str, named: str = "") -> Card:
         for name in card.names
         if _plain(name) in plain
     ]
-    return cards()[max(places)[-1] if places else _ANY_OTHER]
+    return cards()[named or max(places, default=(0, 0, _ANY_OTHER))[-1]]
 
 
 def readers_for(memory_bytes: int) -> tuple[str, ...]:
@@ -143,19 +157,8 @@ def readers_for(memory_bytes: int) -> tuple[str, ...]:
     )
 
 
-def _card_named(name: str) -> Card:
-    if name in cards():
-        return cards()[name]
-    near = difflib.get_close_matches(name, cards(), n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(cards())}."
-    raise EngineUnavailableError(f"There is no reader card {name!r}. {hint}")
-
-
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
-
-
-Bounds = tuple[float, float]
 
 
 class PresetValues(PlainSampling):
@@ -174,8 +177,8 @@ class DocumentRules(Data):
 class LanguageBounds(Data):
     """Lowest and highest value that a preset may have for captions in one language."""
 
-    temperature: Bounds
-    repetition_penalty: Bounds
+    temperature: tuple[float, float]
+    repetition_penalty: tuple[float, float]
 
 
 class CaptionRules(Data):
@@ -198,8 +201,7 @@ class Presets(Data):
 @cache
 def presets() -> Presets:
     """Return the presets that come with the fleet."""
-    text = (files("pecia_workers.engines") / "presets.toml").read_text(encoding="utf-8")
-    return Presets.model_validate(tomllib.loads(text))
+    return packaged("presets.toml", Presets)
 
 
 def sampling_for(
@@ -210,34 +212,27 @@ def sampling_for(
     `caption_tokens` is the fleet's bound on captions, 0 without one. The task's own options win over that, over its
     preset, over what its language asks for and over the reader card that reads its pages.
     """
-    if isinstance(task, ReadDocument):
-        sampling, most = (card or card_of("")).words(), None
-        values = {} if task.preset is None else _page_values(Preset(task.preset))
-    else:
+    values: dict[str, Any] = {}
+    sampling, most = Sampling(), None
+    if isinstance(task, CaptionVideo):
         values = _caption_values(task, caption_tokens)
-        sampling, most = Sampling(), values.pop("caption_tokens")
+        most = values.pop("caption_tokens")
+    else:
+        sampling = (card or card_of("")).words()
+        if task.preset is not None:  # else the card says, for copying has one right answer
+            values = presets().presets[Preset(task.preset)].model_dump(exclude={"caption_tokens"})
+            values["repetition_penalty"] = presets().documents.repetition_penalty
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
     return replace(sampling, **(values | changed)), options.max_output_tokens or most
 
 
-def _page_values(preset: Preset) -> dict[str, Any]:
-    """Return what a page's preset says; without one its card does, for copying has one right answer."""
-    values = presets().presets[preset].model_dump(exclude={"caption_tokens"})
-    return values | {"repetition_penalty": presets().documents.repetition_penalty}
-
-
 def _caption_values(task: CaptionVideo, most_tokens: int) -> dict[str, Any]:
     rules = presets().captions
-    values = presets().presets[Preset(task.preset or rules.preset)]
-    tokens = values.caption_tokens or rules.tokens[CaptionStyle(task.style)]
-    changed: dict[str, float] = {"caption_tokens": min(tokens, most_tokens or tokens)}
+    preset = presets().presets[Preset(task.preset or rules.preset)]
+    tokens = preset.caption_tokens or rules.tokens[CaptionStyle(task.style)]
+    values = preset.model_dump() | {"caption_tokens": min(tokens, most_tokens or tokens)}
     if bounds := rules.languages.get(task.language):
-        changed["temperature"] = _within(values.temperature, bounds.temperature)
-        changed["repetition_penalty"] = _within(values.repetition_penalty, bounds.repetition_penalty)
-    return values.model_dump() | changed
-
-
-def _within(value: float, bounds: Bounds) -> float:
-    lowest, highest = bounds
-    return min(max(value, lowest), highest)
+        for name, (lowest, highest) in bounds:
+            values[name] = min(max(values[name], lowest), highest)
+    return values

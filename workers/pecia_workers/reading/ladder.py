@@ -20,7 +20,7 @@ from pecia_workers.engines.base import (
     Generator,
     Sampling,
 )
-from pecia_workers.engines.fitting import resized
+from pecia_workers.engines.requests import resized
 from pecia_workers.reading.values import doubtful_words
 
 _WORST_FIRST: Final = (

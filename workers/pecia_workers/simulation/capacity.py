@@ -16,8 +16,8 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.models import KvShape, kv_bytes
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
 

@@ -18,8 +18,8 @@ from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
 from pecia_workers.engines.base import Engine, EngineError, EngineRequest, Generation
-from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.profiles import Speed
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.local.samples import WRITERS, sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.page import instruction_for

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import PROMPT_TOKENS, DocumentType, image_tokens
-from pecia_workers.engines.output_lengths import DrawnLengths
+from pecia_workers.engines.simulated import DrawnLengths
 
 A4_AT_150_DPI: Final = (1240, 1754)
 PAGE_PROMPT: Final = image_tokens(*A4_AT_150_DPI) + PROMPT_TOKENS

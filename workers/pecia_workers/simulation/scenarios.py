@@ -13,7 +13,7 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.simulator import (
     IterationMachine,

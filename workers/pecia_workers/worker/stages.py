@@ -31,8 +31,9 @@ from pecia_workers.engines.base import (
     EngineRefusedError,
     EngineUnavailableError,
     Generator,
+    stages_served,
 )
-from pecia_workers.engines.registry import create_engine, create_witness, stages_served
+from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
 from pecia_workers.ledger.database import outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError

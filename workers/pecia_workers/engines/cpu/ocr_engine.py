@@ -1,33 +1,87 @@
-"""The engines for the CPU: OCR libraries in processes, each page read by one that knows its language."""
+"""The engines for the CPU: OCR libraries in processes, each page read by one that knows its language.
+
+Loads no OCR library and no OpenCV, which a worker of a GPU need not have.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pecia_schemas.blocks import (
+    Block,
+    Confidence,
+    Doubt,
+    DoubtReason,
+    Line,
+    Stored,
+    Word,
     text_of,
 )
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.engines import base
-from pecia_workers.engines.cpu.page_reader import PageRead, PageReader, load_readers
-from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.reading.values import is_value
+
+if TYPE_CHECKING:
+    from pecia_workers.reading.coverage import Letters
+    from pecia_workers.reading.layout import Layout
 
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""
 _CHARACTERS_PER_TOKEN: Final = 4
+
+
+class PageRead(Stored):
+    """What was read of a page."""
+
+    blocks: tuple[Block, ...]
+    """In reading order; empty if no text was found."""
+    coverage: Confidence | None
+    """Share of the page's letters that stand where text was read; None: it has no letters."""
+    doubts: tuple[Doubt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageReader:
+    """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
+
+    name: str
+    model: str
+    languages: frozenset[str]
+    """ISO 639-1 codes it reads."""
+    revision: str
+    """What changes whenever its model or version does."""
+    load: Callable[[], None]
+    """Load the model into the process that calls it."""
+    read: Callable[[NDArray[np.uint8]], PageRead]
+    """Read a page."""
+    data: tuple[Path, ...] = ()
+    """What `load` opens beside the files of Python's packages."""
+
+
+def load_readers(loads: tuple[Callable[[], None], ...], nice: int = 0) -> None:
+    """Make a fresh process ready to read, so much nicer than others."""
+    os.nice(nice)
+    for load in loads:
+        load()
+
+
 _PAGE_READ: Final = plain(TypeAdapter(PageRead))
 
 
-class OcrEngine:
+class OcrEngine(base.Engine):
     """Reads pages in processes of their own, one page and one thread each.
 
     It has no tokens: `usage` counts the picture by the fleet's price formula and four characters of text as a token, so
@@ -43,28 +97,29 @@ class OcrEngine:
         nice: int = 0,
     ) -> None:
         """Take the first reader for what names no language, or one that several know. `nice`: of its processes."""
-        count = settings.engine_processes or len(os.sched_getaffinity(0))
+        processes = settings.engine_processes or len(os.sched_getaffinity(0))
+        capabilities = base.Capabilities(
+            name=name or readers[0].name,
+            model=", ".join(reader.model for reader in readers),
+            stages=frozenset({Stage.READ}),
+            languages=frozenset[str]().union(*(reader.languages for reader in readers)),
+            remedies=remedies or {},
+            most_pixels=_MOST_PIXELS,
+            samples=False,
+            device="cpu",
+            revision="; ".join(reader.revision for reader in readers),
+        )
+        # One page for each process and one that is being made ready: an urgent page waits behind no more.
+        super().__init__(capabilities, base.Budget(slots=processes + 1, tokens=None))
         self._readers = readers
-        self._capabilities = _capabilities(readers, name or readers[0].name, remedies or {})
         self._processes = BoundedProcesses(
-            count,
+            processes,
             load_readers,
             tuple(reader.load for reader in readers),
             nice,
             readable=[place for reader in readers for place in reader.data],
         )
         self._timeout = settings.part_timeout.total_seconds()
-        self._in_flight = InFlight()
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """Pages in the languages of all its readers."""
-        return self._capabilities
-
-    @property
-    def budget(self) -> base.Budget:
-        """One page for each process and one that is being made ready: an urgent page waits behind no more."""
-        return base.Budget(slots=self._processes.processes + 1, tokens=None)
 
     async def start(self) -> None:
         """Load the models in every process. Raises `EngineDeadError` if one cannot be loaded."""
@@ -76,24 +131,13 @@ class OcrEngine:
 
     async def stop(self) -> None:
         """End every process; callers get `asyncio.CancelledError`."""
-        await self._in_flight.end_all()
+        await self._end_all()
         await self._processes.stop()
 
-    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request: the engine scales pictures by itself."""
-        return request
-
-    def cost(self, request: base.EngineRequest) -> int:
-        """Return what the price formula says: the budget counts slots alone."""
-        return request.estimated_cost
-
-    async def generate(self, request: base.EngineRequest) -> base.Generation:
+    async def _answer(self, request: base.EngineRequest) -> base.Generation:
         """Read one page. A process that dies takes only this request with it."""
         if len(request.images) != 1:
             raise base.EngineError("This engine reads exactly one page at a time.")
-        return await self._in_flight.run(request.id, self._generate(request))
-
-    async def _generate(self, request: base.EngineRequest) -> base.Generation:
         known = (reader for reader in self._readers if request.language in reader.languages)
         reader = next(known, self._readers[0])
         try:
@@ -104,45 +148,78 @@ class OcrEngine:
             raise base.EngineError(f"Reading did not end within {self._timeout:g} s.") from None
         except ProcessDiedError:
             raise base.EngineError("The OCR process ended in the middle of the page.") from None
-        return _generation(request, reader, page)
-
-    async def abort(self, request_id: str) -> None:
-        """End one request at the cost of its process, which starts again."""
-        self._in_flight.end(request_id)
+        text = text_of(page.blocks)
+        without_text = (
+            Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
+        )  # blank: without letters
+        pictures, tokens = request.picture_tokens, math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
+        return base.Generation(
+            text=text,
+            verdict=Verdict.OK if page.blocks else without_text,
+            usage=TokenUsage(prompt=pictures, image=pictures, output=tokens),
+            blocks=page.blocks,
+            coverage=page.coverage,
+            doubts=page.doubts,
+            engine=reader.name,
+        )
 
     def load(self) -> base.Load:
         """Return how many pages are read and how many wait for a process."""
-        running = min(len(self._in_flight), self._processes.processes)
-        return base.Load(running=running, waiting=len(self._in_flight) - running)
+        return self._load_of(self._processes.processes)
 
 
-def _capabilities(
-    readers: tuple[PageReader, ...], name: str, remedies: Mapping[str, str]
-) -> base.Capabilities:
-    return base.Capabilities(
-        name=name,
-        model=", ".join(reader.model for reader in readers),
-        stages=frozenset({Stage.READ}),
-        languages=frozenset[str]().union(*(reader.languages for reader in readers)),
-        remedies=remedies,
-        most_pixels=_MOST_PIXELS,
-        samples=False,
-        device="cpu",
-        revision="; ".join(reader.revision for reader in readers),
+_LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
+"""Letters that were not read, from which a page is incomplete: pictures have some that are none."""
+
+
+class Doubtful(NamedTuple):
+    """Confidence of an engine below which about every other word is wrong."""
+
+    word: float
+    value: float
+
+
+def page_read(
+    found: Layout,
+    pieces: Sequence[Line],
+    letters: Letters,
+    doubtful: Doubtful,
+    *,
+    left_out: Sequence[Line] = (),
+) -> PageRead:
+    """Return what was read of a page, from recognised pieces of text in no order, and how they are laid out.
+
+    `left_out`: pieces that may be text or specks. They are doubts, and no part of the text.
+    """
+    boxes = [piece.box for piece in pieces]
+    corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
+    missed = letters.outside(np.array(corners, np.float32).reshape(-1, 4, 2))
+    is_incomplete = len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE
+    uncovered = missed.rows() if is_incomplete else ()
+    return PageRead(
+        blocks=found.blocks,
+        coverage=1 - missed.share_of(letters) if len(letters) else None,
+        doubts=(
+            *found.doubts,
+            *(Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in uncovered),
+            *_unsure(found.blocks, doubtful),
+            *(_low(piece, on_value=any(map(is_value, piece.text.split()))) for piece in left_out),
+        ),
     )
 
 
-def _generation(request: base.EngineRequest, reader: PageReader, page: PageRead) -> base.Generation:
-    text = text_of(page.blocks)
-    without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE  # blank: without letters
-    pictures = request.picture_tokens
-    usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
-    return base.Generation(
-        text=text,
-        verdict=Verdict.OK if page.blocks else without_text,
-        usage=usage,
-        blocks=page.blocks,
-        coverage=page.coverage,
-        doubts=page.doubts,
-        engine=reader.name,
-    )
+def _unsure(blocks: Sequence[Block], doubtful: Doubtful) -> Iterator[Doubt]:
+    """Yield the words that the engine is not sure of; of a line without words, the line."""
+    for line in (line for block in blocks for line in block.lines):
+        words: Sequence[Word | Line] = line.words or (line,)
+        for number, word in enumerate(words):
+            if word.confidence is None or word.confidence >= max(doubtful):
+                continue
+            before = " ".join(earlier.text for earlier in line.words[:number])
+            on_value = any(is_value(part, before) for part in word.text.split())
+            if word.confidence < (doubtful.value if on_value else doubtful.word):
+                yield _low(word, on_value=on_value)
+
+
+def _low(piece: Word | Line, *, on_value: bool) -> Doubt:
+    return Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=piece.box, text=piece.text, on_value=on_value)

@@ -17,9 +17,8 @@ from rapidocr import RapidOCR
 from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
 
-from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.engines.cpu.page_reader import PageRead, PageReader
-from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
+from pecia_schemas.blocks import Box, Line, Source, Word
+from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, PageReader, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.characters import (
     Character,
@@ -33,6 +32,7 @@ from pecia_workers.reading.characters import (
     words_and_spaces,
 )
 from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.layout import layout
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
@@ -43,11 +43,8 @@ _PARAMS: Final[dict[str, Any]] = {
     "Det.limit_type": "max",
     "Det.limit_side_len": 10**6,  # pages arrive at the size at which they are detected
     "Rec.rec_batch_num": 1,
-    "Rec.rec_img_shape": [
-        3,
-        48,
-        96,
-    ],  # the least width that short pieces are padded to: 320 costs a fifth of the time
+    # The least width that short pieces are padded to: 320 costs a fifth of the time.
+    "Rec.rec_img_shape": [3, 48, 96],
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.inter_op_num_threads": 1,
 }
@@ -112,9 +109,9 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
-    pieces = [piece for quad in quads if (piece := _recognised(bgr, quad, least))]
+    pieces = [piece for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
     for row in map(_quad, missed.rows()[:_ROWS]):
-        piece = _recognised(bgr, row, _NO_TEXT)
+        piece = _line(_ways_up(row), bgr, _NO_TEXT)
         if piece is None or not any(map(str.isalnum, piece.text)):
             letters = letters.outside([row])  # texture: neither network takes it for text
         elif (piece.confidence or 0) >= _SURE_ROW:
@@ -123,7 +120,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     letters_alone = [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
     unsure = [piece for piece in letters_alone if (piece.confidence or 0) < _SURE_ALONE]
     pieces += [piece for piece in letters_alone if piece not in unsure]
-    return page_read(pieces, seen, letters, _DOUBTFUL, left_out=unsure)
+    return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
 
 
 def _side(letters: Letters, height: float) -> int:
@@ -156,11 +153,6 @@ def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
     return [quad for quad in more if share_seen(quad) < _EMPTY]
 
 
-def _recognised(bgr: NDArray[np.uint8], quad: Quad, least: float) -> Line | None:
-    """Return the text in a quadrangle, whichever way up it stands."""
-    return _line(_ways_up(quad), bgr, least)
-
-
 def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
     """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`."""
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
@@ -169,7 +161,10 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line |
     if score < least:
         return None
     if min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
-        characters = agreed(characters, _read(_stretched(crop))[0])
+        # A little wider, so that a character that fell between two of its columns falls into one.
+        size = (round(_STRETCH * crop.shape[1]), crop.shape[0])
+        wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
+        characters = agreed(characters, _read(wider.astype(np.uint8, copy=False))[0])
     line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
     words = tuple(_words(line, quad))
     if not words:
@@ -191,13 +186,6 @@ def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
         for one, confidence in zip(text, info.confs, strict=False)
     ]
     return characters, float(score)
-
-
-def _stretched(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a line a little wider: a character that fell between two of its columns falls into one."""
-    height, width = crop.shape[:2]
-    wider = cv2.resize(crop, (round(_STRETCH * width), height), interpolation=cv2.INTER_LINEAR)
-    return wider.astype(np.uint8, copy=False)
 
 
 def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
@@ -244,9 +232,8 @@ def _quad(row: Box) -> Quad:
     """Return a row of letters with the margin that the detector leaves around text."""
     margin = _MARGIN * (row.bottom - row.top)
     top, bottom = row.top - margin, row.bottom + margin
-    aside = max(
-        margin, (bottom - top - (row.right - row.left)) / 2
-    )  # what is high and narrow passes for turned
+    # What is high and narrow passes for turned.
+    aside = max(margin, (bottom - top - (row.right - row.left)) / 2)
     left, right = row.left - aside, row.right + aside
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
 

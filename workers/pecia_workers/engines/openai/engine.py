@@ -3,101 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+import numpy as np
 import structlog
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
-from pecia_workers.engines.fitting import DOUBTFUL, Room, fitted
-from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.openai.answer import REPETITION, Answer
-from pecia_workers.engines.openai.probes import Prober, check_adapters, chosen
-from pecia_workers.engines.openai.requests import Dialect, Prices, chat_body
+from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.registry import LANGUAGE_MODEL
+from pecia_workers.engines.requests import DOUBTFUL, Room, check_adapter, fitted_by_count, probe, verdict_of
 
 log = structlog.get_logger(__name__)
 
-_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, REPETITION: Verdict.REPETITION}
+_REMEMBERED: Final = 4096
+"""Prompts whose length the server has counted."""
+_PICTURE: Final = probe(np.zeros((84, 112, 3), dtype=np.uint8))
+"""What the server counts when no page is there."""
+_EVERYTHING: Final = replace(
+    probe(),
+    priority=1,
+    log_probabilities=True,
+    sampling=base.Sampling(skip_special_tokens=False, extra_args={"probe": 1}),
+)
+"""A request that makes use of every extra; a priority of 0 would be taken by all."""
 
 
-class OpenAiEngine:
+class OpenAiEngine(base.Engine):
     """One chat request a part; the server batches. Several workers may ask one server."""
 
     def __init__(self, settings: WorkerSettings, retries: Retries | None = None) -> None:
+        slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
+        # What the settings allow at that server, which does not say what it can hold.
+        budget = base.Budget(slots=slots, tokens=settings.max_tokens_in_flight or None)
+        super().__init__(_capabilities(settings, settings.model), budget)
         self._settings = settings
         self._address = ServerAddress.of(settings)
         self._retries = retries or Retries()
-        self._slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
-        self._room = asyncio.Semaphore(self._slots)
+        self._room = asyncio.Semaphore(slots)
         self._running = 0
-        self._in_flight = InFlight()
         self._prices = Prices()
         self._server: ChatServer | None = None
-        self._served: ServedModel | None = None
-        self._prober: Prober | None = None
-        self._dialect = Dialect(model=settings.model)
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """Pages and clips, in whatever language the model knows."""
-        card = card_of(self._dialect.model, self._settings.card)
-        return base.Capabilities(
-            name="openai",
-            model=self._dialect.model,
-            stages=LANGUAGE_MODEL,
-            fields=card.fields,
-            instructions=card.instructions,
-            adapters=frozenset(self._settings.adapters),
-        )
-
-    @property
-    def budget(self) -> base.Budget:
-        """What the settings allow at that server, which does not say what it can hold."""
-        return base.Budget(slots=self._slots, tokens=self._settings.max_tokens_in_flight or None)
+        self._context = settings.max_model_len or None
+        self._counts = False
+        """Whether the server's tokenizer counts as its model does."""
 
     async def start(self) -> None:
-        """Wait until the server is ready, then find out what it takes and how it counts.
-
-        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed.
-        """
+        """Wait until the server is ready, then find out what it takes and how it counts."""
         server = self._server = ChatServer(self._settings, self._address, self._retries)
         models = await server.open()
         served = chosen(models, self._settings.model)
         check_adapters(models, self._settings.adapters)
-        dialect = Dialect(model=served.id)
-        self._dialect = replace(dialect, extras=await Prober(server, dialect).extras())
-        self._served = served
+        self.capabilities = _capabilities(self._settings, served.id)
+        self._context = served.max_model_len or self._context
+        server.dialect = Dialect(model=served.id, extras=await _extras(server, served.id))
         # An exact price, for a budget in tokens rests on it; else what was counted once is known.
-        prober = Prober(server, self._dialect)
-        if await prober.counts_pictures():
-            self._prober = prober
-        elif self.budget.tokens is not None:
+        counted = await server.count(_PICTURE)
+        if counted is not None:
+            usage = (await server.ask(_PICTURE, 1)).usage
+            if usage is None:
+                raise base.EngineUnavailableError("The server does not say how many tokens it read.")
+            self._counts = counted == usage.prompt_tokens
+        if not self._counts and self.budget.tokens is not None:
             log.warning("cost_is_an_estimate", until="the server has read pages of the same size")
-        log.info("engine_server_is_ready", model=served.id, extras=sorted(self._dialect.extras))
+        log.info("engine_server_is_ready", model=served.id, extras=sorted(server.dialect.extras))
 
     async def stop(self) -> None:
         """End every request; callers get `asyncio.CancelledError`."""
-        await self._in_flight.end_all()
+        await self._end_all()
         if self._server:
             await self._server.close()
             self._server = None
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request, its pictures shrunk if they are more than the context.
-
-        By the server's own count; if it has none, it refuses what is too much. Raises `EngineRefusedError`.
-        """
-        if self._prober is None:
+        """Return the request, shrunk by the server's own count; if it has none, it refuses what is too much."""
+        if not self._counts:
             return request
         context = self._context
         if context and request.prompt_tokens > context * DOUBTFUL:
-            return await fitted(request, Room(context=context, item=context), self._count)
+            return await fitted_by_count(request, Room(context=context, item=context), self._count)
         if self.budget.tokens is not None:
             await self._count(request)
         return request
@@ -105,47 +96,41 @@ class OpenAiEngine:
     async def _count(self, request: base.EngineRequest) -> int | None:
         """Return the prompt's length: remembered, or as the server's tokenizer counts it."""
         known = self._prices.exact(request)
-        if known is None and self._prober:
-            known = await self._prober.count(request)
+        if known is None and self._server:
+            known = await self._server.count(request)
             if known is not None:
                 self._prices.learn(request, known)
         return known
 
-    @property
-    def _context(self) -> int | None:
-        return (self._served and self._served.max_model_len) or self._settings.max_model_len or None
-
     def cost(self, request: base.EngineRequest) -> int:
-        """Return the prompt's length plus the expected output.
+        """Return the price: exact by the server's own count, else an estimate."""
+        prompt = self._prices.exact(request) or request.prompt_tokens
+        return prompt + request.bounded(self._settings.max_output_tokens).output_tokens
 
-        Exact by the server's own count; else the fleet's asking price.
-        """
-        return self._prices.tokens(request) + request.bounded(self._settings.max_output_tokens).output_tokens
-
-    async def generate(self, request: base.EngineRequest) -> base.Generation:
-        """Return the text. Raises `EngineRefusedError` for what the server refuses."""
+    async def _answer(self, request: base.EngineRequest) -> base.Generation:
         if self._server is None:
             raise base.EngineError("The engine has not started.")
-        if request.adapter is not None and request.adapter not in self._settings.adapters:
-            raise base.EngineRefusedError(
-                "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
-            )
-        return await self._in_flight.run(request.id, self._generate(self._server, request))
-
-    async def _generate(self, server: ChatServer, asked: base.EngineRequest) -> base.Generation:
-        request = await self.fit(asked)
+        check_adapter(request, self._settings)
+        fitted = await self.fit(request)
         async with self._room:
             self._running += 1
             try:
-                answer = await self._answer(server, request)
+                answer = await self._asked(self._server, fitted)
             finally:
                 self._running -= 1
         if answer.usage:
-            self._prices.learn(request, answer.usage.prompt_tokens)
-        generation = _generation(answer, self._usage(request, answer))
-        return generation if request is asked else replace(generation, shrunk_to=request.size)
+            self._prices.learn(fitted, answer.usage.prompt_tokens)
+        early = "The server ended the answer early."
+        return base.Generation(
+            text=answer.text,
+            verdict=verdict_of(answer.finish_reason, answer.text, otherwise=early),
+            usage=self._usage(fitted, answer),
+            tokens=answer.tokens,
+            first_token_s=answer.first_token_s,
+            shrunk_to=None if fitted is request else fitted.size,
+        )
 
-    async def _answer(self, server: ChatServer, request: base.EngineRequest) -> Answer:
+    async def _asked(self, server: ChatServer, request: base.EngineRequest) -> Answer:
         most = request.bounded(self._settings.max_output_tokens).max_output_tokens
         prompt = self._prices.exact(request)
         if prompt is not None and self._context:
@@ -156,46 +141,119 @@ class OpenAiEngine:
                 )
             most = min(most, room) if most else None
         try:
-            return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, most))
+            return await server.ask(request, most)
         except base.EngineRefusedError as error:
             if request.schema is not None and prompt is not None and self._context:  # so it is not the length
                 raise base.EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
             if most is None or prompt is not None:
                 raise
         # Perhaps there is no room for so long an answer. One without a limit ends with the context.
-        return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, None))
+        return await server.ask(request, None)
 
     def _usage(self, request: base.EngineRequest, answer: Answer) -> TokenUsage:
-        usage = answer.usage
+        usage, pictures = answer.usage, request.picture_tokens
+        if usage is None:
+            prompt = self._prices.exact(request) or request.prompt_tokens
+            return TokenUsage(prompt=prompt, image=pictures, output=answer.pieces)
         return TokenUsage(
-            prompt=usage.prompt_tokens if usage else self._prices.tokens(request),
-            image=self._prices.pictures(request, usage),
-            cached=usage.cached if usage else 0,
-            output=usage.completion_tokens if usage else answer.pieces,
+            prompt=usage.prompt_tokens,
+            image=sum(usage.pictures.values()) if usage.pictures else min(pictures, usage.prompt_tokens),
+            cached=usage.cached or 0,
+            output=usage.completion_tokens,
         )
 
-    async def abort(self, request_id: str) -> None:
-        """End one request; the server ends it when its connection closes."""
-        self._in_flight.end(request_id)
-
     def load(self) -> base.Load:
-        """Return what this worker has at the server; the rest of what is in flight waits for a slot.
-
-        Raises `EngineDeadError`.
-        """
+        """Return what this worker has at the server; the rest of what is in flight waits for a slot."""
         if self._server:
-            self._server.check()
+            self._server.watch.check()
         waiting = len(self._in_flight) - self._running
         return base.Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
 
 
-def _generation(answer: Answer, usage: TokenUsage) -> base.Generation:
-    if answer.finish_reason not in _VERDICTS:
-        raise base.EngineError("The server ended the answer early.")
-    return base.Generation(
-        text=answer.text,
-        verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
-        usage=usage,
-        tokens=answer.tokens,
-        first_token_s=answer.first_token_s,
+def _capabilities(settings: WorkerSettings, model: str) -> base.Capabilities:
+    card = card_of(model, settings.card)
+    return base.Capabilities(
+        name="openai",
+        model=model,
+        stages=base.LANGUAGE_MODEL,
+        fields=card.fields,
+        instructions=card.instructions,
+        adapters=frozenset(settings.adapters),
     )
+
+
+def chosen(served: list[ServedModel], wanted: str) -> ServedModel:
+    """Return the model that the settings mean. Raises `EngineUnavailableError`."""
+    named = [model for model in served if wanted in {model.id, model.root}]
+    bases = [model for model in served if model.parent is None]
+    if named:
+        return named[0]
+    if len(bases) == 1 and (not wanted or Path(wanted).is_dir()):
+        return bases[0]
+    names = ", ".join(model.id for model in bases) or "none"
+    raise base.EngineUnavailableError(
+        f"The server does not serve {wanted!r}. PECIA_MODEL is one of its models: {names}."
+        if wanted
+        else f"The server serves several models; PECIA_MODEL is one of them: {names}."
+    )
+
+
+def check_adapters(served: list[ServedModel], wanted: Collection[str]) -> None:
+    """Raise `EngineUnavailableError` unless the server has the adapters under these names."""
+    missing = sorted(set(wanted) - {model.id for model in served})
+    if missing:
+        raise base.EngineUnavailableError(
+            f"The server serves no adapter {', '.join(missing)}: give it --lora-modules, or correct PECIA_ADAPTERS."
+        )
+
+
+async def _extras(server: ChatServer, model: str) -> frozenset[str]:
+    """Return which of the extra options the server takes, asked for a word. Raises `EngineDeadError`."""
+
+    async def takes(*extras: str) -> bool:
+        server.dialect = Dialect(model=model, extras=frozenset(extras))
+        try:
+            await server.ask(_EVERYTHING, 1)
+        except base.EngineDeadError:
+            raise
+        except base.EngineError:
+            return False
+        return True
+
+    if await takes(*EXTRAS):
+        return frozenset(EXTRAS)
+    if not await takes():
+        raise base.EngineDeadError("The server is ready but answers no chat request.")
+    taken = frozenset([extra for extra in EXTRAS if await takes(extra)])
+    log.warning("engine_server_lacks", options=sorted(frozenset(EXTRAS) - taken))
+    return taken
+
+
+class Prices:
+    """Lengths of prompts that the server has counted: pictures of one size, with the same words, are equally long."""
+
+    def __init__(self) -> None:
+        self.drifted = 0
+        self._counted: OrderedDict[Hashable, int] = OrderedDict()
+
+    def exact(self, request: base.EngineRequest) -> int | None:
+        """Return the prompt's length; None if no such prompt was counted yet."""
+        return self._counted.get(_shape(request))
+
+    def learn(self, request: base.EngineRequest, counted: int) -> None:
+        """Hold the price against the server's count: a difference is an alarm, for the budget rests on it."""
+        predicted = self.exact(request)
+        if predicted is not None and predicted != counted:
+            self.drifted += 1
+            log.error(
+                "cost_drifted", request=request.id, predicted=predicted, counted=counted, drifted=self.drifted
+            )
+        self._counted[_shape(request)] = counted
+        if len(self._counted) > _REMEMBERED:
+            self._counted.popitem(last=False)
+
+
+def _shape(request: base.EngineRequest) -> Hashable:
+    """Return what decides how long the prompt is."""
+    sizes = tuple(image.shape[:2] for image in request.images)
+    return sizes, hash(request.instruction), request.adapter

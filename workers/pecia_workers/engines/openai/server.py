@@ -8,24 +8,24 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import httpx2
+import numpy as np
 import structlog
 from pydantic import BaseModel, ValidationError
 
 from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError, EngineUnavailableError
-from pecia_workers.engines.openai.answer import Answer, LockedOutError, UnansweredError, error_of, read_answer
+from pecia_workers.engines import base
+from pecia_workers.engines.openai import chat
 
 log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each request
 
 _OK: Final = 200
-_FAILED: Final = 500
 _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 0.5
@@ -34,13 +34,11 @@ _TELL_S: Final = 15.0
 _MOST_DOUBLINGS: Final = 20
 _SPARE: Final = 2
 """Connections for looks, beside those of the requests."""
-
 _API: Final = "/v1"
-
 _WELL_S: Final = 5.0
 _AWAY_S: Final = 0.5
 _LOOKS: Final = 4
-"""At least so many, before the patience is at an end."""
+"""At least so many, before the timeout of a server that is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,43 +47,38 @@ class ServerAddress:
 
     api: str
     """Of OpenAI's paths."""
-    root: str
-    """Of the server's own: its health, its tokenizer."""
     headers: dict[str, str] = field(repr=False)
     """Of every request; the key is in them and nowhere else."""
+
+    @property
+    def root(self) -> str:
+        """Of the server's own: its health, its tokenizer."""
+        return self.api.removesuffix(_API)
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> ServerAddress:
         """Return what the settings say. Raises `EngineUnavailableError`, which repeats no key."""
-        api = _api(settings.engine_url)
-        return cls(api=api, root=api.removesuffix(_API), headers=_headers(settings))
-
-
-def _api(given: str) -> str:
-    try:
-        url = httpx2.URL(given.strip().rstrip("/"))
-    except httpx2.InvalidURL:
-        raise EngineUnavailableError(
-            "PECIA_ENGINE_URL is no address: write it as http://host:8000/v1."
-        ) from None
-    if url.scheme not in {"http", "https"} or not url.host:
-        raise EngineUnavailableError(
-            "PECIA_ENGINE_URL must begin with http:// or https:// and a host, as in http://host:8000/v1."
+        try:
+            url = httpx2.URL(settings.engine_url.strip().rstrip("/"))
+        except httpx2.InvalidURL:
+            raise base.EngineUnavailableError(
+                "PECIA_ENGINE_URL is no address: write it as http://host:8000/v1."
+            ) from None
+        if url.scheme not in {"http", "https"} or not url.host:
+            raise base.EngineUnavailableError(
+                "PECIA_ENGINE_URL must begin with http:// or https:// and a host, as in http://host:8000/v1."
+            )
+        if url.userinfo or url.query:
+            raise base.EngineUnavailableError(
+                "PECIA_ENGINE_URL would be seen in logs: a key belongs in PECIA_ENGINE_API_KEY alone."
+            )
+        key = settings.engine_api_key.get_secret_value().strip()
+        if not (key.isascii() and key.isprintable()):
+            raise base.EngineUnavailableError("PECIA_ENGINE_API_KEY holds what no header can carry.")
+        return cls(
+            api=str(url) if url.path.strip("/") else str(url).rstrip("/") + _API,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
         )
-    if url.userinfo or url.query:
-        raise EngineUnavailableError(
-            "PECIA_ENGINE_URL would be seen in logs: a key belongs in PECIA_ENGINE_API_KEY alone."
-        )
-    return str(url) if url.path.strip("/") else str(url).rstrip("/") + _API
-
-
-def _headers(settings: WorkerSettings) -> dict[str, str]:
-    key = settings.engine_api_key.get_secret_value().strip()
-    if not key:
-        return {}
-    if not (key.isascii() and key.isprintable()):
-        raise EngineUnavailableError("PECIA_ENGINE_API_KEY holds what no header can carry.")
-    return {"Authorization": f"Bearer {key}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +121,18 @@ class ChatServer:
     """For one loop. `close` frees its connections, even after an `open` that failed."""
 
     def __init__(self, settings: WorkerSettings, address: ServerAddress, retries: Retries) -> None:
+        self.dialect = chat.Dialect(model=settings.model)
         self._address = address
         self._retries = retries
-        self._patience_s = settings.engine_ready_timeout.total_seconds()
+        self._timeout_s = settings.engine_ready_timeout.total_seconds()
         self._client = httpx2.AsyncClient(
             headers=address.headers,
             timeout=httpx2.Timeout(settings.engine_timeout.total_seconds(), connect=_CONNECT_S, pool=None),
             limits=httpx2.Limits(max_connections=settings.engine_connections + _SPARE),
             trust_env=False,  # documents take no way that the settings do not name
         )
-        self._pulse = f"{address.root}/health"
-        self._watch = ServerWatch(self._answers, patience_s=self._patience_s)
+        self._health = f"{address.root}/health"
+        self.watch = ServerWatch(self._answers, timeout_s=self._timeout_s)
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> list[ServedModel]:
@@ -151,18 +145,18 @@ class ChatServer:
             try:
                 models = await self._ready()
                 break
-            except UnansweredError as error:
+            except chat.UnansweredError as error:
                 now = time.monotonic()
-                if now - begun > self._patience_s:
-                    raise EngineDeadError(
-                        f"No server was ready at {self._address.api} within {self._patience_s:g} s: {error}."
+                if now - begun > self._timeout_s:
+                    raise base.EngineDeadError(
+                        f"No server was ready at {self._address.api} within {self._timeout_s:g} s: {error}."
                         " Start it, or correct PECIA_ENGINE_URL."
                     ) from None
                 if told == begun or now - told > _TELL_S:
                     log.info("engine_server_awaited", url=self._address.api, because=str(error))
                     told = now
                 await asyncio.sleep(_AGAIN_S)
-        self._watching = asyncio.create_task(self._watch.run())
+        self._watching = asyncio.create_task(self.watch.run())
         return models
 
     async def close(self) -> None:
@@ -173,34 +167,32 @@ class ChatServer:
                 await self._watching
         await self._client.aclose()
 
-    def check(self) -> None:
-        """Raise `EngineDeadError` if the server is dead."""
-        self._watch.check()
-
-    async def ask(self, body: bytes) -> Answer:
-        """Return the answer to a chat request, asked again as often as it takes and is allowed.
+    async def ask(self, request: base.EngineRequest, most_tokens: int | None) -> chat.Answer:
+        """Return the answer, of `most_tokens` at most, asked again as often as it takes and is allowed.
 
         While the server is away the request waits. Cancelling the caller closes the connection, by which the server
         knows. Raises `EngineError`; if there never was an answer, `EngineOverloadedError`: with fewer there may be.
         """
+        body = await asyncio.to_thread(chat.chat_body, request, self.dialect, most_tokens)
         failed = 0
         while True:
-            await self._watch.there()
+            await self.watch.known.wait()
+            self.watch.check()
             try:
-                return await self.ask_once(body)
-            except LockedOutError:
-                self._watch.give_up("The engine's server does not take PECIA_ENGINE_API_KEY any more.")
-            except UnansweredError as error:
+                return await self._ask_once(body)
+            except chat.LockedOutError:
+                self.watch.give_up("The engine's server does not take PECIA_ENGINE_API_KEY any more.")
+            except chat.UnansweredError as error:
                 failed += 1
                 if failed >= self._retries.attempts:
-                    raise EngineOverloadedError(
+                    raise base.EngineOverloadedError(
                         f"The server gave no answer in {failed} attempts, at last: {error}."
                     ) from None
-                if error.status is None or error.status >= _FAILED:
-                    self._watch.suspect()
+                if error.status is None or error.status >= chat.FAILED:
+                    self.watch.suspect()
                 await asyncio.sleep(self._retries.wait_s(failed, error.asked))
 
-    async def ask_once(self, body: bytes) -> Answer:
+    async def _ask_once(self, body: bytes) -> chat.Answer:
         """Return the answer to a chat request. Raises `EngineError`, `UnansweredError`, `LockedOutError`."""
         asked_at = time.monotonic()
         with _told_apart():
@@ -211,62 +203,60 @@ class ChatServer:
                 headers={"Content-Type": "application/json", **tracing.headers()},
             ) as response:
                 if response.status_code != _OK:
-                    raise error_of(response.status_code, response.headers.get("Retry-After"))
-                return await read_answer(response, asked_at)
+                    raise chat.error_of(response.status_code, response.headers.get("Retry-After"))
+                return await chat.read_answer(response, asked_at)
 
-    async def count(self, body: dict[str, Any]) -> int | None:
-        """Return the tokens of a chat prompt by the server's own tokenizer; None if it has none that says so."""
+    async def count(self, request: base.EngineRequest) -> int | None:
+        """Return the tokens of the prompt by the server's own tokenizer; None if it has none that says so.
+
+        It is shown pictures of the same sizes with nothing in them: nothing of the document.
+        """
+        blank = replace(request, images=tuple(map(np.zeros_like, request.images)))
+        model = request.adapter or self.dialect.model
+        body = {"model": model, "messages": await asyncio.to_thread(chat.messages, blank)}
         try:
             with _told_apart():
                 response = await self._client.post(f"{self._address.root}/tokenize", json=body)
             return _Count.model_validate_json(response.content).count if response.status_code == _OK else None
-        except (UnansweredError, ValidationError):
+        except (chat.UnansweredError, ValidationError):
             return None
 
     async def _ready(self) -> list[ServedModel]:
-        models = await self._models()
-        health = await self._status(self._pulse)
-        if health >= _FAILED:
-            raise UnansweredError(f"its /health says HTTP {health}")
-        if health != _OK:
-            self._pulse = f"{self._address.api}/models"
-        return models
-
-    async def _models(self) -> list[ServedModel]:
+        api = self._address.api
         with _told_apart():
-            response = await self._client.get(f"{self._address.api}/models", timeout=_LOOK_S)
+            response = await self._client.get(f"{api}/models", timeout=_LOOK_S)
         if response.status_code != _OK:
-            raise _unavailable(self._address.api, response.status_code)
+            error = chat.error_of(response.status_code)
+            if isinstance(error, chat.UnansweredError):
+                raise error
+            if isinstance(error, chat.LockedOutError):
+                raise base.EngineUnavailableError(f"The server at {api} does not take PECIA_ENGINE_API_KEY.")
+            raise base.EngineUnavailableError(
+                f"There is no OpenAI-compatible server at {api} (HTTP {response.status_code}): PECIA_ENGINE_URL is"
+                " mostly the address that ends in /v1."
+            )
         try:
-            return _Models.model_validate_json(response.content).data
+            models = _Models.model_validate_json(response.content).data
         except ValidationError:
-            raise EngineUnavailableError(
-                f"What answers at {self._address.api}/models is no OpenAI-compatible server:"
-                " correct PECIA_ENGINE_URL."
+            raise base.EngineUnavailableError(
+                f"What answers at {api}/models is no OpenAI-compatible server: correct PECIA_ENGINE_URL."
             ) from None
+        health = await self._status()
+        if health >= chat.FAILED:
+            raise chat.UnansweredError(f"its /health says HTTP {health}")
+        if health != _OK:
+            self._health = f"{api}/models"
+        return models
 
     async def _answers(self) -> bool:
         try:
-            return await self._status(self._pulse) < _FAILED
-        except UnansweredError:
+            return await self._status() < chat.FAILED
+        except chat.UnansweredError:
             return False
 
-    async def _status(self, url: str) -> int:
+    async def _status(self) -> int:
         with _told_apart():
-            return (await self._client.get(url, timeout=_LOOK_S)).status_code
-
-
-def _unavailable(api: str, status: int) -> Exception:
-    """Return what a status other than 200 for the list of models means."""
-    error = error_of(status)
-    if isinstance(error, UnansweredError):
-        return error
-    if isinstance(error, LockedOutError):
-        return EngineUnavailableError(f"The server at {api} does not take PECIA_ENGINE_API_KEY.")
-    return EngineUnavailableError(
-        f"There is no OpenAI-compatible server at {api} (HTTP {status}): PECIA_ENGINE_URL is mostly the address"
-        " that ends in /v1."
-    )
+            return (await self._client.get(self._health, timeout=_LOOK_S)).status_code
 
 
 @contextmanager
@@ -275,24 +265,24 @@ def _told_apart() -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout):
-        raise UnansweredError("it cannot be reached") from None
+        raise chat.UnansweredError("it cannot be reached") from None
     except httpx2.TimeoutException:
-        raise UnansweredError("it fell silent") from None
+        raise chat.UnansweredError("it fell silent") from None
     except httpx2.HTTPError:
-        raise UnansweredError("the connection broke") from None
+        raise chat.UnansweredError("the connection broke") from None
 
 
 class ServerWatch:
     """Looks at the server now and then, and at once when a request could not reach it.
 
-    `look` returns whether it answers. A server that is away for `patience_s` is dead, and stays so.
+    `look` returns whether it answers. A server that is away for `timeout_s` is dead, and stays so.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[bool]], *, patience_s: float) -> None:
+    def __init__(self, look: Callable[[], Awaitable[bool]], *, timeout_s: float) -> None:
         self._look = look
-        self._patience_s = patience_s
-        self._known = asyncio.Event()
-        self._known.set()
+        self._timeout_s = timeout_s
+        self.known = asyncio.Event()
+        self.known.set()
         self._suspected = asyncio.Event()
         self._seen = time.monotonic()
         self._away = False
@@ -301,45 +291,38 @@ class ServerWatch:
     async def run(self) -> None:
         """Watch until the server is dead."""
         while not self._dead:
-            self._note(is_there=await self._look())
+            is_there = await self._look()
+            if is_there and self._away:
+                log.info("engine_server_is_back")
+            elif not is_there and not self._away:
+                log.warning("engine_server_is_away")
+            self._away = not is_there
+            if is_there:
+                self._seen = time.monotonic()
+                self.known.set()
+            elif time.monotonic() - self._seen > self._timeout_s:
+                self.give_up(f"The engine's server has not answered for {self._timeout_s:g} s.")
+            else:
+                self.known.clear()
             self._suspected.clear()
-            pause = min(_AWAY_S if self._away else _WELL_S, self._patience_s / _LOOKS)
+            pause = min(_AWAY_S if self._away else _WELL_S, self._timeout_s / _LOOKS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._suspected.wait()
 
-    def _note(self, *, is_there: bool) -> None:
-        if is_there and self._away:
-            log.info("engine_server_is_back")
-        elif not is_there and not self._away:
-            log.warning("engine_server_is_away")
-        self._away = not is_there
-        if is_there:
-            self._seen = time.monotonic()
-            self._known.set()
-        elif time.monotonic() - self._seen > self._patience_s:
-            self.give_up(f"The engine's server has not answered for {self._patience_s:g} s.")
-        else:
-            self._known.clear()
-
     def suspect(self) -> None:
         """Have requests wait until the next look, which is at once unless the server is known to be away."""
-        if self._known.is_set() and not self._dead:
-            self._known.clear()
+        if self.known.is_set() and not self._dead:
+            self.known.clear()
             self._suspected.set()
 
     def give_up(self, reason: str) -> None:
         """Take the server for dead."""
         self._dead = reason
-        self._known.set()
+        self.known.set()
         self._suspected.set()
-
-    async def there(self) -> None:
-        """Return once the server is there. Raises `EngineDeadError`."""
-        await self._known.wait()
-        self.check()
 
     def check(self) -> None:
         """Raise `EngineDeadError` if the server is dead."""
         if self._dead:
-            raise EngineDeadError(self._dead)
+            raise base.EngineDeadError(self._dead)

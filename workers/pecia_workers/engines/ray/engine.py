@@ -7,21 +7,20 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from pecia_schemas import FailureCode, Stage
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
-from pecia_workers.engines.fitting import DOUBTFUL, fitted
-from pecia_workers.engines.in_flight import InFlight, is_loop
 from pecia_workers.engines.models import vllm_revision
-from pecia_workers.engines.ray.rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.requests import DOUBTFUL, fitted_by_count, is_loop, probe
 
 if TYPE_CHECKING:
-    from pecia_workers.engines.ray.prompts import Prompts
-    from pecia_workers.engines.ray.stream import Stream
+    from pecia_workers.engines.ray.stream import Prompts, Stream
 
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -29,49 +28,39 @@ _ENVIRONMENT: Final = {
     "RAY_task_events_report_interval_ms": "0",  # or Ray keeps a note of every row's tasks
     "RAY_raylet_start_wait_time_s": "120",
 }
+_PROBE: Final = (112, 112, 3)
 _REFUSAL: Final = "VLLMValidationError"
 
 
-class RayEngine:
+class RayEngine(base.Engine):
     """One row a request. Pages only: Ray's processor takes no clips that are in memory, and adapters its own way."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-        self._in_flight = InFlight()
-        self._opening: asyncio.Task[tuple[Stream, Prompts]] | None = None
-        self._stream: Stream | None = None
-        self._prompts: Prompts | None = None
-        self._revision: str | None = None
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """Pages, in whatever language the model knows."""
-        card = card_of(self._settings.model, self._settings.card)
-        return base.Capabilities(
+        card = card_of(settings.model, settings.card)
+        capabilities = base.Capabilities(
             name="ray",
-            model=self._settings.model,
+            model=settings.model,
             stages=frozenset({Stage.READ}),
             fields=card.fields,
             instructions=card.instructions,
-            revision=self._revision,
         )
-
-    @property
-    def budget(self) -> base.Budget:
-        """What all replicas run at a time; each of them looks after its own memory."""
-        return base.Budget(slots=self._stream.slots if self._stream else 1, tokens=None)
+        super().__init__(capabilities, base.Budget(slots=1, tokens=None))
+        self._settings = settings
+        self._opening: asyncio.Task[tuple[Stream, Prompts]] | None = None
+        self._stream: Stream | None = None
+        self._prompts: Prompts | None = None
 
     async def start(self) -> None:
-        """Start the replicas and wait until one has answered: minutes.
-
-        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed.
-        """
+        """Start the replicas and wait until one has answered: minutes."""
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             stream, prompts = await asyncio.shield(self._opening)
-            self._revision = await asyncio.to_thread(_revision, self._settings)
+            revision = await asyncio.to_thread(_revision, self._settings)
+            self.capabilities = replace(self.capabilities, revision=revision)
+            # What all replicas run at a time; each of them looks after its own memory.
+            self.budget = base.Budget(slots=stream.slots, tokens=None)
             self._stream, self._prompts = stream, prompts
-            await self.generate(prompts.probe())
+            await self.generate(probe(np.zeros(_PROBE, dtype=np.uint8)))
         except (base.EngineUnavailableError, base.EngineDeadError):
             raise
         except Exception as error:
@@ -82,77 +71,58 @@ class RayEngine:
         opening, self._opening = self._opening, None
         if opening is None:
             return
-        await self._in_flight.end_all()
+        await self._end_all()
         await asyncio.wait([opening])
         self._stream = None
         if not opening.cancelled() and opening.exception() is None:
             await asyncio.to_thread(opening.result()[0].close)
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor.
-
-        Raises `EngineRefusedError`.
-        """
+        """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor."""
         prompts = self._prompts
         if prompts is None or request.prompt_tokens <= prompts.room.context * DOUBTFUL:
             return request
-        return await fitted(request, prompts.room, prompts.prompt_tokens)
+        return await fitted_by_count(request, prompts.room, prompts.prompt_tokens)
 
     def cost(self, request: base.EngineRequest) -> int:
         """Return the asking price: the budget counts slots alone."""
         return request.bounded(self._settings.max_output_tokens).estimated_cost
 
-    async def generate(self, request: base.EngineRequest) -> base.Generation:
-        """Return the text. Raises `EngineRefusedError` for what can never fit."""
-        if self._stream is None or self._prompts is None:
+    async def _answer(self, request: base.EngineRequest) -> base.Generation:
+        stream, prompts = self._stream, self._prompts
+        if stream is None or prompts is None:
             raise base.EngineError("The engine has not started.")
-        return await self._in_flight.run(request.id, self._generate(self._stream, self._prompts, request))
-
-    async def _generate(self, stream: Stream, prompts: Prompts, asked: base.EngineRequest) -> base.Generation:
-        request = await self.fit(asked)
-        bounded = request.bounded(self._settings.max_output_tokens)
+        fitted = await self.fit(request)
+        bounded = fitted.bounded(self._settings.max_output_tokens)
         answer = await stream.ask(await asyncio.to_thread(prompts.row, bounded))
-        if answer[ERROR]:
-            raise _error(answer[ERROR], request)
-        generation = _generation(answer, prompts, request)
-        return generation if request is asked else replace(generation, shrunk_to=request.size)
-
-    async def abort(self, request_id: str) -> None:
-        """Wait for one request no longer. Ray finishes its row; the answer is dropped."""
-        self._in_flight.end(request_id)
+        if answer["error"] == _REFUSAL and request.schema is not None:
+            refused = "The engine cannot write by this schema."
+            raise base.EngineRefusedError(refused, FailureCode.FIELDS_UNAVAILABLE)
+        if answer["error"] == _REFUSAL:
+            raise base.EngineRefusedError("The picture is more than the engine takes.")
+        if answer["error"]:
+            raise base.EngineError(f"The engine failed on this request: {answer['error']}.")
+        prompt, tokens, text = answer["prompt"], answer["tokens"], answer["text"]
+        image = max(0, prompt - prompts.words(fitted))
+        return base.Generation(
+            text=text,
+            verdict=ending_of(tokens, prompts.ends) if text.strip() else Verdict.UNREADABLE,
+            usage=TokenUsage(prompt=prompt, image=image, output=len(tokens)),
+            shrunk_to=None if fitted is request else fitted.size,
+        )
 
     def load(self) -> base.Load:
         """Return what Ray has before it. Raises `EngineDeadError` once the stream has broken off."""
         if self._stream is None:
             return base.Load(running=0, waiting=0)
         self._stream.check()
-        running = min(len(self._in_flight), self._stream.slots)
-        return base.Load(running=running, waiting=len(self._in_flight) - running)
-
-
-def _error(kind: str, request: base.EngineRequest) -> base.EngineError:
-    if kind != _REFUSAL:
-        return base.EngineError(f"The engine failed on this request: {kind}.")
-    if request.schema is None:
-        return base.EngineRefusedError("The picture is more than the engine takes.")
-    return base.EngineRefusedError("The engine cannot write by this schema.", FailureCode.FIELDS_UNAVAILABLE)
-
-
-def _generation(answer: dict[str, Any], prompts: Prompts, request: base.EngineRequest) -> base.Generation:
-    tokens = answer["tokens"]
-    usage = TokenUsage(
-        prompt=answer["prompt"], image=max(0, answer["prompt"] - prompts.words(request)), output=len(tokens)
-    )
-    text: str = answer["text"]
-    verdict = ending_of(tokens, prompts.ends) if text.strip() else Verdict.UNREADABLE
-    return base.Generation(text=text, verdict=verdict, usage=usage)
+        return self._load_of(self._stream.slots)
 
 
 def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    from pecia_workers.engines.ray.prompts import Prompts  # noqa: PLC0415  imports vLLM, for seconds
-    from pecia_workers.engines.ray.stream import Stream  # noqa: PLC0415  imports Ray, for seconds
+    from pecia_workers.engines.ray.stream import Prompts, Stream  # noqa: PLC0415  imports vLLM and Ray, for seconds
 
     prompts = Prompts.of(settings)
     return Stream.open(settings), prompts

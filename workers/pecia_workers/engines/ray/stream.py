@@ -1,31 +1,126 @@
-"""An endless Ray dataset: requests go in as they come, each answer wakes who asked."""
+"""An endless Ray dataset: requests go in as rows of Ray's vLLM processor as they come, each answer wakes its caller.
+
+A row's prompt is made by the checkpoint's own chat template, and counted by its own processor.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import threading
-from dataclasses import fields
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import ray
 import ray.data
+from huggingface_hub import snapshot_download
+from PIL import Image
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 from ray.util.queue import Queue
+from transformers import AutoConfig, AutoProcessor
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RepetitionDetectionParams
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineDeadError
-from pecia_workers.engines.ray.rows import ERROR, answered, arriving, be_quiet
-from pecia_workers.engines.vllm.options import engine_arguments
-from pecia_workers.engines.vllm.processes import engine_environment
+from pecia_workers.engines.base import EngineDeadError, EngineRequest
+from pecia_workers.engines.requests import LOOPS, Room
+from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
 
+_ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
+_ERROR: Final = "__inference_error__"
+"""Where Ray's processor says why a row has no answer."""
 _SEQUENCES: Final = 64
 """Requests in one replica at a time, if no setting says."""
 _GRACE_S: Final = 5.0
 _PASSING: Final[dict[str, Any]] = {"num_cpus": 0, "max_retries": 0}
 """For tasks that hand rows on: they compute nothing, and a second try would begin by losing rows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Prompts:
+    """What is known of the model on this side of Ray."""
+
+    processor: Any = field(repr=False)
+    room: Room
+    ends: frozenset[int]
+    """Tokens that end a text."""
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> Prompts:
+        """Read the checkpoint's configuration, tokenizer and processor; takes seconds.
+
+        Of a name on the Hub all but the weights, which Ray fetches, is downloaded.
+        """
+        directory = Path(settings.model)
+        if not directory.is_dir():
+            revision = settings.engine_options.get("revision")
+            directory = Path(
+                snapshot_download(settings.model, revision=revision, allow_patterns=_ALL_BUT_WEIGHTS)
+            )
+        options = settings.engine_options.get("mm_processor_kwargs") or {}
+        processor = AutoProcessor.from_pretrained(directory, **options)  # from this machine  # nosec B615
+        context = settings.max_model_len
+        if not context:
+            config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
+            context = int(config.get_text_config().max_position_embeddings)
+        return cls(
+            processor=processor, room=Room(context=context, item=context), ends=_ends(processor, directory)
+        )
+
+    async def prompt_tokens(self, request: EngineRequest) -> int:
+        """Return the length of the request's prompt, as the checkpoint's processor renders it."""
+
+        def rendered() -> int:
+            pictures = _pictures(request) or None
+            made = self.processor(text=[self._words(request)], images=pictures, return_tensors="np")
+            return int(made["input_ids"].shape[-1])
+
+        return await asyncio.to_thread(rendered)
+
+    def words(self, request: EngineRequest) -> int:
+        """Return the tokens of the request's prompt without its pictures."""
+        words = self._words(replace(request, images=(), clip=None))
+        return len(self.processor.tokenizer.encode(words, add_special_tokens=False))
+
+    def row(self, request: EngineRequest) -> dict[str, Any]:
+        """Return the request as the processor takes it, under a name of its own."""
+        params = {
+            "max_tokens": request.max_output_tokens,
+            "repetition_detection": RepetitionDetectionParams(**LOOPS),
+            **request.sampling.parameters,
+        }
+        if request.schema:
+            params["structured_outputs"] = {"json": json.dumps(request.schema)}
+        return {
+            "name": uuid4().hex,
+            "prompt": self._words(request),
+            "multimodal_data": {"image": _pictures(request)},
+            "sampling_params": params,
+        }
+
+    def _words(self, request: EngineRequest) -> str:
+        asked = request.messages([{"type": "image"} for _ in request.images])
+        words: str = self.processor.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+        return words
+
+
+def _pictures(request: EngineRequest) -> list[Image.Image]:
+    return [Image.fromarray(image) for image in request.images]
+
+
+def _ends(processor: Any, directory: Path) -> frozenset[int]:
+    """Return what vLLM ends a text at: the tokenizer's token, and those of the generation's configuration."""
+    ends = {processor.tokenizer.eos_token_id}
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        more = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        ends |= set(more) if isinstance(more, list) else {more}
+    return frozenset(end for end in ends if end is not None)
 
 
 class Stream:
@@ -46,6 +141,10 @@ class Stream:
     @classmethod
     def open(cls, settings: WorkerSettings) -> Stream:
         """Join the cluster that `RAY_ADDRESS` names, or start one on this machine. Raises whatever Ray raises."""
+
+        def be_quiet() -> None:  # a warning of the processor may quote a request
+            logging.disable(logging.WARNING)
+
         here = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
         ray.init(log_to_driver=False, runtime_env={"worker_process_setup_hook": be_quiet}, **here)
         try:
@@ -56,6 +155,21 @@ class Stream:
 
     @classmethod
     def _over(cls, settings: WorkerSettings) -> Stream:
+        # These two run in processes of Ray, to which they go by value: there this module would take seconds to import.
+
+        def arriving(_: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
+            while (row := queue.get()) is not None:
+                yield {column: [value] for column, value in row.items()}
+
+        def answered(row: dict[str, Any]) -> dict[str, Any]:
+            tokens = list(row["generated_tokens"])
+            return {
+                "name": row["name"],
+                "text": row["generated_text"],
+                "tokens": tokens,
+                "prompt": row["num_input_tokens"],
+            }
+
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.target_max_block_size = 1  # byte: each row goes on at once, for its caller waits
@@ -64,7 +178,7 @@ class Stream:
         sequences = settings.max_num_seqs or _SEQUENCES
         queue = Queue(actor_options={"num_cpus": 0})
         rows = ray.data.range(replicas, override_num_blocks=replicas).map_batches(
-            partial(arriving, queue=queue), batch_size=1, **_PASSING
+            arriving, batch_size=1, **_PASSING
         )
         processor = build_processor(
             _config(settings, replicas, sequences, on_cpu=not gpus),
@@ -109,22 +223,22 @@ class Stream:
             for bundle in self._dataset.iter_internal_ref_bundles():
                 for block in ray.get(bundle.block_refs):
                     for row in block.to_pylist():
-                        self._tell(row)
+                        self._call(self._wake, row)
         except Exception as error:  # noqa: BLE001  whatever it is, there are no more answers
             end = f"Ray's dataset broke off ({type(error).__name__}): see the logs of Ray's session."
         self._end = end
-        if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._give_up, end)
+        self._call(self._give_up, end)
 
-    def _tell(self, row: dict[str, Any]) -> None:
+    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Have the loop call this, if it is still there."""
         if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake, row)
+            self._loop.call_soon_threadsafe(function, argument)
 
     def _wake(self, row: dict[str, Any]) -> None:
         waiting = self._waiting.get(row["name"])
         if waiting and not waiting.done():
             # The kind alone: the error's text may quote the request.
-            waiting.set_result(row | {ERROR: row[ERROR].partition(":")[0]})
+            waiting.set_result(row | {"error": row[_ERROR].partition(":")[0]})
 
     def _give_up(self, end: str) -> None:
         for waiting in self._waiting.values():

@@ -1,32 +1,37 @@
-"""The language-model engine: vLLM in this worker's process, its scheduler and model in processes of their own."""
+"""The language-model engine: vLLM in this worker's process, its scheduler and model in processes of their own.
+
+A page is rendered before it is admitted, by preparers, processes forked from one that has loaded the renderer, or in
+the worker where there are none. A preparer gets pixels and words in a sealed memory and gives back the engine's input
+in another; neither is pickled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import structlog
+from pydantic import TypeAdapter
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import (
-    Budget,
-    Capabilities,
-    EngineError,
-    EngineRequest,
-    EngineUnavailableError,
-    Generation,
-    Load,
-)
-from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
-from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.models import vllm_revision
-from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, Render, preparers
+from pecia_workers.engines import base
+from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.registry import LANGUAGE_MODEL
-from pecia_workers.engines.start_failures import start_failure
-from pecia_workers.engines.vllm.processes import cores_last_words, kill_cores, prepare_environment
+from pecia_workers.engines.requests import Preparation, Prepared, Render, probe
+from pecia_workers.engines.vllm.processes import (
+    cores_last_words,
+    kill_cores,
+    prepare_environment,
+    start_failure,
+)
+from pecia_workers.media.frames import CallFailedError, Form
+from pecia_workers.media.limits import MediaError
+from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
@@ -34,64 +39,160 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_MOST_PROCESSES: Final = 4
+_CORES_OF_A_PROCESS: Final = 4
+_LARGEST_PROMPT: Final = 2**30
+_PROBE_SIDE, _PROBE_FRAMES = 112, 4
+_ENVIRONMENT: Final = {
+    "CUDA_VISIBLE_DEVICES": "",  # or a library might open the GPU, and a fork of that is broken
+    "HF_HUB_OFFLINE": "1",  # the engine has fetched what there is to be fetched
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_KEPT: Final = ("VLLM_", "HF_", "TRANSFORMERS_", "XDG_CACHE_HOME", "HOME", "LOGNAME", "USER")
+_SECRET: Final = ("TOKEN", "KEY")
+
+_DONE: Final = TypeAdapter(bool)
+
 _LOOK_S = 0.2
 
 
-class VllmEngine:
+def preparers(settings: WorkerSettings) -> int:
+    """Return how many processes a worker with these settings shall have."""
+    if settings.preparers is not None:
+        return settings.preparers
+    return min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_OF_A_PROCESS)
+
+
+class PreparersDifferError(Exception):
+    """The preparers make of a picture what the engine's own renderer does not."""
+
+
+class Preparers:
+    """The processes. A page on which two of them die is not rendered."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._timeout = settings.part_timeout.total_seconds()
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_KEPT) and not any(word in name for word in _SECRET)
+        }
+        self._processes = BoundedProcesses(
+            preparers(settings), nothing, largest_file=_LARGEST_PROMPT, environment=kept | _ENVIRONMENT
+        )
+        self._importing: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._processes.processes
+
+    def begin(self) -> None:
+        """Begin with what takes longest, the import of vLLM, while the engine loads its model."""
+        self._importing = asyncio.create_task(self._processes.load(_import_renderer))
+
+    async def start(self, session: VllmSession) -> None:
+        """Start them for an engine that is loaded.
+
+        Raises `PreparersDifferError` if they render otherwise than it does, and whatever else stands in the way.
+        """
+        from pecia_workers.engines.vllm.rendering import load_renderer  # noqa: PLC0415  imports vLLM
+
+        if self._importing:
+            await self._importing
+        await self._processes.load(load_renderer, session.config, session.takes_clips)
+        await self._processes.start()
+        side = _PROBE_SIDE
+        picture = np.linspace(0, 255, side * side * 3).astype(np.uint8).reshape(side, side, 3)
+        times = base.ClipTimes(fps=2.0, indices=tuple(range(_PROBE_FRAMES)), duration=_PROBE_FRAMES / 2)
+        clip = replace(probe(*[picture] * _PROBE_FRAMES), clip=times)
+        for request in [probe(picture), clip] if session.takes_clips else [probe(picture)]:
+            if name := (await self.render(request)).differs_in(await session.render(request)):
+                raise PreparersDifferError(name)
+
+    async def stop(self) -> None:
+        """End them."""
+        await self._processes.stop()
+        if self._importing:
+            self._importing.cancel()
+            await asyncio.wait([self._importing])
+
+    async def render(self, request: base.EngineRequest) -> Rendered:
+        """Return the request's prompt, rendered in one of them. Raises `EngineError`."""
+        from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  imports vLLM
+
+        form = Form(header=_DONE, build=vllm.unpacked, most=_LARGEST_PROMPT)
+        name = await asyncio.to_thread(vllm.name_of, request)
+        shown = replace(request, schema=None, prepared=None)
+        call = partial(self._processes.call, form, vllm.render, shown, name, timeout=self._timeout)
+        try:
+            try:
+                prompt = await call()
+            except ProcessDiedError:  # perhaps it was not the page
+                log.warning("preparer_died", request=request.id)
+                prompt = await call()
+        except MediaError as error:
+            raise base.EngineRefusedError(error.found, error.code) from None
+        except TimeoutError:
+            raise base.EngineError(f"Rendering did not end within {self._timeout:g} s.") from None
+        except (CallFailedError, ProcessDiedError) as error:
+            raise base.EngineError(f"The picture could not be rendered: {error}") from None
+        return vllm.named(prompt, name)
+
+
+def _import_renderer() -> None:
+    from pecia_workers.engines.vllm import rendering  # noqa: F401, PLC0415  imports vLLM
+
+
+def nothing() -> None:
+    """Do nothing: a preparer has all it needs of the process that it was forked from."""
+
+
+class VllmEngine(base.Engine):
     """One request a part, batched continuously by vLLM; pictures go in as they are in memory."""
 
     def __init__(self, settings: WorkerSettings) -> None:
+        self._preparers = Preparers(settings) if preparers(settings) else None
+        card = card_of(settings.model, settings.card)
+        capabilities = base.Capabilities(
+            name="vllm",
+            model=settings.model,
+            stages=base.LANGUAGE_MODEL,
+            fields=card.fields,
+            instructions=card.instructions,
+            adapters=frozenset(settings.adapters),
+            preparers=self._preparers.count if self._preparers else 0,
+        )
+        super().__init__(capabilities, base.Budget(slots=settings.max_num_seqs or 1, tokens=None))
         self._settings = settings
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
-        self._budget = Budget(slots=settings.max_num_seqs or 1, tokens=None)
-        self._preparers = Preparers(settings) if preparers(settings) else None
         self._preparation: Preparation | None = None
-        self._device: str | None = None
-        self._revision: str | None = None
-        self._in_flight = InFlight()
         self._fitting = 0
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Pages and clips, in whatever language the model knows."""
-        card = card_of(self._settings.model, self._settings.card)
-        return Capabilities(
-            name="vllm",
-            model=self._settings.model,
-            stages=LANGUAGE_MODEL,
-            fields=card.fields,
-            instructions=card.instructions,
-            adapters=frozenset(self._settings.adapters),
-            device=self._device,
-            preparers=self._preparers.count if self._preparers else 0,
-            revision=self._revision,
-        )
-
-    @property
-    def budget(self) -> Budget:
-        """The engine's own sequences and KV cache; only slots are known before it has started."""
-        return self._budget
-
     async def start(self) -> None:
-        """Load the model in a thread, for it takes up to minutes; then start what prepares its pages.
-
-        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed or was
-        cancelled.
-        """
+        """Load the model in a thread, for it takes up to minutes; then start what prepares its pages."""
         if self._preparers:
             self._preparers.begin()
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             session = await asyncio.shield(self._opening)
-            self._budget = await session.budget()
-            self._device = await asyncio.to_thread(_device, session, self._settings)
-            self._revision = await asyncio.to_thread(vllm_revision, self._settings)
-        except EngineUnavailableError:
+            self.budget = await session.budget()
+            gpus = await asyncio.to_thread(visible_gpus)
+            revision = await asyncio.to_thread(vllm_revision, self._settings)
+        except base.EngineUnavailableError:
             raise
         except Exception as error:
             raise start_failure(error, self._settings) from error
+        names = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
+        device = session.config.device_config.device_type  # such as `cpu` or `cuda`
         render, places = await self._renderers(session)
+        count = self._preparers.count if self._preparers else 0
+        if device == "cuda" and names:
+            device = names
+        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
         self._preparation = Preparation(render, places, self._settings.prepared_bytes)
         self._session = session
 
@@ -116,18 +217,15 @@ class VllmEngine:
         while not opening.done():
             kill_cores()
             await asyncio.wait([opening], timeout=_LOOK_S)
-        await self._in_flight.end_all()
+        await self._end_all()
         self._session = None
         if self._preparers:
             await self._preparers.stop()
         if not opening.cancelled() and opening.exception() is None:
             await asyncio.to_thread(opening.result().close)
 
-    async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request with its prompt, its pictures shrunk if they are more than it takes.
-
-        Raises `EngineRefusedError`.
-        """
+    async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
+        """Return the request with its prompt, its pictures shrunk if they are more than it takes."""
         session, preparation = self._session, self._preparation
         if session is None or preparation is None:
             return request
@@ -137,63 +235,34 @@ class VllmEngine:
         finally:
             self._fitting -= 1
 
-    def cost(self, request: EngineRequest) -> int:
+    def cost(self, request: base.EngineRequest) -> int:
         """Return the length of the prompt that `fit` made, or the asking price, plus the expected output."""
         ready = request.prepared
         prompt = ready.tokens if isinstance(ready, Prepared) else request.prompt_tokens
         return prompt + request.bounded(self._settings.max_output_tokens).output_tokens
 
-    async def generate(self, request: EngineRequest) -> Generation:
-        """Return the text. Raises `EngineRefusedError` for what can never fit."""
-        if self._session is None or self._preparation is None:
-            raise EngineError("The engine has not started.")
-        return await self._in_flight.run(
-            request.id, self._generate(self._session, self._preparation, request)
-        )
-
-    async def _generate(
-        self, session: VllmSession, preparation: Preparation, asked: EngineRequest
-    ) -> Generation:
-        ready = asked.prepared
-        if isinstance(ready, Prepared) and (rendered := ready.take()):
-            return await self._answer(session, asked, rendered)
-        # It comes past `fit`, or once more.
-        request = await preparation.prepare(replace(asked, prepared=None), session.room, admitted=True)
-        generation = await self._generate(session, preparation, request)
-        return generation if request.images is asked.images else replace(generation, shrunk_to=request.size)
-
-    async def _answer(self, session: VllmSession, request: EngineRequest, rendered: Rendered) -> Generation:
+    async def _answer(self, request: base.EngineRequest) -> base.Generation:
+        session, preparation, images = self._session, self._preparation, request.images
+        if session is None or preparation is None:
+            raise base.EngineError("The engine has not started.")
+        while not (isinstance(ready := request.prepared, Prepared) and (rendered := ready.take())):
+            # It comes past `fit`, or once more.
+            unprepared = replace(request, prepared=None)
+            request = await preparation.prepare(unprepared, session.room, admitted=True)
         left = session.room.context - rendered.tokens
         most = min(request.bounded(self._settings.max_output_tokens).max_output_tokens or left, left)
-        return await session.generate(request, rendered, most)
+        generation = await session.generate(request, rendered, most)
+        return generation if request.images is images else replace(generation, shrunk_to=request.size)
 
-    async def abort(self, request_id: str) -> None:
-        """End one request, in the engine too."""
-        self._in_flight.end(request_id)
-
-    def load(self) -> Load:
-        """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared.
-
-        Raises `EngineDeadError`.
-        """
+    def load(self) -> base.Load:
+        """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared."""
         if self._session is None:
-            return Load(running=0, waiting=0)
-        told = self._session.load
-        if not self._in_flight:  # the last step's figures are those of requests that were aborted since
-            return replace(told, running=0, waiting=0, kv_used=0.0, preparing=self._fitting)
-        running = min(told.running, len(self._in_flight))
-        return replace(
-            told,
-            running=running,
-            waiting=len(self._in_flight) - running,
-            preparing=self._fitting,
-            written=self._session.written,
-        )
-
-
-def _device(session: VllmSession, settings: WorkerSettings) -> str:
-    names = [gpu.name for gpu in visible_gpus()[: gpus_per_worker(settings)]]
-    return ", ".join(names) if names and session.device == "cuda" else session.device
+            return base.Load(running=0, waiting=0)
+        told = replace(self._session.load, preparing=self._fitting)
+        if not self._in_flight:  # the last step's figures are those of requests that were given up since
+            return replace(told, running=0, waiting=0, kv_used=0.0)
+        now = self._load_of(told.running)
+        return replace(told, running=now.running, waiting=now.waiting, written=self._session.written)
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

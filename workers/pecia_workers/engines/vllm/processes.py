@@ -1,18 +1,235 @@
-"""vLLM's own processes: what they inherit, which signals reach them, and that none outlives its worker."""
+"""vLLM's own processes: what they are started with, why they did not start, and that none outlives its worker.
+
+What a checkpoint's files tell is found before vLLM is imported; the rest is in the words of vLLM and of the Hub's
+library. Imports no vLLM.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import json
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from multiprocessing import resource_tracker
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from pecia_schemas import Stage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError, stages_served
+from pecia_workers.engines.models import local_checkpoint, local_model
+from pecia_workers.engines.profiles import GIB, profile_file
+from pecia_workers.engines.reader_cards import Data, card_of, packaged
+
+_NAMES: Final = (
+    *("model", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "quantization"),
+    *("gpu_memory_utilization", "enforce_eager", "video_pruning_rate", "speculative_config"),
+    "tensor_parallel_size",
+)
+"""Settings of the fleet that the engine has as arguments of the same names."""
+_FIXED: Final[Mapping[str, Any]] = {
+    "scheduling_policy": "priority",  # or vLLM refuses a request that has one
+    "disable_log_stats": True,  # the fleet's own logger stays
+    # One that was rendered and given up could not be asked again; and pages stay no longer than they are read.
+    "mm_processor_cache_gb": 0,
+    # Knows most of JSON Schema; and no model can fill its answer with line breaks instead of values.
+    "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+}
+
+
+def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[str, Any]:
+    """Return the arguments for vLLM's engine; what a setting leaves empty is the reader card's or vLLM's own choice.
+
+    `settings.engine_options` win over everything. Raises `EngineUnavailableError` for an option that is not `known`.
+    """
+    for option in settings.engine_options:
+        if option not in known:
+            near = difflib.get_close_matches(option, sorted(known), n=1)
+            fields = "they are the fields of vllm.engine.arg_utils.AsyncEngineArgs."
+            hint = f"did you mean {near[0]!r}?" if near else fields
+            raise EngineUnavailableError(
+                f"PECIA_ENGINE_OPTIONS: {option!r} is no option of this vLLM: {hint}"
+            )
+    chosen = {name: getattr(settings, name) for name in _NAMES}
+    chosen["kv_cache_memory_bytes"] = settings.kv_cache_bytes
+    # A page; where clips are captioned one, or its frames if a model knows no video. What is not allowed takes no
+    # memory: vLLM keeps as much as the largest that it allows.
+    captions = Stage.CAPTION in stages_served(settings)
+    chosen["limit_mm_per_prompt"] = {
+        "image": settings.video_frames if captions else 1,
+        "video": 1 if captions else 0,
+    }
+    if settings.adapters:
+        # A slot for each and one more: on the CPU vLLM 0.32 gives requests without an adapter what is in the last
+        # slot, so it must stay empty (vllm-project/vllm#48421).
+        chosen |= {"enable_lora": True, "max_lora_rank": settings.max_lora_rank}
+        chosen["max_loras"] = len(settings.adapters) + 1
+    backend = settings.kv_offload_backend or "native"
+    offloading = {"kv_offloading_size": settings.kv_offload_bytes / GIB, "kv_offloading_backend": backend}
+    # It is the size that turns it on, though LMCache's server keeps a size of its own.
+    is_offloading = settings.kv_offload_bytes or backend == "lmcache"
+    return {
+        **_FIXED,
+        **{name: value for name, value in chosen.items() if value},
+        **(offloading if is_offloading else {}),
+        **card_of(settings.model, settings.card).engine_options,
+        **settings.engine_options,
+    }
+
+
+_TEMPLATES: Final = ("chat_template.jinja", "chat_template.json", "additional_chat_templates", "tekken.json")
+"""Each of these holds one; `tekken.json` is Mistral's tokenizer, which needs none."""
+_WITH_TEMPLATE: Final = ("tokenizer_config.json", "processor_config.json")
+"""A template may stand in one of these, under `chat_template`."""
+VLLM_TEMPLATES: Final = frozenset(
+    {
+        *("blip-2", "clip", "colpali", "deepseek_ocr", "deepseek_ocr2", "deepseek_vl_v2", "minicpmv"),
+        *("minicpmv4_6", "minicpmv4_7", "paligemma", "siglip", "siglip2", "unlimited-ocr", "unlimited_ocr"),
+    }
+)
+"""Families for which vLLM brings a template."""
+_OTHER_TOKENIZER: Final = ("tokenizer", "tokenizer_mode", "trust_remote_code")
+"""With one of these among the engine's options, the template may come from elsewhere."""
+_FORMATS: Final = ("awq", "gptq", "compressed-tensors", "fp8")
+_AT_LOAD: Final = "fp8"
+_QUANTIZATION_FILES: Final = ("quant_config.json", "quantize_config.json")
+"""Where old checkpoints say how they are quantised."""
+_TRUE: Final = ("1", "ON", "YES", "TRUE")
+_NAMED: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+"""A name on the Hub; anything else is a path."""
+
+
+class _Failure(Data):
+    said: str
+    sentence: str
+
+
+class _Failures(Data):
+    failures: tuple[_Failure, ...]
+
+
+def check_model(settings: WorkerSettings) -> None:
+    """Raise `EngineUnavailableError` for a model that vLLM could not run. Nothing is loaded or downloaded."""
+    if not settings.model:
+        raise EngineUnavailableError(
+            f"The engine {settings.engine!r} needs a model:"
+            " set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
+        )
+    # What is known to lead nowhere. Every other name is vLLM's to judge, which takes those of plugins too.
+    if advice := profile_file().refused.get(settings.quantization.lower().replace("-", "_")):
+        raise EngineUnavailableError(
+            f"PECIA_QUANTIZATION={settings.quantization}: {advice}. (PECIA_ENGINE_OPTIONS passes a `quantization` on"
+            " unchecked.)"
+        )
+    directory = Path(settings.model)
+    if directory.is_dir():
+        _check_directory(directory, settings)
+    elif not directory.exists() and "://" not in settings.model:
+        _check_absent(settings)
+
+
+def start_failure(error: Exception, settings: WorkerSettings) -> EngineUnavailableError | EngineDeadError:
+    """Return our error for what vLLM raised; the notes on it are what its processes said."""
+    chain, cause = [], error.__cause__
+    while cause is not None:
+        chain.append(error_line(cause))
+        cause = cause.__cause__
+    said = "; ".join(getattr(error, "__notes__", ()) or [error_line(error), *chain])
+    return _explained(said, settings) or EngineDeadError(f"vLLM did not start: {said}")
+
+
+def _explained(said: str, settings: WorkerSettings) -> EngineUnavailableError | None:
+    for failure in packaged("vllm/start_failures.toml", _Failures).failures:
+        if found := re.search(failure.said, said):
+            named = {name: value or "no" for name, value in found.groupdict().items()}
+            about = {"model": settings.model, "quantization": settings.quantization}
+            return EngineUnavailableError(failure.sentence.format(**about, **named))
+    return None
+
+
+def _check_absent(settings: WorkerSettings) -> None:
+    model = settings.model
+    if not _NAMED.fullmatch(model):
+        raise EngineUnavailableError(
+            f"PECIA_MODEL={model}: there is no such directory on this machine. Name the one with the model's"
+            " config.json, in full, or a name on the Hugging Face Hub, as owner/name."
+        )
+    offline = any(
+        os.environ.get(name, "").upper() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+    if offline and local_checkpoint(model, settings.engine_options.get("revision")) is None:
+        raise EngineUnavailableError(
+            f"PECIA_MODEL={model} is not in the Hub's cache of this machine, and HF_HUB_OFFLINE forbids to fetch it:"
+            " unset that for the first start, or copy the checkpoint and set PECIA_MODEL to its directory."
+        )
+
+
+def _check_directory(directory: Path, settings: WorkerSettings) -> None:
+    if (directory / "params.json").is_file():  # of Mistral's own format, which has neither file
+        return
+    if not (directory / "config.json").is_file():
+        deeper = [*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")]
+        hint = (
+            f"Did you mean {deeper[0].parent}?" if deeper else "Name the one that holds it and the weights."
+        )
+        raise EngineUnavailableError(f"PECIA_MODEL={directory}: there is no config.json in it. {hint}")
+    config = _json(directory / "config.json")
+    if not config:
+        raise EngineUnavailableError(
+            f"PECIA_MODEL={directory}: its config.json cannot be read as JSON. Copy the checkpoint once more."
+        )
+    _check_template(directory, config, settings)
+    _check_quantization(directory, settings)
+
+
+def _check_template(directory: Path, config: dict[str, Any], settings: WorkerSettings) -> None:
+    elsewhere = any(settings.engine_options.get(name) for name in _OTHER_TOKENIZER)
+    if elsewhere or config.get("model_type") in VLLM_TEMPLATES:
+        return
+    if any((directory / name).exists() for name in _TEMPLATES):
+        return
+    has_template = any("chat_template" in _json(directory / name) for name in _WITH_TEMPLATE)
+    if not has_template and (error := _explained("ChatTemplateResolutionError", settings)):
+        raise error
+
+
+def _check_quantization(directory: Path, settings: WorkerSettings) -> None:
+    """Compare what is wanted with what the checkpoint is, where both are formats that are known apart."""
+    wanted, model = _format(settings.quantization), local_model(str(directory))
+    if not wanted or not model:
+        return
+    remedy = "Leave PECIA_QUANTIZATION empty: a checkpoint says by itself how it is quantised."
+    if model.quantization == "none":
+        if wanted != _AT_LOAD and not any((directory / name).is_file() for name in _QUANTIZATION_FILES):
+            raise EngineUnavailableError(
+                f"PECIA_QUANTIZATION={settings.quantization}, but {directory} is not quantised. {remedy}"
+            )
+    elif (there := _format(model.quantization)) and there != wanted:
+        raise EngineUnavailableError(
+            f"PECIA_QUANTIZATION={settings.quantization}, but {directory} is quantised as {model.quantization}."
+            f" {remedy}"
+        )
+
+
+def _format(quantization: str) -> str | None:
+    return next((name for name in _FORMATS if name in quantization.lower()), None)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
 
 _GUARDED: Final = "_PECIA_GUARDS_ENGINE"
 _LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"
@@ -110,12 +327,13 @@ def guard() -> None:
         return
     if words := os.environ.get(_LAST_WORDS):
         logging.getLogger("vllm").addHandler(_LastWords(words))
-    threading.Thread(target=_end_after, args=(parent.pid,), name="orphan-guard", daemon=True).start()
+    pid = parent.pid
 
+    def end_after_it() -> None:
+        while os.getppid() == pid:
+            time.sleep(_LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)  # a core ends its own children in order
+        time.sleep(_GRACE_S)
+        os._exit(1)
 
-def _end_after(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)  # a core ends its own children in order
-    time.sleep(_GRACE_S)
-    os._exit(1)
+    threading.Thread(target=end_after_it, name="orphan-guard", daemon=True).start()

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import torch
 from blake3 import blake3
-from numpy.typing import NDArray
 from PIL import Image
 from vllm.exceptions import VLLMClientError
 from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItems, PlaceholderRange
@@ -58,9 +57,9 @@ class Rendered:
         """Bytes of the prepared pictures."""
         return sum(tensor.nbytes for tensor in _tensors(self.prompt.get("mm_kwargs")))
 
-    def _items(self) -> Iterator[int]:
-        for places in self.prompt.get("mm_placeholders", {}).values():
-            yield from (place.get_num_embeds() for place in places)
+    def _items(self) -> list[int]:
+        placed = self.prompt.get("mm_placeholders", {}).values()
+        return [place.get_num_embeds() for places in placed for place in places]
 
     def differs_in(self, other: Rendered) -> str:
         """Return in what the engine would see a difference; empty: in nothing."""
@@ -68,9 +67,13 @@ class Rendered:
             if self.prompt.get(name) != other.prompt.get(name):
                 return name
         ours, theirs = (list(_tensors(one.prompt.get("mm_kwargs"))) for one in (self, other))
-        if len(ours) != len(theirs) or not all(map(_are_close, ours, theirs)):
-            return "mm_kwargs"
-        return ""
+        shapes = [[(one.dtype, one.shape) for one in tensors] for tensors in (ours, theirs)]
+        # Equal but for the last bits, which depend on how many threads computed them.
+        is_same = shapes[0] == shapes[1] and all(
+            torch.allclose(one.double(), two.double(), rtol=_NEAR, atol=_NEAR)
+            for one, two in zip(ours, theirs, strict=True)
+        )
+        return "" if is_same else "mm_kwargs"
 
 
 class Renderer:
@@ -105,8 +108,17 @@ class Renderer:
         words = self._renderer.get_tokenizer().apply_chat_template(
             request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
         )
+        about = {  # what the processors want to know of the frames; nothing is sampled again
+            "fps": times.fps,
+            "duration": times.duration,
+            "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
+            "frames_indices": list(times.indices),
+            "video_backend": "opencv",
+            "do_sample_frames": False,
+        }
         # Chat messages have no way to carry frames that are in memory.
-        prompt = {"prompt": words, "multi_modal_data": {"video": [_video(request, times)]}}
+        video = (np.stack(request.images), about)
+        prompt = {"prompt": words, "multi_modal_data": {"video": [video]}}
         (rendered,) = self._renderer.render_cmpl([prompt])
         return rendered
 
@@ -129,18 +141,6 @@ def name_of(request: EngineRequest) -> str:
     return str(blake3(repr((pictures, request.clip)).encode()).hexdigest())
 
 
-def _video(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
-    """Return the frames and what the processors want to know of them; nothing is sampled again."""
-    return np.stack(request.images), {
-        "fps": times.fps,
-        "duration": times.duration,
-        "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
-        "frames_indices": list(times.indices),
-        "video_backend": "opencv",
-        "do_sample_frames": False,
-    }
-
-
 def _tensors(nested: Any) -> Iterator[torch.Tensor]:
     if isinstance(nested, torch.Tensor):
         yield nested
@@ -151,13 +151,6 @@ def _tensors(nested: Any) -> Iterator[torch.Tensor]:
     elif isinstance(nested, Sequence):
         for one in nested:
             yield from _tensors(one)
-
-
-def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether they are equal but for the last bits, which depend on how many threads computed them."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return bool(torch.allclose(one.double(), other.double(), rtol=_NEAR, atol=_NEAR))
 
 
 class _Wire(msgspec.Struct):  # type: ignore[misc]  # it is not installed where types are checked

@@ -20,13 +20,12 @@ from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
-from pecia_workers.engines.fitting import Room
-from pecia_workers.engines.in_flight import LOOPS
-from pecia_workers.engines.vllm.options import engine_arguments, layers_of
-from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c
+from pecia_workers.engines.models import layers_of
+from pecia_workers.engines.requests import LOOPS, Room, check_adapter, verdict_of
+from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
 from pecia_workers.media.limits import MediaError
 
@@ -35,7 +34,6 @@ log = structlog.get_logger(__name__)
 _GRAMMAR: Final = "Grammar error"
 _DEAD: Final = "The engine's process has ended: see the worker's log."
 _NO_MEMORY: Final = ("OutOfMemoryError", "MemoryError")
-_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
 
 
 class VllmSession:
@@ -44,6 +42,7 @@ class VllmSession:
     def __init__(self, llm: Any, gauge: _Gauge, settings: WorkerSettings) -> None:
         self._llm = llm
         self._gauge = gauge
+        self._settings = settings
         self._adapters = {
             name: LoRARequest(name, number, directory)
             for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
@@ -67,20 +66,13 @@ class VllmSession:
 
     async def budget(self) -> base.Budget:
         """Return the engine's sequences, and its KV cache in tokens and blocks."""
-        config = self._llm.vllm_config
-        cache = config.cache_config
+        cache, scheduler = self.config.cache_config, self.config.scheduler_config
         pool = cache.num_gpu_blocks * cache.block_size
         tokens = cache.kv_cache_size_tokens or pool
         groups = await self._llm.engine_core.call_utility_async("get_kv_cache_group_metadata")
-        layers = layers_of(groups, cache.block_size, tokens / pool, config.max_in_flight_tokens)
-        slots = config.scheduler_config.max_num_seqs
+        layers = layers_of(groups, cache.block_size, tokens / pool, self.config.max_in_flight_tokens)
+        slots = scheduler.max_num_seqs
         return base.Budget(slots=slots, tokens=tokens, block=cache.block_size, layers=layers)
-
-    @property
-    def device(self) -> str:
-        """What kind of device the model is on, such as `cpu` or `cuda`."""
-        kind: str = self._llm.vllm_config.device_config.device_type
-        return kind
 
     @property
     def config(self) -> Any:
@@ -122,11 +114,14 @@ class VllmSession:
         Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A CPU's
         generator cannot be, and the whole engine would end.
         """
-        return self.device != "cpu" or not self._llm.vllm_config.scheduler_config.enable_chunked_prefill
+        return (
+            self.config.device_config.device_type != "cpu"
+            or not self.config.scheduler_config.enable_chunked_prefill
+        )
 
     async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
-        with self._told_apart():
+        with self._told_apart(request):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
                 self._rendering, lambda: self._renderer.render(request, name_of(request))
@@ -136,7 +131,16 @@ class VllmSession:
         self, request: base.EngineRequest, rendered: Rendered, most_tokens: int
     ) -> base.Generation:
         """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
-        params = _sampling(request, most_tokens)
+        check_adapter(request, self._settings)
+        params = SamplingParams(
+            max_tokens=most_tokens,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            repetition_detection=RepetitionDetectionParams(**LOOPS),
+            structured_outputs=StructuredOutputsParams(json=dict(request.schema)) if request.schema else None,
+            skip_clone=True,  # it is this request's alone
+            logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
+            **request.sampling.parameters,
+        )
         if params.seed is not None and not self._takes_seeds:
             params.seed = None
             log.warning("seed_left_out", request=request.id)
@@ -144,22 +148,13 @@ class VllmSession:
             rendered.prompt | ({"cache_salt": request.tenant} if request.tenant else {}),
             params,
             request.id,
-            lora_request=self._adapter(request),
+            lora_request=self._adapters[request.adapter] if request.adapter is not None else None,
             priority=request.priority,
         )
-        with self._told_apart(), _schema_refused(request):
+        with self._told_apart(request):
             # To its end, for a generator that is left alone aborts its request once more.
             (output,) = [output async for output in answering]
             return _generation(rendered, output)
-
-    def _adapter(self, request: base.EngineRequest) -> LoRARequest | None:
-        if request.adapter is None:
-            return None
-        if request.adapter not in self._adapters:
-            raise base.EngineRefusedError(
-                "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
-            )
-        return self._adapters[request.adapter]
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
@@ -170,8 +165,8 @@ class VllmSession:
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
     @contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """Raise our errors for theirs, whose texts may quote a request."""
+    def _told_apart(self, request: base.EngineRequest) -> Iterator[None]:
+        """Raise our errors for theirs, whose texts may quote a request; of a schema they name keywords alone."""
         try:
             yield
         except (asyncio.CancelledError, base.EngineError):
@@ -179,6 +174,11 @@ class VllmSession:
         except Exception as error:  # noqa: BLE001  whatever it is, it is this request's
             if isinstance(error, CoreDeadError) or self._llm.errored:
                 raise base.EngineDeadError(_DEAD) from None
+            said, _, why = str(error).partition(": ")
+            if isinstance(error, VLLMClientError) and request.schema is not None and said == _GRAMMAR:
+                raise base.EngineRefusedError(
+                    f"The engine cannot write by this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
+                ) from None
             if isinstance(error, (VLLMClientError, MediaError)):
                 raise base.EngineRefusedError(
                     f"The request does not fit into the engine: its context is {self.room.context} tokens,"
@@ -190,20 +190,6 @@ class VllmSession:
                     "There was no memory for this request beside the others."
                 ) from None
             raise base.EngineError(f"The engine failed on this request: {cause}.") from None
-
-
-@contextmanager
-def _schema_refused(request: base.EngineRequest) -> Iterator[None]:
-    """Raise our error for a schema that vLLM cannot decode by. Its words name keywords and never the picture."""
-    try:
-        yield
-    except VLLMClientError as error:
-        said, _, why = str(error).partition(": ")
-        if request.schema is None or said != _GRAMMAR:
-            raise
-        raise base.EngineRefusedError(
-            f"The engine cannot write by this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
-        ) from None
 
 
 class _Gauge(StatLoggerBase):  # type: ignore[misc]
@@ -229,23 +215,9 @@ class _Gauge(StatLoggerBase):  # type: ignore[misc]
         """Nothing to say."""
 
 
-def _sampling(request: base.EngineRequest, most_tokens: int) -> SamplingParams:
-    schema = StructuredOutputsParams(json=dict(request.schema)) if request.schema else None
-    return SamplingParams(
-        max_tokens=most_tokens,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        repetition_detection=RepetitionDetectionParams(**LOOPS),
-        structured_outputs=schema,
-        skip_clone=True,  # it is this request's alone
-        logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
-        **request.sampling.parameters,
-    )
-
-
 def _generation(rendered: Rendered, output: Any) -> base.Generation:
     (answer,) = output.outputs
-    if answer.finish_reason not in _VERDICTS:
-        raise base.EngineError(f"The engine ended the request early: {answer.finish_reason}.")
+    early = f"The engine ended the request early: {answer.finish_reason}."
     usage = TokenUsage(
         prompt=rendered.tokens,
         image=rendered.image_tokens,
@@ -254,7 +226,7 @@ def _generation(rendered: Rendered, output: Any) -> base.Generation:
     )
     return base.Generation(
         text=answer.text,
-        verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
+        verdict=verdict_of(answer.finish_reason, answer.text, otherwise=early),
         usage=usage,
         tokens=tuple(
             (known[token].decoded_token or "", known[token].logprob)

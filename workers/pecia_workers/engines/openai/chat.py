@@ -1,0 +1,230 @@
+"""OpenAI's chat API: a request's body, the stream of its answer, and what a server answers instead of a text.
+
+Errors are told apart by their status alone: the words may quote a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import AliasPath, BaseModel, Field, ValidationError
+
+from pecia_workers.engines.base import EngineError, EngineRefusedError, EngineRequest
+from pecia_workers.engines.requests import LOOPS, is_loop
+from pecia_workers.retries import parse_retry_after
+
+EXTRAS: Final = (
+    *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
+    *("skip_special_tokens", "vllm_xargs"),
+    "logprobs",  # OpenAI's
+)
+"""What servers may or may not take."""
+
+_FRAME_QUALITY: Final = 95
+_NO_LIMIT: Final = -1
+_TOKENS_A_PIECE: Final = 16
+"""Larger pieces cost less to read; the first token comes at once all the same."""
+_LAST: Final = "[DONE]"
+FAILED: Final = 500
+_LOOK_EVERY: Final = 8
+_REPETITION: Final = "repetition"
+"""Why vLLM, and we, end a loop."""
+
+_REFUSALS: Final = frozenset(
+    {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
+)
+_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+_KEYS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one server is spoken to."""
+
+    model: str
+    extras: frozenset[str] = frozenset()
+    """Those of `EXTRAS` that it takes."""
+
+
+def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None) -> bytes:
+    """Return the body of a chat request, to be answered as a stream. Packs pictures for a while; not for the loop."""
+    sampling = request.sampling
+    extras = {  # said even where it changes nothing: else a checkpoint's own defaults would hold
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "vllm_xargs": dict(sampling.extra_args),
+        "top_k": sampling.top_k or _NO_LIMIT,
+        "repetition_penalty": sampling.repetition_penalty,
+        "repetition_detection": LOOPS,
+        "priority": request.priority,
+        "stream_interval": _TOKENS_A_PIECE,
+        "logprobs": request.log_probabilities,
+    }
+    body = {
+        "model": request.adapter or dialect.model,
+        "messages": messages(request),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        **{name: value for name, value in extras.items() if name in dialect.extras},
+    }
+    if sampling.presence_penalty:
+        body["presence_penalty"] = sampling.presence_penalty
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if most_tokens is not None:
+        body["max_tokens"] = most_tokens
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if request.schema is not None:
+        schema = {"name": "fields", "schema": dict(request.schema), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return json.dumps(body).encode()
+
+
+def messages(request: EngineRequest) -> list[dict[str, Any]]:
+    """Return the request as messages: its pictures, the frames of a clip as single ones, then its words."""
+    is_clip = request.clip is not None
+    urls = [_data_url(image, is_frame=is_clip) for image in request.images]
+    return request.messages([{"type": "image_url", "image_url": {"url": url}} for url in urls])
+
+
+def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
+    """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
+    packed = io.BytesIO()
+    if is_frame:
+        Image.fromarray(image).save(packed, "JPEG", quality=_FRAME_QUALITY)
+    else:
+        Image.fromarray(image).save(packed, "PNG", compress_level=1)
+    kind = "jpeg" if is_frame else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+class UnansweredError(Exception):
+    """No answer came; another try may bring one."""
+
+    def __init__(self, reason: str, *, status: int | None = None, asked: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.asked = asked
+        """How long the server wants to be left alone."""
+
+
+class LockedOutError(Exception):
+    """The server does not take the key."""
+
+
+def error_of(status: int, retry_after: str | None = None) -> Exception:
+    """Return what an answer with this status means."""
+    if status in _KEYS:
+        return LockedOutError()
+    if status in _REFUSALS:
+        return EngineRefusedError(f"The server refuses the request as it is (HTTP {status}).")
+    if status in _LATER or status >= FAILED:
+        return UnansweredError(f"HTTP {status}", status=status, asked=parse_retry_after(retry_after))
+    return EngineError(f"The server has no answer for this request (HTTP {status}).")
+
+
+class _Token(BaseModel):
+    token: str
+    logprob: float
+
+
+class _Choice(BaseModel):
+    content: str | None = Field(None, validation_alias=AliasPath("delta", "content"))
+    tokens: list[_Token] | None = Field(None, validation_alias=AliasPath("logprobs", "content"))
+    finish_reason: str | None = None
+
+
+class ServerUsage(BaseModel):
+    """What the server counted, as far as it tells."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached: int | None = Field(None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    """Tokens of the prompt that a cache held."""
+    pictures: dict[str, int] | None = Field(
+        None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
+    )
+    """Tokens of the prompt that are pixels, by their kind; vLLM's own."""
+
+
+class _Chunk(BaseModel):
+    choices: list[_Choice] = []
+    usage: ServerUsage | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    finish_reason: str
+    usage: ServerUsage | None
+    """None: the server does not count."""
+    pieces: int
+    """In which the text came; most servers send each token by itself."""
+    first_token_s: float | None
+    tokens: tuple[tuple[str, float], ...] = ()
+    """With the logarithm of each one's probability, if the server tells."""
+
+
+async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
+    """Return the answer that streams in, asked for at the monotonic time `asked_at`.
+
+    A loop that the server does not end is left: closing the connection ends it there.
+    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
+    """
+    texts: list[str] = []
+    tokens: list[tuple[str, float]] = []
+    finish_reason = first_token_s = usage = None
+    async with aclosing(_chunks(response)) as chunks:
+        async for chunk in chunks:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                if choice.content:
+                    first_token_s = first_token_s or time.monotonic() - asked_at
+                    texts.append(choice.content)
+                tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
+                finish_reason = choice.finish_reason or finish_reason
+            if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
+                finish_reason = _REPETITION
+                break
+    if finish_reason is None:
+        raise UnansweredError("the stream ended in the midst of the answer")
+    return Answer(
+        text="".join(texts),
+        finish_reason=finish_reason,
+        usage=usage,
+        pieces=len(texts),
+        first_token_s=first_token_s,
+        tokens=tuple(tokens),
+    )
+
+
+async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
+    async for event in httpx2.EventSource(response):
+        if event.data == _LAST:
+            return
+        try:
+            chunk = _Chunk.model_validate_json(event.data)
+        except ValidationError:  # whose text repeats the answer's
+            raise UnansweredError("the stream is not in the form of OpenAI's") from None
+        if chunk.error is not None:
+            code = chunk.error.get("code")
+            raise error_of(code if isinstance(code, int) else FAILED)
+        yield chunk

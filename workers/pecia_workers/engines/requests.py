@@ -1,0 +1,274 @@
+"""Requests on their way into a language model's engine: rendered in turn, made smaller until they fit, never a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import count
+from math import sqrt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import EngineError, EngineRefusedError, EngineRequest
+from pecia_workers.worker.attempts import waiting
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.vllm.rendering import Rendered
+
+DOUBTFUL: Final = 0.25
+"""A prompt whose asking price is more than this share of the context is counted before it is sent."""
+_TRIES: Final = 8
+"""How often a request is made smaller before it is refused."""
+_LEAST_FRAMES: Final = 2
+_LEAST_SIDE: Final = 56
+"""Nothing is shrunk below this, in pixels."""
+_LEAST_ANSWER: Final = 16
+_UNCHANGED: Final = 0.5
+"""At most this share of pictures is kept that got no cheaper: they are larger than what the model makes of them."""
+_MARGIN: Final = 0.98
+"""A little less than the area says: sides are rounded to a model's patches."""
+_NOTHING_FITS: Final = "Nothing that could be seen fits into the context beside the words."
+
+LOOPS: Final = {"min_pattern_size": 8, "max_pattern_size": 48, "min_count": 12}
+"""So many equal patterns of so many tokens at the end of the text; the names are vLLM's.
+
+A shorter pattern repeats within the shortest; an empty table of a dozen rows is not yet a loop.
+"""
+_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
+
+
+def is_loop(pieces: Sequence[object]) -> bool:
+    """Return whether a text that came in these pieces, of a token each, ends in a loop."""
+    for size in range(LOOPS["min_pattern_size"], LOOPS["max_pattern_size"] + 1):
+        length = size * LOOPS["min_count"]
+        if len(pieces) < length or pieces[-1] != pieces[-1 - size]:
+            continue
+        if pieces[-length:-size] == pieces[-length + size :]:  # so the end is one pattern, again and again
+            return True
+    return False
+
+
+def verdict_of(finish_reason: str, text: str, *, otherwise: str) -> Verdict:
+    """Return the verdict for a reason by vLLM's and OpenAI's names. Raises `EngineError` for any other."""
+    if finish_reason not in _VERDICTS:
+        raise EngineError(otherwise)
+    return _VERDICTS[finish_reason] if text.strip() else Verdict.UNREADABLE
+
+
+def check_adapter(request: EngineRequest, settings: WorkerSettings) -> None:
+    """Raise `EngineRefusedError` for an adapter that the settings do not name."""
+    if request.adapter is not None and request.adapter not in settings.adapters:
+        raise EngineRefusedError(
+            "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
+        )
+
+
+def probe(*images: NDArray[np.uint8]) -> EngineRequest:
+    """Return a small request, to be answered with a word, about pictures of our own."""
+    return EngineRequest(
+        id="probe", images=images, workload="mixed", instruction="Read this.", max_output_tokens=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What one request may take, in tokens."""
+
+    context: int
+    """Of prompt and answer."""
+    item: int
+    """Of one picture or clip: what the engine's encoder holds."""
+
+    def share(self, request: EngineRequest, words: int, pictures: int, largest: int = 0) -> float:
+        """Return what share of its pictures' tokens fits beside its words and the expected answer; from 1 on, all do.
+
+        `largest`: tokens of the largest of them. Raises `EngineRefusedError` if not even the words fit.
+        """
+        answer = min(request.output_tokens, max(_LEAST_ANSWER, self.context // 4))
+        most = self.context - words - answer
+        if pictures and most < 1:
+            raise EngineRefusedError(_NOTHING_FITS)
+        if most < 0:
+            raise EngineRefusedError(
+                f"The words alone are {words} tokens; the engine's context is {self.context}."
+            )
+        return min(most / max(pictures, 1), self.item / max(largest, 1)) if pictures else 1.0
+
+
+Sizes = tuple[int, int, int]
+"""Tokens of a request: its words, its pictures, the largest of these (0: unknown)."""
+Measure = Callable[[EngineRequest], Awaitable[Sizes | None]]
+
+
+async def fitted(request: EngineRequest, room: Room, measure: Measure) -> EngineRequest:
+    """Return the request, its pictures shrunk until they fit by this measure; as it is if that tells nothing.
+
+    Raises `EngineRefusedError` if nothing that could still be seen would fit, or the words alone are too many.
+    """
+    former: int | None = None
+    for _ in range(_TRIES):
+        sizes = await measure(request)
+        if sizes is None:
+            return request
+        _, pictures, _ = sizes
+        share = room.share(request, *sizes)
+        if share >= 1:
+            return request
+        share, former = min(share, _UNCHANGED if pictures == former else 1), pictures
+        request = await asyncio.to_thread(shrunk, request, share)
+    raise EngineRefusedError(f"The pictures do not get small enough for a context of {room.context} tokens.")
+
+
+async def fitted_by_count(
+    request: EngineRequest, room: Room, count: Callable[[EngineRequest], Awaitable[int | None]]
+) -> EngineRequest:
+    """Return the request as `fitted` does, by a count of whole prompts."""
+    words = await count(replace(request, images=(), clip=None))
+
+    async def sizes(tried: EngineRequest) -> Sizes | None:
+        whole = await count(tried)
+        return None if words is None or whole is None else (words, whole - words, 0)
+
+    return await fitted(request, room, sizes)
+
+
+def shrunk(request: EngineRequest, share: float) -> EngineRequest:
+    """Return the request with this share of its frames, or of its pictures' area. Takes up to a second.
+
+    A clip keeps its first and its last frame. Raises `EngineRefusedError` if there would be nothing to see.
+    """
+    clip = request.clip
+    if clip and len(request.images) > _LEAST_FRAMES:
+        frames = max(_LEAST_FRAMES, int(len(request.images) * share))
+        kept = np.linspace(0, len(request.images) - 1, frames).round().astype(int)
+        thinned = replace(clip, indices=tuple(clip.indices[index] for index in kept))
+        return replace(request, images=tuple(request.images[index] for index in kept), clip=thinned)
+    side = sqrt(share) * _MARGIN
+    sizes = [(round(image.shape[1] * side), round(image.shape[0] * side)) for image in request.images]
+    if min(map(min, sizes)) < _LEAST_SIDE:
+        raise EngineRefusedError(_NOTHING_FITS)
+    return replace(request, images=tuple(map(resized, request.images, sizes)))
+
+
+def resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return a picture in this width and height."""
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+
+
+class Turns:
+    """Lets some blocks run at a time, by rank, those of one rank as they came. For one loop."""
+
+    def __init__(self, places: int = 1, opens: Callable[[int], bool] = lambda _rank: True) -> None:
+        """Let `places` run at a time, each once `opens` lets its rank begin; if not, then it lets no higher one."""
+        self._free = places
+        self._opens = opens
+        self._arrivals = count()
+        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def turn(self, rank: int) -> AsyncIterator[None]:
+        """Run the block when its turn has come; the lowest rank comes first. The wait is not the part's work."""
+        turn = asyncio.get_running_loop().create_future()
+        heappush(self._queue, (rank, next(self._arrivals), turn))
+        self.look()
+        try:
+            if not turn.done():
+                with waiting():
+                    await turn
+            yield
+        finally:
+            if not turn.cancel() and not turn.cancelled():
+                self._free += 1
+            self.look()
+
+    def look(self) -> None:
+        """Let those begin whose turn has come; to be called when `opens` would say otherwise than before."""
+        while self._free and self._queue:
+            rank, _, turn = self._queue[0]
+            if not turn.done():
+                if not self._opens(rank):
+                    return
+                turn.set_result(None)
+                self._free -= 1
+            heappop(self._queue)
+
+
+Render = Callable[[EngineRequest], Awaitable["Rendered"]]
+"""Returns the request's prompt. Raises `EngineError`."""
+_ADMITTED: Final = 1_000
+
+
+class Prepared(AbstractContextManager["Prepared"]):
+    """A request's prompt, until the engine has taken it or the block is left."""
+
+    def __init__(self, rendered: Rendered, free: Callable[[], None]) -> None:
+        self.tokens = rendered.tokens
+        """Length of the prompt."""
+        self._rendered: Rendered | None = rendered
+        self._free = free
+
+    def take(self) -> Rendered | None:
+        """Return the prompt, once; then None."""
+        rendered, self._rendered = self._rendered, None
+        if rendered is not None:
+            self._free()
+        return rendered
+
+    def __exit__(self, *_: object) -> None:
+        self.take()
+
+
+class Preparation:
+    """Renders requests, so many at a time, and lets no more wait than its budget of bytes has room for."""
+
+    def __init__(self, render: Render, places: int, most_bytes: int) -> None:
+        self._render = render
+        self._ready: Counter[int] = Counter()
+        # None waits for bytes that less urgent pages take.
+        self._turns = Turns(
+            places,
+            lambda rank: sum(size for other, size in self._ready.items() if other <= rank) < most_bytes,
+        )
+
+    @property
+    def ready_bytes(self) -> int:
+        """What the prompts take that no engine has taken yet."""
+        return self._ready.total()
+
+    async def prepare(self, request: EngineRequest, room: Room, *, admitted: bool = False) -> EngineRequest:
+        """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`.
+
+        One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.
+        """
+        rank = request.priority - (_ADMITTED if admitted else 0)
+        rendered: Rendered
+
+        async def rendered_sizes(request: EngineRequest) -> Sizes:
+            nonlocal rendered
+            rendered = await self._render(request)
+            pictures = rendered.image_tokens
+            return rendered.tokens - pictures, pictures, rendered.largest_item
+
+        async with self._turns.turn(rank):
+            request = await fitted(request, room, rendered_sizes)
+            return replace(request, prepared=self._kept(rank, rendered))
+
+    def _kept(self, rank: int, rendered: Rendered) -> Prepared:
+        size = rendered.size
+        self._ready[rank] += size
+
+        def free() -> None:
+            self._ready[rank] -= size
+            self._turns.look()
+
+        return Prepared(rendered, free)
