@@ -20,7 +20,7 @@ from pecia_schemas.blocks import (
 from pecia_workers.engines.cpu.page_reader import PageRead
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.layout import layout
-from pecia_workers.reading.values import is_value
+from pecia_workers.reading.lines import is_value
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""
