@@ -31,8 +31,7 @@ from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.commit import Done
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.pages import PageImage
-from pecia_workers.media.preparation import Plan
+from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
 from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
