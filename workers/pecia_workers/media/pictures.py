@@ -24,8 +24,16 @@ from PIL.TiffImagePlugin import TiffImageFile
 from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas.media import HEAD_BYTES, MAX_SIDE, MediaType, sniff
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import (
+    HEAD_BYTES,
+    MAX_SIDE,
+    Encoding,
+    MediaType,
+    NoPictureError,
+    PagePictures,
+    Picture,
+    sniff,
+)
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media import frames
