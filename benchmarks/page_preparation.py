@@ -25,11 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared")
 
 from drawn_pages import CASES, NEEDED, Case, askew_pages
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import initialize_process, page_pixels
+from pecia_workers.media.decoding import STEPS, Sheet, initialize_process, page_pixels
 from pecia_workers.media.ink import View
 from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage
-from pecia_workers.media.preparation import EVERY_STEP, STEPS, Sheet
+from pecia_workers.media.pages import EVERY_STEP, PageImage
 
 LIMITS = Limits.of(WorkerSettings())
 

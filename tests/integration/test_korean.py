@@ -19,7 +19,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
-from pecia_workers.media.preparation import prepare
+from pecia_workers.media.decoding import prepare
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

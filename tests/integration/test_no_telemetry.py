@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gate
 
 LOAD_EVERY_MODEL = """
 from pecia_workers.engines.cpu import rapidocr
-from pecia_workers.media.classifier import line_classifier
+from pecia_workers.media.orientation import line_classifier
 
 rapidocr.load_model()
 assert line_classifier() is not None

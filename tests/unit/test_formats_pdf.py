@@ -18,7 +18,7 @@ from pecia.formats import pdf
 from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Word
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
-from pecia_workers.media.decoding import compressed
+from pecia_workers.media.pictures import compressed
 from samples import page
 
 SIDE = (600, 800)

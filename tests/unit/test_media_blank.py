@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_workers.media.preparation import prepare
+from pecia_workers.media.decoding import prepare
 
 A4 = (1240, 1754)
 

@@ -18,9 +18,8 @@ from command import ran
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
-from pecia_workers.media.decoding import as_read, compressed
-from pecia_workers.media.pictures import open_pictures
-from pecia_workers.media.preparation import prepare
+from pecia_workers.media.decoding import prepare
+from pecia_workers.media.pictures import as_read, compressed, open_pictures
 
 pytestmark = pytest.mark.gate
 

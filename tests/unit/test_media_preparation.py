@@ -17,10 +17,9 @@ from command import ran
 from drawn_pages import NEEDED, askew_pages, synthetic_page, turned
 from pecia_schemas import Page, Preparation, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import load_page
+from pecia_workers.media.decoding import load_page, prepare
 from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage
-from pecia_workers.media.preparation import Plan, prepare
+from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.reading.page import _moved
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")
@@ -175,7 +174,7 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
         import numpy as np
         from drawn_pages import synthetic_page, turned
         from PIL import Image
-        from pecia_workers.media.preparation import prepare
+        from pecia_workers.media.decoding import prepare
         page = Image.fromarray(synthetic_page(5)).rotate(-3, expand=True, fillcolor="white")
         prepared = prepare(turned(np.asarray(page), 180))
         print(prepared.rotation, round(prepared.skew))

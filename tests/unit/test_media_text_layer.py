@@ -16,8 +16,7 @@ from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage
-from pecia_workers.media.preparation import Plan
+from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
 from pictures import encoded
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pecia_schemas import Verdict
 from pecia_schemas.blocks import Doubt, DoubtReason
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.ladder import judged
-from pecia_workers.reading.values import doubtful_words, sureness
+from pecia_workers.reading.ladder import doubtful_words, judged, sureness
 
 
 def doubtful(sure: Sequence[tuple[str, float]]) -> tuple[Doubt, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pecia_workers.reading.values import is_value
+from pecia_workers.reading.lines import is_value
 
 NUMBERS = ("12.5", "3.60", "x10", "140/90", "2026-11-22", "tablets(2)", "B12")
 

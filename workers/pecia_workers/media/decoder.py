@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -17,8 +18,16 @@ from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.frames import STRICT, Form
 from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, Stretch, VideoInfo
-from pecia_workers.media.preparation import EVERY_STEP, Plan
+from pecia_workers.media.pages import (
+    EVERY_STEP,
+    Clip,
+    FramePlan,
+    PageImage,
+    PageInfo,
+    Plan,
+    Stretch,
+    VideoInfo,
+)
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
@@ -147,21 +156,16 @@ class Decoder:
         return VideoInfo(**video)
 
     async def _call(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
+        call = partial(self._processes.call, form, function, *args, document=path, timeout=self._timeout)
         try:
-            return await self._outlive(form, path, function, *args)
+            with suppress(ProcessDiedError):
+                return await call()
+            return await call()  # a file that kills one process kills two, the system only one
         except TimeoutError:
             found = f"Decoding did not end within {self._timeout:g} s."
             raise MediaError(FailureCode.DAMAGED, found) from None
         except ProcessDiedError:
             raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.") from None
-
-    async def _outlive(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
-        """Call it in another process if the first one dies: a file that kills one kills two, the system only one."""
-        call = partial(self._processes.call, form, function, *args, document=path, timeout=self._timeout)
-        try:
-            return await call()
-        except ProcessDiedError:
-            return await call()
 
 
 def _clip(content: dict[str, Any]) -> Clip:

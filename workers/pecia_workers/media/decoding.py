@@ -1,99 +1,46 @@
-"""What runs in a decoding process: from a file to its pages or frames, or to the drawn pages of a searchable PDF."""
+"""What runs in a decoding process: from a file to its frames, or to pages as an engine sees them.
+
+A page is prepared in steps, each of which can be left out: is it blank, turned upright, levelled, scaled down.
+"""
 
 from __future__ import annotations
 
 import atexit
 import importlib.util
-import io
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.TiffImagePlugin import TiffImageFile
 from pydantic import SecretStr
 
+from pecia_schemas.blocks import Source
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import HEAD_BYTES, Encoding, MediaType, PageRanges, Picture, sniff
-from pecia_schemas.tasks import Prefer
-from pecia_workers.media.classifier import line_classifier
+from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
+from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.images import ImagePages, TiffPages
-from pecia_workers.media.ink import View, growth_for, levelled
+from pecia_workers.media.ink import View, growth_for, is_blank, levelled
 from pecia_workers.media.limits import Limits, MediaError, disguise
-from pecia_workers.media.pages import Clip, FramePlan, PageImage, PageInfo, PageSource, Stretch, VideoInfo
+from pecia_workers.media.orientation import line_classifier, turn_needed
+from pecia_workers.media.pages import (
+    EVERY_STEP,
+    Clip,
+    FramePlan,
+    PageImage,
+    PageInfo,
+    PageSource,
+    Plan,
+    Stretch,
+    VideoInfo,
+)
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer, with_witness
-
-_COLOURED: Final = 16
-"""Steps of 255 between the channels of a pixel above which it is no grey: scanners and JPEG tint what is grey."""
-_STRIP_OFFSETS, _STRIP_SIZES = 273, 279  # TIFF tags
-_ONE_STRIP: Final = 2**30
-
-
-def draw(
-    document: Document,
-    index: int,
-    limits: Limits,
-    password: SecretStr | None = None,
-    *,
-    rotation: int,
-    skew: float,
-    quality: int,
-) -> Picture:
-    """Return a page, counted from 0, turned clockwise by `rotation` and then `skew` degrees. Raises `MediaError`."""
-    dpi = _dpi(document, limits)  # before the descriptor is given away
-    pixels = as_read(page_pixels(document, index, limits, password), rotation, skew)
-    encoding, data = compressed(pixels, quality)
-    height, width = pixels.shape[:2]
-    return Picture(encoding=encoding, data=data, width=width, height=height, dpi=dpi)
-
-
-def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
-    """Return a decoded page as its preparation had turned it, by what the result tells of that."""
-    turned = np.ascontiguousarray(np.rot90(pixels, -rotation // 90))
-    if not skew:
-        return turned
-    growth = growth_for(View.of(turned).ink, skew)
-    return np.asarray(levelled(Image.fromarray(turned), skew, growth))
-
-
-def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[Encoding, bytes]:
-    """Return the pixels of a page by the cheapest means that show it as it is."""
-    if (np.ptp(pixels, axis=2) > _COLOURED).any():
-        return Encoding.RGB, _jpeg(Image.fromarray(pixels), quality)
-    grey = pixels[:, :, 1]
-    if ((grey == 0) | (grey == 255)).all():  # noqa: PLR2004  black and white
-        return Encoding.BILEVEL, _group4(grey)
-    return Encoding.GREY, _jpeg(Image.fromarray(pixels).convert("L"), quality)
-
-
-def _jpeg(image: Image.Image, quality: int) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, optimize=True)
-    return buffer.getvalue()
-
-
-def _group4(grey: NDArray[np.uint8]) -> bytes:
-    """Return the one strip of a TIFF; a PDF takes it as it is."""
-    buffer = io.BytesIO()
-    bits = Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)
-    bits.save(buffer, "TIFF", compression="group4", strip_size=_ONE_STRIP)
-    file = buffer.getvalue()
-    with TiffImageFile(io.BytesIO(file)) as image:
-        (start,), (size,) = image.tag_v2[_STRIP_OFFSETS], image.tag_v2[_STRIP_SIZES]
-    return file[start : start + size]
-
-
-def _dpi(document: Document, limits: Limits) -> float | None:
-    same = os.dup(document) if isinstance(document, int) else document
-    with open(same, "rb") as file:  # noqa: PTH123  may be a descriptor
-        file.seek(0)
-        return limits.render_dpi if sniff(file.read(HEAD_BYTES)) is MediaType.PDF else None
-
+from pecia_workers.media.text_layer import TextLayer
 
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
@@ -122,7 +69,7 @@ def inspect_file(
     Reads headers only, so damage inside a page shows when that page is loaded. Raises `MediaError`.
     """
     with _bounded_memory():
-        return _open_files.get(document, limits, password).infos(pages)
+        return _open_file.get(document, limits, password).infos(pages)
 
 
 def load_page(
@@ -133,7 +80,7 @@ def load_page(
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        source = _open_files.get(document, limits, password)
+        source = _open_file.get(document, limits, password)
         pixels = source.pixels(index)
         if not (_READS_LAYERS and isinstance(source, PdfPages)):
             return prepare(pixels, plan)
@@ -149,7 +96,7 @@ def page_pixels(
 ) -> NDArray[np.uint8]:
     """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
     with _bounded_memory():
-        return _open_files.get(document, limits, password).pixels(index)
+        return _open_file.get(document, limits, password).pixels(index)
 
 
 def probe_video(document: Document, limits: Limits) -> VideoInfo:
@@ -168,13 +115,13 @@ def load_clip(document: Document, stretch: Stretch, plan: FramePlan, limits: Lim
         return video.sample(file, _video_type(file, limits), stretch, plan, limits)
 
 
-class _OpenFiles:
+class _OpenFile:
     """The one file this process has open."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] | None = None
-        self._file: BinaryIO | None = None
         self._source: PageSource | None = None
+        self._opened = ExitStack()
 
     def get(self, document: Document, limits: Limits, password: SecretStr | None) -> PageSource:
         """Return the file, parsed once as long as it is not replaced and no other is opened."""
@@ -185,23 +132,19 @@ class _OpenFiles:
             file.close()
             return self._source
         self.close()
-        self._file = file
-        self._source = _open_source(file, limits, password)
-        self._key = key
+        self._opened.enter_context(file)
+        self._source, self._key = _open_source(file, limits, password), key
+        self._opened.callback(self._source.close)
         return self._source
 
     def close(self) -> None:
         """Forget the file."""
-        file, self._file = self._file, None
-        source, self._source, self._key = self._source, None, None
-        if source is not None:
-            source.close()
-        if file is not None:
-            file.close()
+        self._source = self._key = None
+        self._opened.close()
 
 
-_open_files = _OpenFiles()
-atexit.register(_open_files.close)
+_open_file = _OpenFile()
+atexit.register(_open_file.close)
 
 
 def _open_source(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
@@ -255,7 +198,87 @@ def _bounded_memory() -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        _open_files.close()
+        _open_file.close()
         raise MediaError(
             FailureCode.TOO_LARGE, "Decoding needs more memory than PECIA_DECODE_MEMORY_BYTES."
         ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A page on its way through the steps, and the view of it that they share."""
+
+    page: PageImage
+    view: View
+
+
+def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
+    """Return the page after the steps of the plan, in the order of `STEPS`. One that is blank is only scaled down."""
+    sheet = Sheet(page=PageImage(pixels=pixels), view=View.of(pixels))
+    for step, run in STEPS.items():
+        if step in plan.steps:
+            sheet = run(sheet, plan)
+    return sheet.page
+
+
+def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageImage:
+    """Return a page that is read from its text layer, by which it is turned too; nothing else tells as surely."""
+    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    page = PageImage(pixels=np.ascontiguousarray(np.rot90(pixels, -layer.turn // 90)), rotation=layer.turn)
+    if Preparation.DOWNSCALE in plan.steps:
+        page = scaled_down(page, plan)
+    found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
+    return replace(page, blocks=found.blocks, doubts=found.doubts)
+
+
+def with_witness(page: PageImage, layer: TextLayer) -> PageImage:
+    """Return a page that is read from its pixels with its text layer, if both lie alike on the page."""
+    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    if page.blank or page.skew or page.rotation != layer.turn:
+        return page
+    return replace(page, witness=layout(layer.lines(page.scale), page.pixels, source=Source.LAYER).blocks)
+
+
+def orient(sheet: Sheet, _: Plan) -> Sheet:
+    """Turn a page that lies on its side or stands on its head. Without pecia[cpu] none is."""
+    classifier = None if sheet.page.blank else line_classifier()
+    if classifier is None:
+        return sheet
+    rotation = turn_needed(sheet.view, classifier)
+    if not rotation:
+        return sheet
+    pixels = np.ascontiguousarray(np.rot90(sheet.page.pixels, -rotation // 90))
+    return Sheet(page=replace(sheet.page, pixels=pixels, rotation=rotation), view=sheet.view.turned(rotation))
+
+
+def deskew(sheet: Sheet, _: Plan) -> Sheet:
+    """Turn a page whose lines clearly slope until they are level; where ink would be cut off the page grows."""
+    slope = 0.0 if sheet.page.blank else sheet.view.slope
+    if not slope:
+        return sheet
+    image = levelled(Image.fromarray(sheet.page.pixels), -slope, growth_for(sheet.view.ink, -slope))
+    return replace(sheet, page=replace(sheet.page, pixels=np.asarray(image), skew=-slope))
+
+
+def scaled_down(page: PageImage, plan: Plan) -> PageImage:
+    """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
+    height, width = page.pixels.shape[:2]
+    scale = min(math.sqrt(plan.most_pixels / (width * height)), plan.longest_side / max(width, height))
+    if scale >= 1:
+        return page
+    size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
+    image = Image.fromarray(page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return replace(page, pixels=np.asarray(image), scale=max(size) / max(width, height))
+
+
+STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
+    Preparation.BLANK: lambda sheet, _: replace(
+        sheet, page=replace(sheet.page, blank=is_blank(sheet.view.grey))
+    ),
+    Preparation.ORIENT: orient,
+    Preparation.DESKEW: deskew,
+    Preparation.DOWNSCALE: lambda sheet, plan: replace(sheet, page=scaled_down(sheet.page, plan)),
+}
+"""What EXIF and a PDF's /Rotate say has been done before, by the decoder."""

@@ -6,8 +6,7 @@ Only the elements that describe pixels are read; names and numbers of patients a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -41,6 +40,9 @@ _HEADER: Final = [
 _PDF: Final = ["EncapsulatedDocument"]
 _BYTE: Final = 8  # bits
 _FULL: Final = 255
+
+
+_errors = partial(translated_errors, "The DICOM file")
 
 
 def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None) -> PageSource:
@@ -79,7 +81,14 @@ class DicomPages:
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
-            self._refuse_compression()
+            if not _decodable(self._syntax, self._header.BitsStored):
+                named = self._syntax.name != self._syntax
+                name = self._syntax.name if named else "something that no standard names"
+                raise MediaError(
+                    FailureCode.UNSUPPORTED_TYPE,
+                    f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
+                    "export it uncompressed (Explicit VR Little Endian).",
+                )
         return tuple(PageInfo(index=index, width=width, height=height) for index in chosen)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
@@ -104,12 +113,10 @@ class DicomPages:
     def _grey(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
         header = self._header
         values: NDArray[Any] = apply_modality_lut(stored, header)
+        is_rescaled = not np.array_equal(values, stored)  # by 1 and 0 it is not
         if (window := _window(header)) is not None:
             shades = apply_windowing(values, window)
-        elif (
-            header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and np.array_equal(values, stored)
-        ):
-            # rescaled by 1 and 0 is not rescaled
+        elif header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
             shades = stored * (_FULL / (2**header.BitsStored - 1))
         else:
             low, high = float(values.min()), float(values.max())
@@ -123,15 +130,6 @@ class DicomPages:
         palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
         colours = apply_color_lut(stored, self._header)
         return colours.astype(np.uint8) if palette.max() <= _FULL else _eight_bits(colours)
-
-    def _refuse_compression(self) -> None:
-        name = self._syntax.name if self._syntax.name != self._syntax else "something that no standard names"
-        if not _decodable(self._syntax, self._header.BitsStored):
-            raise MediaError(
-                FailureCode.UNSUPPORTED_TYPE,
-                f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
-                "export it uncompressed (Explicit VR Little Endian).",
-            )
 
 
 def _read(file: BinaryIO, **options: Any) -> Dataset:
@@ -160,10 +158,8 @@ def _window(header: Dataset) -> Dataset | None:
     """Return the first window as pydicom wants it, mapping onto 8 bits; None if there is none that means anything."""
     if "WindowCenter" not in header or "WindowWidth" not in header:
         return None
-    center, width = (
-        element.value[0] if element.VM > 1 else element.value
-        for element in (header["WindowCenter"], header["WindowWidth"])
-    )
+    elements = header["WindowCenter"], header["WindowWidth"]
+    center, width = (one.value[0] if one.VM > 1 else one.value for one in elements)
     if center is None or width is None or width < 1:
         return None
     window = Dataset()
@@ -176,9 +172,3 @@ def _window(header: Dataset) -> Dataset | None:
 def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:
     """Return colours of 16 bits by their upper half."""
     return (colours if colours.dtype.itemsize == 1 else colours >> _BYTE).astype(np.uint8)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    with translated_errors("The DICOM file"):
-        yield

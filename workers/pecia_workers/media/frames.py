@@ -77,16 +77,11 @@ def digest(array: NDArray[np.uint8]) -> str:
     """
     content = np.ascontiguousarray(array).data
     memory = _memory_of(content)
-    if memory is None:
-        return _hashed(content)
-    place = (_offset(content, memory), content.nbytes)
-    if place not in memory.digests:
-        memory.digests[place] = _hashed(content)
-    return memory.digests[place]
-
-
-def _hashed(content: memoryview) -> str:
-    return str(_hash(content).hexdigest())
+    digests = {} if memory is None else memory.digests
+    place = (0 if memory is None else _offset(content, memory), content.nbytes)
+    if place not in digests:
+        digests[place] = str(_hash(content).hexdigest())
+    return digests[place]
 
 
 def _memory_of(content: memoryview) -> Memory | None:
@@ -108,8 +103,11 @@ def sealed(parts: Iterable[memoryview]) -> int:
     try:
         at = 0
         for part in parts:
-            _write(descriptor, part, at)
-            at = aligned(at + part.nbytes)
+            left = part.cast("B") if part.nbytes else memoryview(b"")
+            while left:
+                count = os.pwrite(descriptor, left, at)
+                left, at = left[count:], at + count
+            at = aligned(at)
         os.ftruncate(descriptor, at)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
@@ -133,12 +131,11 @@ def mapped(descriptor: int, most: int) -> memoryview:
 def _size(descriptor: int, most: int) -> int:
     """Return the bytes of a sealed memory. Raises `InvalidMemoryError`."""
     try:
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise InvalidMemoryError
-    except OSError:
-        raise InvalidMemoryError from None  # it is no memory that can be sealed
+        is_sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:  # it is no memory that can be sealed
+        is_sealed = False
     size = os.fstat(descriptor).st_size
-    if not 0 < size <= most:
+    if not is_sealed or not 0 < size <= most:
         raise InvalidMemoryError
     return size
 
@@ -146,13 +143,6 @@ def _size(descriptor: int, most: int) -> int:
 def aligned(size: int) -> int:
     """Return where the next part begins."""
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _write(descriptor: int, part: memoryview, at: int) -> None:
-    left = part.cast("B") if part.nbytes else memoryview(b"")
-    while left:
-        count = os.pwrite(descriptor, left, at)
-        left, at = left[count:], at + count
 
 
 STRICT = with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
@@ -221,7 +211,15 @@ def send_call(
     Arrays arrive read-only, in sealed memory: in that of an earlier answer, where all of them lie in one.
     """
     arrays: list[memoryview] = []
-    call = pickle.dumps((function, args), protocol=5, buffer_callback=lambda array: _set_apart(array, arrays))
+
+    def stays(array: pickle.PickleBuffer) -> bool:
+        content = array.raw()
+        is_small = content.nbytes < _SMALL
+        if not is_small:
+            arrays.append(content)
+        return is_small
+
+    call = pickle.dumps((function, args), protocol=5, buffer_callback=stays)
     memory, places = _laid_out(arrays)
     descriptors = [] if document is None else [document]
     socket.send_fds(channel, [b"."], descriptors + ([memory.descriptor] if memory else []))
@@ -240,15 +238,6 @@ def receive_call(channel: socket.socket) -> Callable[[], Any] | None:
     arrays = [memory[at : at + size] for at, size in places]
     function, args = pickle.loads(call, buffers=arrays)  # noqa: S301  as above  # nosec B301
     return lambda: function(*descriptors, *args)
-
-
-def _set_apart(array: pickle.PickleBuffer, arrays: list[memoryview]) -> bool:
-    """Return whether an array stays in the pickle, which small ones do."""
-    content = array.raw()
-    if is_small := content.nbytes < _SMALL:
-        return is_small
-    arrays.append(content)
-    return False
 
 
 def _laid_out(arrays: Sequence[memoryview]) -> tuple[Memory | None, list[tuple[int, int]]]:
@@ -294,20 +283,16 @@ def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | Ca
     content = _validated(form.header, header)
     try:
         if form.array:
-            content[form.array] = _array(channel, content[form.array], form.most)
+            shape = content[form.array]
+            if (size := math.prod(shape)) > form.most:
+                raise InvalidMemoryError
+            memory = Memory.of(_descriptor(channel), aligned(form.most))
+            content[form.array] = np.frombuffer(memory, np.uint8, size).reshape(shape)
         elif form.most:
             content = mapped(_descriptor(channel), form.most)
         return form.build(content)
     except ValueError:
         raise InvalidAnswerError from None
-
-
-def _array(channel: socket.socket, shape: tuple[int, ...], most: int) -> NDArray[np.uint8]:
-    size = math.prod(shape)
-    if size > most:
-        raise InvalidMemoryError
-    memory = Memory.of(_descriptor(channel), aligned(most))
-    return np.frombuffer(memory, np.uint8, size).reshape(shape)
 
 
 def _descriptor(channel: socket.socket) -> int:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pypdfium2 import raw
 
-from pecia_workers.media.layer_text import Character, CharacterReader, Rectangle, placing
+from pecia_workers.media.layer_text import Character, CharacterReader, placing
 
 _SCRIPTS: Final = {
     "Chinese": (b"STSong-Light", b"UniGB-UCS2-H", b"GB1", "中"),
@@ -53,15 +53,14 @@ trailer << /Root 1 0 R >>
 
 def scripts_without_a_font() -> tuple[str, ...]:
     """Return those of Chinese, Japanese and Korean that pdfium cannot draw if a PDF does not bring the font."""
-    return tuple(script for script in _SCRIPTS if not _draws(script))
-
-
-def _draws(script: str) -> bool:
-    name, encoding, collection, character = _SCRIPTS[script]
-    shown = b"BT /F 40 Tf 10 15 Td <%b> Tj ET" % character.encode("utf-16-be").hex().encode()
-    pdf = _PAGE % (len(shown), shown, name, encoding, name, collection, name)
-    with closing(pypdfium2.PdfDocument(pdf)) as document:
-        return bool(np.ptp(document[0].render().to_numpy()))
+    lacking = []
+    for script, (name, encoding, collection, character) in _SCRIPTS.items():
+        shown = b"BT /F 40 Tf 10 15 Td <%b> Tj ET" % character.encode("utf-16-be").hex().encode()
+        pdf = _PAGE % (len(shown), shown, name, encoding, name, collection, name)
+        with closing(pypdfium2.PdfDocument(pdf)) as document:
+            if not np.ptp(document[0].render().to_numpy()):
+                lacking.append(script)
+    return tuple(lacking)
 
 
 _LETTERS: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
@@ -111,22 +110,12 @@ def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
         kind = "digit" if sample.code.isdigit() else "lower" if sample.code.islower() else "other"
         fonts.setdefault((sample.font, kind), []).append((sound, counts[sample.font, sample.code]))
     wrong = 0
-    for glyphs in _large_enough(fonts.values()):
+    groups = [glyphs for glyphs in fonts.values() if len(glyphs) >= _LEAST_GLYPHS]
+    rest = [one for glyphs in fonts.values() if len(glyphs) < _LEAST_GLYPHS for one in glyphs]
+    for glyphs in [*groups, rest] if len(rest) >= _LEAST_GLYPHS else groups:
         if sum(sound for sound, _ in glyphs) < _LEAST_SHARE * len(glyphs):
             wrong += sum(count for _, count in glyphs)
     return wrong / len(characters)
-
-
-def _large_enough(groups: Iterable[list[tuple[bool, int]]]) -> Iterator[list[tuple[bool, int]]]:
-    """Yield the groups of several glyphs, and one of all that stand in smaller ones, if they are several."""
-    rest: list[tuple[bool, int]] = []
-    for group in groups:
-        if len(group) >= _LEAST_GLYPHS:
-            yield group
-        else:
-            rest += group
-    if len(rest) >= _LEAST_GLYPHS:
-        yield rest
 
 
 def _by_look(samples: Sequence[Character], grey: Image.Image) -> Iterator[tuple[Character, bool]]:
@@ -157,21 +146,18 @@ def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
     )
     picture = np.asarray(grey.resize((_SIDE, _SIDE), Image.Resampling.BOX, box=box), dtype=np.float32).ravel()
     picture = picture.mean() - picture
-    if _is_light(grey, character.box):
+    corners = (math.floor(left) - 1, math.floor(top) - 1, math.ceil(right) + 1, math.ceil(bottom) + 1)
+    around = np.asarray(grey.crop(corners), dtype=np.float32)
+    inside = around[1:-1, 1:-1]
+    if (around.sum() - inside.sum()) / (
+        around.size - inside.size
+    ) < inside.mean():  # light print on dark ground
         picture = -picture
     picture /= max(1.0, float(np.linalg.norm(picture)))
     shape = (
         _SHAPE * np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32) / size
     )
     return np.concatenate([picture, shape])
-
-
-def _is_light(grey: Image.Image, box: Rectangle) -> bool:
-    """Return whether it is printed light on dark: what is around it is darker than what is in it."""
-    left, top, right, bottom = (math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3]))
-    around = np.asarray(grey.crop((left - 1, top - 1, right + 1, bottom + 1)), dtype=np.float32)
-    ring = around.sum() - around[1:-1, 1:-1].sum()
-    return bool(ring / (around.size - around[1:-1, 1:-1].size) < around[1:-1, 1:-1].mean())
 
 
 @cache
@@ -202,14 +188,8 @@ def _by_use(characters: Iterable[Character]) -> Iterator[tuple[Character, bool]]
         if any(first <= character.code <= last for first, last in _SQUARE):
             left, top, right, bottom = character.box
             large = max(right - left, bottom - top) >= _LEAST_SQUARE * character.size
-            common = any(_is_in(character.code, encoding, lead) for encoding, lead in _COMMON.items())
+            encoded = (
+                (character.code.encode(encoding, "ignore"), lead) for encoding, lead in _COMMON.items()
+            )
+            common = any(len(both) == 2 and both[0] in lead for both, lead in encoded)  # noqa: PLR2004  bytes
             yield character, large and common
-
-
-def _is_in(character: str, encoding: str, lead: range) -> bool:
-    """Return whether a character has two bytes in an encoding, of which the first is one of these."""
-    try:
-        first, *others = character.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return first in lead and len(others) == 1

@@ -6,7 +6,7 @@ import io
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -52,7 +52,8 @@ class TiffPages:
         found: list[PageInfo] = []
         total, size = 0, _A4
         for index in self._limits.choose(count, pages):
-            size = self._size(index) or size
+            with suppress(MediaError), translated_errors():
+                size = self._open(index).size  # Pillow has turned it as the file says
             self._limits.check_page(*size)
             total += size[0] * size[1]
             self._limits.check_total(total)
@@ -91,13 +92,6 @@ class TiffPages:
                 "The TIFF stores its colours in a way that is not decoded here: save it with 8 bits a sample.",
             ) from None
 
-    def _size(self, index: int) -> tuple[int, int] | None:
-        try:
-            with translated_errors():
-                return self._open(index).size  # Pillow has turned it as the file says
-        except MediaError:
-            return None
-
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
@@ -115,34 +109,28 @@ class _Layout:
     def header(self, first: int) -> bytes:
         """Return a file's first bytes if its first directory stands there."""
         mark = b"II" if self.order == "<" else b"MM"
-        return mark + (
-            struct.pack(f"{self.order}HHHQ", 43, 8, 0, first)
-            if self.big
-            else struct.pack(f"{self.order}HI", 42, first)
-        )
+        form, numbers = ("HHHQ", (43, 8, 0, first)) if self.big else ("HI", (42, first))
+        return mark + struct.pack(self.order + form, *numbers)
 
     def directories(self, file: BinaryIO) -> Iterator[int]:
         """Yield where each directory stands. If one lies outside of the file, which was cut then, it is the last.
 
         Raises `struct.error` if the first does.
         """
+        entry, length, form = (20, 8, "Q") if self.big else (12, 2, "H")
         seen: set[int] = set()
         offset = self._number(file, 8 if self.big else 4)
         while offset and offset not in seen:
             seen.add(offset)
-            following = self._following(file, offset, needed=len(seen) == 1)
+            try:
+                entries = self._number(file, offset, form)
+                following = self._number(file, offset + length + entries * entry)
+            except (struct.error, OverflowError, OSError):
+                if len(seen) == 1:
+                    raise
+                following = 0
             yield offset
             offset = following
-
-    def _following(self, file: BinaryIO, offset: int, *, needed: bool) -> int:
-        entry, length, form = (20, 8, "Q") if self.big else (12, 2, "H")
-        try:
-            entries = self._number(file, offset, form)
-            return self._number(file, offset + length + entries * entry)
-        except (struct.error, OverflowError, OSError):
-            if needed:
-                raise
-            return 0
 
     def _number(self, file: BinaryIO, at: int, form: str = "") -> int:
         layout = struct.Struct(self.order + (form or ("Q" if self.big else "I")))
@@ -181,18 +169,6 @@ class _StartingElsewhere(io.RawIOBase):
         return len(content)
 
 
-_FORMATS: Final = {
-    MediaType.PNG: "PNG",
-    MediaType.JPEG: "JPEG",
-    MediaType.WEBP: "WEBP",
-    MediaType.BMP: "BMP",
-    MediaType.GIF: "GIF",
-    MediaType.AVIF: "AVIF",
-    MediaType.HEIC: "HEIF",
-    MediaType.JPEG2000: "JPEG2000",
-    MediaType.PPM: "PPM",
-    MediaType.PCX: "PCX",
-}
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG markers that begin a picture
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
@@ -211,14 +187,16 @@ class ImagePages:
         if media is MediaType.JPEG:
             _refuse_deep_jpeg(file)
         with translated_errors():
-            self._image = Image.open(file, formats=[_FORMATS[media]])
+            self._image = Image.open(file, formats=["HEIF" if media is MediaType.HEIC else media.name])
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the picture's size; reads the header only."""
         self._limits.choose(1, pages)
         with translated_errors():
             width, height = self._image.size
-            if self._lies_on_its_side():
+            # asking a PNG without it would decode the picture in search of a late chunk
+            has_exif = self._media is not MediaType.PNG or "exif" in self._image.info
+            if has_exif and self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS:
                 width, height = height, width
         self._limits.check_page(width, height)
         return (PageInfo(index=0, width=width, height=height),)
@@ -234,11 +212,6 @@ class ImagePages:
     def close(self) -> None:
         """Close the file."""
         self._image.close()
-
-    def _lies_on_its_side(self) -> bool:
-        if self._media is MediaType.PNG and "exif" not in self._image.info:
-            return False  # asking would decode the picture in search of a late chunk
-        return self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS
 
 
 def _refuse_deep_jpeg(file: BinaryIO) -> None:
@@ -257,21 +230,16 @@ def _refuse_deep_jpeg(file: BinaryIO) -> None:
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white."""
     if image.mode[0] in "IF":
-        grey = _eight_bits(np.asarray(image))
+        values = np.nan_to_num(np.asarray(image).astype(np.float32))
+        low, high = float(values.min()), float(values.max())
+        if low >= 0 and 1 < high <= _SIXTEEN_BITS:
+            low, high = 0.0, float(_SIXTEEN_BITS if high > _EIGHT_BITS else _EIGHT_BITS)
+        grey = ((values - low) * (_EIGHT_BITS / max(high - low, 1e-9))).round().astype(np.uint8)
         return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return np.array(image.convert("RGB"))
-
-
-def _eight_bits(deep: NDArray[np.generic]) -> NDArray[np.uint8]:
-    values = np.nan_to_num(deep.astype(np.float32))
-    low, high = float(values.min()), float(values.max())
-    if low >= 0 and 1 < high <= _SIXTEEN_BITS:
-        low, high = 0.0, float(_SIXTEEN_BITS if high > _EIGHT_BITS else _EIGHT_BITS)
-    scaled = (values - low) * (_EIGHT_BITS / max(high - low, 1e-9))
-    return scaled.round().astype(np.uint8)
 
 
 @contextmanager

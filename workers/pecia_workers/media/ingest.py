@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import SecretStr
 
-from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, Task, tracing
+from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, tracing
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
@@ -17,7 +17,7 @@ from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_c
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import FramePlan, PageInfo, Stretch, VideoInfo
+from pecia_workers.media.pages import FramePlan, Stretch
 from pecia_workers.worker.payloads import Spool
 
 
@@ -56,69 +56,56 @@ class Ingest:
         Raises `MediaError`, `PartLostError`, `PayloadMissingError`, `PayloadCorruptError`.
         """
         task = part.task
-        if task.stage is Stage.CAPTION and Stage.CAPTION not in await self._stages_served():
-            raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
         if isinstance(task, ReadDocument):
-            await self._check(task)
+            if task.language is not None and not await self._language_read(task.language):
+                lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
+                found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
+                raise MediaError(FailureCode.LANGUAGE_UNAVAILABLE, found)
+            if task.fields is not None and not await self._fields_filled():
+                raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
+        elif Stage.CAPTION not in await self._stages_served():
+            raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
         with tracing.span("fetch"):
             payload = await self._intake(part)
         with tracing.span("cut"):
-            return await self._cut(payload, task)
-
-    async def _cut(self, payload: PayloadRef, task: Task[Any]) -> Cut:
-        async with self._spool.open(payload) as path:
-            if isinstance(task, CaptionVideo):
-                return await self._segments(path, task)
-            assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
-            return await self._pages(path, task)
-
-    async def _check(self, task: ReadDocument) -> None:
-        if task.language is not None and not await self._language_read(task.language):
-            lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
-            found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
-            raise MediaError(FailureCode.LANGUAGE_UNAVAILABLE, found)
-        if task.fields is not None and not await self._fields_filled():
-            raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
-
-    async def _pages(self, path: Path, task: ReadDocument) -> Cut:
-        wanted = None if task.pages is None else PageRanges.parse(task.pages)
-        infos = await self._decoder.inspect(path, wanted, cast("SecretStr | None", task.password))
-        return Cut(Stage.READ, [_price(page, task) for page in infos])
+            async with self._spool.open(payload) as path:
+                if isinstance(task, CaptionVideo):
+                    return await self._segments(path, task)
+                assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
+                chosen = None if task.pages is None else PageRanges.parse(task.pages)
+                infos = await self._decoder.inspect(path, chosen, cast("SecretStr | None", task.password))
+                document_type = DocumentType(task.document_type)
+                parts = [
+                    NewPart(
+                        ordinal=page.index,
+                        cost=page_cost(page.width, page.height, document_type),
+                        width=page.width,
+                        height=page.height,
+                    )
+                    for page in infos
+                ]
+                return Cut(Stage.READ, parts)
 
     async def _segments(self, path: Path, task: CaptionVideo) -> Cut:
         info = await self._decoder.probe(path)
         length = task.segments.total_seconds() if task.segments else self._segment_s
         count = segment_count(info.duration, length)
         self._limits.check_segments(count)
-        ends = [length * number for number in range(1, count)] + [info.duration]
-        parts = [
-            self._price_segment(number, Stretch(start=length * number, end=end), info, task)
-            for number, end in enumerate(ends)
-        ]
-        if count == 1:
-            return Cut(Stage.CAPTION, parts)
-        return Cut(
-            Stage.CAPTION, parts, NewPart(ordinal=count, cost=summary_cost(count, CaptionStyle(task.style)))
-        )
-
-    def _price_segment(self, number: int, stretch: Stretch, info: VideoInfo, task: CaptionVideo) -> NewPart:
-        frames = self._plan.count(stretch, info.fps)
-        width, height = self._plan.size(frames, info.width, info.height)
-        return NewPart(
-            ordinal=number,
-            cost=segment_cost(frames, width, height, CaptionStyle(task.style)),
-            width=width,
-            height=height,
-            start_s=stretch.start,
-            end_s=stretch.end,
-        )
+        style = CaptionStyle(task.style)
+        parts = []
+        for number in range(count):
+            start = length * number
+            end = info.duration if number == count - 1 else length * (number + 1)
+            frames = self._plan.count(Stretch(start=start, end=end), info.fps)
+            width, height = self._plan.size(frames, info.width, info.height)
+            cost = segment_cost(frames, width, height, style)
+            parts.append(
+                NewPart(ordinal=number, cost=cost, width=width, height=height, start_s=start, end_s=end)
+            )
+        summary = NewPart(ordinal=count, cost=summary_cost(count, style)) if count > 1 else None
+        return Cut(Stage.CAPTION, parts, summary)
 
 
 def segment_count(duration: float, length: float) -> int:
     """Return into how many segments a video of so many seconds is cut: the last has half to one and a half `length`."""
     return max(1, math.floor(duration / length + 0.5))
-
-
-def _price(page: PageInfo, task: ReadDocument) -> NewPart:
-    cost = page_cost(page.width, page.height, DocumentType(task.document_type))
-    return NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height)

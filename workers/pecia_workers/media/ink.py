@@ -1,4 +1,4 @@
-"""Where a page differs from its paper, how much of that is noise, and by how much its lines slope."""
+"""Where a page differs from its paper, how much of that is noise, how its lines slope, and whether it is blank."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageFilter
 
-LEAST_SKEW: Final = 0.3
+_LEAST_SKEW: Final = 0.3
 """Degrees; engines read lines of less slope as well, and turning blurs."""
-MOST_SKEW: Final = 10.0
+_MOST_SKEW: Final = 10.0
 _SEARCHED: Final = 12.0
 _COARSE, _FINE = 0.5, 0.1
 _ROW: Final = 2  # pixels
@@ -34,9 +34,14 @@ def slope_of(ink: NDArray[np.bool_]) -> float:
     oblique structures and skew scan in digitized documents", ICPR (1986). On a sample of the ink: 8 ms.
     """
     margins = [slice(round(side * _MARGIN), side - round(side * _MARGIN)) for side in ink.shape]
-    rows, columns = _sampled(ink[tuple(margins)])
-    if len(rows) < _LEAST_INK:
+    ink = ink[tuple(margins)]
+    places = np.flatnonzero(ink)
+    if len(places) < _LEAST_INK:
         return 0.0
+    if len(places) > _SAMPLE:
+        places = np.random.default_rng(0).choice(places, _SAMPLE, replace=False)
+    down, across = np.divmod(places, ink.shape[1])
+    rows, columns = down.astype(np.float32), (across - ink.shape[1] / 2).astype(np.float32)
     reach = float(np.abs(columns).max()) * math.tan(math.radians(_SEARCHED + _COARSE))
 
     def sharpness(degrees: float) -> float:
@@ -52,7 +57,7 @@ def slope_of(ink: NDArray[np.bool_]) -> float:
     slope = max(fine, key=fine.__getitem__)
     usual = float(np.median(list(coarse.values())))
     clear = fine[slope] > _CLEAR * usual and fine[slope] > _BETTER * coarse[0.0]
-    return round(slope, 1) if clear and LEAST_SKEW <= abs(round(slope, 1)) <= MOST_SKEW else 0.0
+    return round(slope, 1) if clear and _LEAST_SKEW <= abs(round(slope, 1)) <= _MOST_SKEW else 0.0
 
 
 def levelled(
@@ -90,21 +95,12 @@ def growth_for(ink: NDArray[np.bool_], degrees: float) -> tuple[float, float]:
     return max(1.0, (2 * across + 2) / width), max(1.0, (2 * down + 2) / height)
 
 
-def _sampled(ink: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return rows and columns of some of the ink; columns count from the middle."""
-    places = np.flatnonzero(ink)
-    if len(places) > _SAMPLE:
-        places = np.random.default_rng(0).choice(places, _SAMPLE, replace=False)
-    rows, columns = np.divmod(places, ink.shape[1])
-    return rows.astype(np.float32), (columns - ink.shape[1] / 2).astype(np.float32)
-
-
-WORKING_SIDE = 1760
+_WORKING_SIDE = 1760
 """Longer side, in pixels, at which pages are looked at: A4 at 150 dots per inch."""
 
 _PAPER_CELL = 32
 _LEAST_CONTRAST = 8.0
-MOST_CONTRAST: Final = 48.0
+_MOST_CONTRAST: Final = 48.0
 """Levels; what differs more from its paper is ink, however uneven the rest is."""
 _ABOVE_NOISE = 5.0
 _OF_STRONG = 0.35
@@ -112,9 +108,9 @@ _STRONG_SHARE, _LEAST_STRONG = 0.95, 30
 _NOISE_SHARE, _NOISE_SPREAD = 0.3, 0.385
 """Print fills less than 70 % of a page; the smallest 30 % of normal noise lies within 0.385 standard deviations."""
 _LOCAL_CELL = 16
-SMOOTHING: Final = 0.7
+_SMOOTHING: Final = 0.7
 """Pixels; averages noise out, not strokes."""
-CLEAR_IF_SMOOTH: Final = (5.0, 3.5)
+_CLEAR_IF_SMOOTH: Final = (5.0, 3.5)
 """Least contrast of ink, in levels and by the noise, on a page that was smoothed."""
 _FAINT, _STRENGTH = 64, 200
 _RULE = 120  # pixels of unbroken ink that no letter has
@@ -130,13 +126,17 @@ class View:
     @classmethod
     def of(cls, pixels: NDArray[np.uint8]) -> Self:
         """Return the view of a page."""
-        grey = working_grey(pixels)
+        grey = Image.fromarray(pixels).convert("L")
+        factor = max(grey.size) / _WORKING_SIDE
+        if factor > 1:
+            size = (max(1, round(grey.width / factor)), max(1, round(grey.height / factor)))
+            grey = grey.resize(size, Image.Resampling.BOX, reducing_gap=1.0)
         return cls(grey, find_ink(grey))
 
     @cached_property
     def letters(self) -> NDArray[np.bool_]:
-        """The ink without rules."""
-        return without_rules(self.ink)
+        """The ink without the rules of tables and forms, which would pass for lines of text."""
+        return self.ink & ~_long_runs(self.ink) & ~_long_runs(np.ascontiguousarray(self.ink.T)).T
 
     @cached_property
     def slope(self) -> float:
@@ -156,16 +156,6 @@ class View:
         return type(self)(grey, find_ink(grey))
 
 
-def working_grey(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Return the page in grey, shrunk to the working size if it is larger."""
-    image = Image.fromarray(pixels).convert("L")
-    factor = max(image.size) / WORKING_SIDE
-    if factor > 1:
-        size = (max(1, round(image.width / factor)), max(1, round(image.height / factor)))
-        image = image.resize(size, Image.Resampling.BOX, reducing_gap=1.0)
-    return image
-
-
 def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     """Return a mask of what was printed or written: pixels that differ clearly from the paper around them.
 
@@ -174,7 +164,7 @@ def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     """
     difference = from_paper(grey)
     clear = above_noise(difference)
-    return difference > max(clear, min(MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
+    return difference > max(clear, min(_MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
 
 
 def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
@@ -186,7 +176,7 @@ def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
     ]
     cells = np.pad(difference, padding).reshape(height, _LOCAL_CELL, width, _LOCAL_CELL).max(axis=(1, 3))
     strongest = np.asarray(Image.fromarray(cells).filter(ImageFilter.MaxFilter(3)))
-    clear = np.clip(_OF_STRONG * strongest, above_noise(difference), MOST_CONTRAST).astype(np.uint8)
+    clear = np.clip(_OF_STRONG * strongest, above_noise(difference), _MOST_CONTRAST).astype(np.uint8)
     return difference > np.asarray(Image.fromarray(clear).resize(grey.size, Image.Resampling.BILINEAR))
 
 
@@ -208,8 +198,8 @@ def strengthened(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     difference = from_paper(grey)
     if strong_contrast(difference, above_noise(difference)) >= _FAINT:
         return pixels
-    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
-    clear = above_noise(difference, *CLEAR_IF_SMOOTH)
+    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(_SMOOTHING)))
+    clear = above_noise(difference, *_CLEAR_IF_SMOOTH)
     strong = strong_contrast(difference, clear)
     if not 0 < strong < _FAINT:
         return pixels
@@ -240,28 +230,58 @@ def _quantile(values: NDArray[np.uint8], share: float) -> float:
     return max(0.0, whole - 0.5) + part * (1.0 if whole else 0.5)
 
 
-def without_rules(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the ink without the rules of tables and forms, which would pass for lines of text."""
-    return ink & ~_long_runs(ink) & ~_long_runs(np.ascontiguousarray(ink.T)).T
-
-
 def _long_runs(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the ink of each row that belongs to a run of `_RULE` pixels or more."""
     found = np.zeros_like(ink)
     ink = ink.copy()  # with its neighbours above and below: a rule that was turned has steps
     ink[1:] |= ink[:-1].copy()
     ink[:-1] |= ink[1:].copy()
-    rows = _rows_with_full_block(ink, _RULE // 2)
-    if not rows.size or ink.shape[1] < _RULE:
+    if ink.shape[1] < _RULE:
         return found
+    half = _RULE // 2  # every such run holds an aligned block of half its width
+    blocks = ink[:, : ink.shape[1] // half * half].reshape(ink.shape[0], -1, half)
+    rows = np.flatnonzero(blocks.all(axis=2).sum(axis=1))
     sums = np.pad(ink[rows].cumsum(axis=1, dtype=np.int32), ((0, 0), (1, 0)))
     for row, start in np.argwhere(sums[:, _RULE:] - sums[:, :-_RULE] == _RULE):
         found[rows[row], start : start + _RULE] = True
     return found
 
 
-def _rows_with_full_block(ink: NDArray[np.bool_], width: int) -> NDArray[np.intp]:
-    """Return the rows where an aligned block of this width is all ink: every run of twice the width holds one."""
-    blocks = ink.shape[1] // width
-    full = ink[:, : blocks * width].reshape(ink.shape[0], blocks, width).all(axis=2)
-    return np.flatnonzero(full.sum(axis=1))
+_CELL = 4
+_FULL = 255
+_CELL_SHARE = 0.2
+_WINDOW = (4, 10)  # cells: a word of body text, and more than a speck of dust fills
+_WINDOW_CELLS = 9
+_SMALLEST = 64  # pixels; less is a cutting, not a page with edges and dust
+_EDGE_SHARE, _EDGE_DARKER, _EDGE_DEPTH = 0.25, 24, 0.05
+"""A scanner's dark edge: how full or how much darker than the page a row of it is, how far in it may reach."""
+
+
+def is_blank(grey: Image.Image) -> bool:
+    """Return whether there is nothing on a page but noise, specks of dust and the scanner's dark edges.
+
+    One short word, however faint, is enough for a page not to be blank: text lost costs more than an empty page read.
+    """
+    if min(grey.size) < _SMALLEST:
+        return bool(np.ptp(np.asarray(grey)) <= _CLEAR_IF_SMOOTH[0])
+    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(_SMOOTHING)))
+    noise = above_noise(difference, *_CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
+    ink = (difference > min(noise, _MOST_CONTRAST)).view(np.uint8) * _FULL
+    marks = np.asarray(Image.fromarray(ink).reduce(_CELL)) > _CELL_SHARE * _FULL
+    marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
+    sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    height, width = _WINDOW
+    filled = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+    return bool(filled.max() < _WINDOW_CELLS)
+
+
+def _without_edges(marks: NDArray[np.bool_], grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return the marks without the dark edges, which begin at the border: a line of text near it does not."""
+    paper = np.median(grey)
+    for _ in range(4):
+        depth = max(1, int(marks.shape[0] * _EDGE_DEPTH))
+        full = marks[:depth].mean(axis=1) > _EDGE_SHARE
+        dark = grey[:depth].mean(axis=1) < paper - _EDGE_DARKER
+        edge = int(np.append(full | dark, False).argmin())
+        marks, grey = np.rot90(marks[edge:]), np.rot90(grey[edge:])
+    return marks

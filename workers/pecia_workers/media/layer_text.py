@@ -41,6 +41,7 @@ _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 _NO_CHARACTER: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 _SUPERSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ", strict=True))
 _SUBSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎", strict=True))
+_ON_LINE: Final[Mapping[str, str]] = {}
 _SYMBOLS: Final = "\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053"
 _READ_AS: Final = {
     **dict.fromkeys("\x02\u00ad\ufffe", "-"),  # pdfium's for a hyphen at the end of a line
@@ -203,7 +204,10 @@ class CharacterReader:
             order=order,
             invisible=invisible,
             has_glyph=has_glyph,
-            unmapped=_is_unmapped(read) or raw.FPDFText_HasUnicodeMapError(self._text, index) == 1,
+            unmapped=(
+                (read not in _READ_AS and (read == _UNKNOWN or unicodedata.category(read) in _NO_CHARACTER))
+                or raw.FPDFText_HasUnicodeMapError(self._text, index) == 1
+            ),
         )
 
     def _box(self, index: int, size: float) -> tuple[Rectangle, bool]:
@@ -240,12 +244,6 @@ def _readable(character: str) -> str:
     if any(first <= character <= last for first, last in _SAME_LOOK):
         return unicodedata.normalize("NFKC", character)
     return _UNKNOWN if unicodedata.category(character) in ("Cc", "Cs") else character
-
-
-def _is_unmapped(character: str) -> bool:
-    if character in _READ_AS:
-        return False
-    return character == _UNKNOWN or unicodedata.category(character) in _NO_CHARACTER
 
 
 def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
@@ -288,48 +286,39 @@ def _gap(last: Character, character: Character) -> float | None:
 
 
 def _line(piece: list[list[Character]], scale: float) -> Line | None:
-    size = max(character.size for word in piece for character in word)
-    baselines = [
-        character.across(character.angle)
-        for word in piece
-        for character in word
-        if character.size > _SMALL * size
-    ]
-    baseline = sorted(baselines)[len(baselines) // 2]
-    words = [
+    characters = [character for word in piece for character in word]
+    size = max(character.size for character in characters)
+    large = [one.across(one.angle) for one in characters if one.size > _SMALL * size]
+    baseline = sorted(large)[len(large) // 2]
+    words = tuple(
         Word(text=text, box=_box_around(word, scale))
         for word in piece
         if (text := unicodedata.normalize("NFC", _text(word, size, baseline)))
-    ]
+    )
     if not words:
         return None
-    text = " ".join(word.text for word in words)
-    return Line(
-        text=text, box=_box_around([one for word in piece for one in word], scale), words=tuple(words)
-    )
+    return Line(text=" ".join(word.text for word in words), box=_box_around(characters, scale), words=words)
 
 
 def _text(word: list[Character], size: float, baseline: float) -> str:
     """Return what a word says; digits and signs above or below its baseline as Unicode has them."""
     text = ""
-    for offset, run in groupby(word, key=lambda one: _offset(one, size, baseline)):
+
+    def signs_of(character: Character) -> Mapping[str, str]:
+        off = (character.across(character.angle) - baseline) / size
+        if character.size > _SMALL * size or abs(off) < _RAISED:
+            return _ON_LINE
+        return _SUBSCRIPTS if off > 0 else _SUPERSCRIPTS
+
+    for signs, run in groupby(word, key=signs_of):
         part = "".join(character.text for character in run)
-        signs = {1: _SUBSCRIPTS, -1: _SUPERSCRIPTS}.get(offset, {})
         text += "".join(map(signs.__getitem__, part)) if signs and all(one in signs for one in part) else part
     return text
 
 
-def _offset(character: Character, size: float, baseline: float) -> int:
-    """Return 1 for a subscript, -1 for a superscript, 0 for what stands on the line."""
-    off = (character.across(character.angle) - baseline) / size
-    return 0 if character.size > _SMALL * size or abs(off) < _RAISED else int(math.copysign(1, off))
-
-
 def _box_around(characters: Sequence[Character], scale: float) -> Box:
     """Return a box of a line's height, whatever its letters are."""
-    places = [character.place for character in characters]
-    lefts, tops, rights, bottoms = zip(*places, strict=True)
+    lefts, tops, rights, bottoms = zip(*(character.place for character in characters), strict=True)
     left, top = math.floor(scale * min(lefts)), math.floor(scale * min(tops))
-    return Box(
-        left=left, top=top, right=math.ceil(scale * max(rights)), bottom=math.ceil(scale * max(bottoms))
-    )
+    right, bottom = math.ceil(scale * max(rights)), math.ceil(scale * max(bottoms))
+    return Box(left=left, top=top, right=right, bottom=bottom)

@@ -73,25 +73,20 @@ def disguise(head: bytes) -> str | None:
         return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
     if head[:4] == b"RIFF":
         return _SOUND if head[8:12] == b"WAVE" else None
-    found = next((what for signature, what in _SIGNATURES if head.startswith(signature)), None)
-    return found or _text(head)
-
-
-def _text(head: bytes) -> str | None:
-    wide = head.startswith(_MARKS[1:])
-    text = head.replace(b"\0", b"") if wide else head
+    if found := next((what for signature, what in _SIGNATURES if head.startswith(signature)), None):
+        return found
+    text = head.replace(b"\0", b"") if head.startswith(_MARKS[1:]) else head
     for mark in _MARKS:
         text = text.removeprefix(mark)
-    if text.translate(None, _NO_TEXT) != text:
-        return None
     start = text.lstrip().lower()
-    if b"<svg" in start:
-        return _SVG
-    if start.startswith((b"<!doctype html", b"<html")) or b"<html" in start:
-        return _HTML
-    if start.startswith(b"<?xml"):
-        return _XML
-    return _MAIL if b"mime-version:" in start else _TEXT
+    kinds = (
+        (text.translate(None, _NO_TEXT) != text, None),
+        (b"<svg" in start, _SVG),
+        (start.startswith(b"<!doctype html") or b"<html" in start, _HTML),
+        (start.startswith(b"<?xml"), _XML),
+        (b"mime-version:" in start, _MAIL),
+    )
+    return next((what for is_that, what in kinds if is_that), _TEXT)
 
 
 _SHARE_OF_TIMEOUT = 0.9

@@ -9,17 +9,57 @@ of the lines which way is up. Where either is unsure the page stays as it is: tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import importlib.util
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.media.classifier import LineClassifier
 from pecia_workers.media.ink import View
+
+_MODEL = Path("models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
+_INPUT_WIDTH, _INPUT_HEIGHT = 192, 48  # what the network was trained on
+
+
+class LineClassifier:
+    """PaddleOCR's text line classifier on onnxruntime, one thread."""
+
+    def __init__(self, model: Path) -> None:
+        import onnxruntime  # noqa: PLC0415  only where pecia[cpu] is installed
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session: Any = onnxruntime.InferenceSession(
+            str(model), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+        self._input = self._session.get_inputs()[0].name
+
+    def upside_down(self, pieces: Sequence[Image.Image]) -> NDArray[np.float32]:
+        """Return for each grey piece of a line the probability that it stands on its head."""
+        batch = np.zeros((len(pieces), 3, _INPUT_HEIGHT, _INPUT_WIDTH), dtype=np.float32)
+        for number, piece in enumerate(pieces):
+            width = min(_INPUT_WIDTH, max(1, round(piece.width * _INPUT_HEIGHT / piece.height)))
+            grey = np.asarray(piece.resize((width, _INPUT_HEIGHT)), dtype=np.float32)
+            batch[number, :, :, :width] = grey / 127.5 - 1
+        probabilities: NDArray[np.float32] = self._session.run(None, {self._input: batch})[0]
+        return probabilities[:, 1]
+
+
+@cache
+def line_classifier() -> LineClassifier | None:
+    """Return the classifier, loaded once in this process, or None where pecia[cpu] is not installed."""
+    package = importlib.util.find_spec("rapidocr")
+    if package is None or package.origin is None or importlib.util.find_spec("onnxruntime") is None:
+        return None
+    model = Path(package.origin).parent / _MODEL
+    return LineClassifier(model) if model.is_file() else None
+
 
 _STRIPS = 4
 _LETTER_SIZES = range(5, 80)
@@ -45,7 +85,14 @@ def share_across(letters: NDArray[np.bool_]) -> float | None:
     Letters stand closer than lines do, in tables and columns too; L. O'Gorman, "The document spectrum for page layout
     analysis", IEEE PAMI 15 (1993).
     """
-    centres = _letter_centres(letters)
+    import cv2  # noqa: PLC0415  comes with pecia[cpu]
+
+    _, _, stats, middles = cv2.connectedComponentsWithStats(letters.view(np.uint8), connectivity=8)
+    sizes = stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].max(axis=1)
+    plausible = (sizes >= _LETTER_SIZES.start) & (sizes < _LETTER_SIZES.stop)
+    common = np.median(sizes[plausible]) if plausible.any() else 0
+    kept = plausible & (sizes > common * 0.6) & (sizes < common * 2.5)  # no dots, no pictures
+    centres = middles[1:][kept].astype(np.float32)[:_MAX_LETTERS]
     if len(centres) < _MIN_LETTERS:
         return None
     chosen = np.linspace(0, len(centres) - 1, min(_LETTER_SAMPLES, len(centres))).astype(np.intp)
@@ -56,45 +103,23 @@ def share_across(letters: NDArray[np.bool_]) -> float | None:
     return float((nearest[:, 0] > nearest[:, 1]).mean())
 
 
-def _letter_centres(letters: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return x and y of the connected pieces of ink that have the common size of letters: no dots, no pictures."""
-    _, _, stats, centres = cv2.connectedComponentsWithStats(letters.view(np.uint8), connectivity=8)
-    sizes = stats[1:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].max(axis=1)
-    plausible = (sizes >= _LETTER_SIZES.start) & (sizes < _LETTER_SIZES.stop)
-    common = np.median(sizes[plausible]) if plausible.any() else 0
-    kept = plausible & (sizes > common * 0.6) & (sizes < common * 2.5)
-    found: NDArray[np.float32] = centres[1:][kept].astype(np.float32)
-    return found[:_MAX_LETTERS]
-
-
 def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
     """Return pieces of lines that run from left to right, each two to five times as wide as it is high."""
     spans: list[Span] = []
     offset = 0
     for strip in np.array_split(ink, _STRIPS, axis=1):
-        for top, bottom in _runs(strip.sum(axis=1) > 0):
-            span = _trimmed(strip, top, bottom, offset)
-            if span is not None:
-                spans.append(span)
+        edges = np.flatnonzero(np.diff(np.pad(strip.any(axis=1).astype(np.int8), 1)))
+        for top, bottom in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            height = bottom - top
+            if height not in _HEIGHTS:
+                continue
+            columns = np.flatnonzero(strip[top:bottom].any(axis=0))
+            left = int(columns[0])
+            right = min(int(columns[-1]) + 1, left + round(height * _MAX_ASPECT))
+            if right - left >= height * _MIN_ASPECT:
+                spans.append(Span(top=top, bottom=bottom, left=left + offset, right=right + offset))
         offset += strip.shape[1]
     return spans
-
-
-def _runs(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.pad(flags.astype(np.int8), 1)))
-    return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def _trimmed(strip: NDArray[np.bool_], top: int, bottom: int, offset: int) -> Span | None:
-    height = bottom - top
-    if height not in _HEIGHTS:
-        return None
-    columns = np.flatnonzero(strip[top:bottom].any(axis=0))
-    left, right = int(columns[0]), int(columns[-1]) + 1
-    right = min(right, left + round(height * _MAX_ASPECT))
-    if right - left < height * _MIN_ASPECT:
-        return None
-    return Span(top=top, bottom=bottom, left=left + offset, right=right + offset)
 
 
 _TALL, _THIN = 0.55, 0.3
@@ -126,7 +151,11 @@ def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
     height, width = piece.shape
     gap, reach = max(1, round(height * _CLEAR)), round(height * (_CLEAR + _BESIDE))
     ink = np.concatenate([[0], piece.sum(axis=0).cumsum()])
-    tall = np.pad(_longest_runs(piece) >= _TALL * height, 1)
+    run = longest = np.zeros(width, dtype=np.int64)
+    for row in piece:
+        run = (run + 1) * row
+        longest = np.maximum(longest, run)
+    tall = np.pad(longest >= _TALL * height, 1)
     starts, ends = np.flatnonzero(~tall[:-1] & tall[1:]), np.flatnonzero(tall[:-1] & ~tall[1:])
     leans: list[float] = []
     for start, end in zip(starts, ends, strict=True):
@@ -136,15 +165,6 @@ def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
         right = float(ink[end + reach] - ink[end + gap])
         leans.append((left - right) / max(left + right, 1.0))
     return leans
-
-
-def _longest_runs(piece: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the length of the longest unbroken run of ink in each column."""
-    run = longest = np.zeros(piece.shape[1], dtype=np.int64)
-    for row in piece:
-        run = (run + 1) * row
-        longest = np.maximum(longest, run)
-    return longest
 
 
 _ACROSS, _ALONG = 0.6, 0.4
@@ -160,35 +180,19 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
     across = share_across(view.levelled().letters)
     if across is None:
         return 0
-    if _ALONG <= across <= _ACROSS:
-        return _turn_of_korean(view)
+    if (
+        _ALONG <= across <= _ACROSS
+    ):  # letters stand beside and below each other, as those of Korean syllables do
+        sides = {degrees: view.turned(degrees).levelled().letters for degrees in (0, 90)}
+        heads = {degrees: stands_on_head(ink, text_spans(ink)) for degrees, ink in sides.items()}
+        sure = [degrees + 180 * is_on_head for degrees, is_on_head in heads.items() if is_on_head is not None]
+        return sure[0] if len(sure) == 1 else 0
     if across > _ACROSS:
         return 180 if _share_upside_down(view, classifier) > _SURE else 0
     upside_down = _share_upside_down(view.turned(90), classifier)
     if upside_down > _SURE:
         return 270
     return 90 if upside_down < 1 - _SURE else 0
-
-
-def _turn_of_korean(view: View) -> int:
-    """Return the turn of a page whose letters stand beside and below each other, as those of Korean syllables do."""
-    found = {degrees: _korean_on_head(view.turned(degrees)) for degrees in (0, 90)}
-    sure = {degrees: on_head for degrees, on_head in found.items() if on_head is not None}
-    if len(sure) != 1:
-        return 0
-    [(degrees, on_head)] = sure.items()
-    return degrees + 180 * on_head
-
-
-def _korean_on_head(view: View) -> bool | None:
-    letters = view.levelled().letters
-    return stands_on_head(letters, text_spans(letters))
-
-
-def turned(pixels: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
-    """Return the page turned clockwise by 90, 180 or 270 degrees."""
-    codes = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
-    return cv2.rotate(pixels, codes[degrees]).astype(np.uint8, copy=False)
 
 
 def _share_upside_down(view: View, classifier: LineClassifier) -> float:
@@ -201,16 +205,16 @@ def _share_upside_down(view: View, classifier: LineClassifier) -> float:
     if len(spans) < _MIN_SAMPLES:
         return 0.5
     chosen = np.linspace(0, len(spans) - 1, min(_MAX_SAMPLES, len(spans))).astype(np.intp)
-    probability = float(classifier.upside_down([_cut(level.grey, spans[i]) for i in chosen]).mean())
+    pieces = []
+    for span in (spans[number] for number in chosen):
+        margin = max(2, round((span.bottom - span.top) * _PADDING))
+        right, bottom = (
+            min(level.grey.width, span.right + margin),
+            min(level.grey.height, span.bottom + margin),
+        )
+        pieces.append(level.grey.crop((max(0, span.left - margin), max(0, span.top - margin), right, bottom)))
+    probability = float(classifier.upside_down(pieces).mean())
     if not 1 - _CERTAIN < probability < _CERTAIN:
         return probability
     korean = stands_on_head(level.letters, spans)
     return probability if korean is None else float(korean)
-
-
-def _cut(grey: Image.Image, span: Span) -> Image.Image:
-    margin = max(2, round((span.bottom - span.top) * _PADDING))
-    left, top = max(0, span.left - margin), max(0, span.top - margin)
-    return grey.crop(
-        (left, top, min(grey.width, span.right + margin), min(grey.height, span.bottom + margin))
-    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, Doubt
 from pecia_schemas.media import PageRanges
+from pecia_schemas.tasks import Prefer, Preparation
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -47,6 +49,24 @@ class PageImage:
     """What the file itself says is on it, where the page is read from its pixels all the same."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How pages are prepared."""
+
+    steps: Collection[Preparation] = tuple(Preparation)
+    most_pixels: int = 4096 * 4096
+    """What the engine can use of one page."""
+    longest_side: int = 4096 * 4096
+    """The same of its longer side."""
+    prefer: Prefer = Prefer.AUTO
+    """What a page that brings its own text is read from."""
+    witness: bool = False
+    """Whether that text is to be told of a page that is read from its pixels."""
+
+
+EVERY_STEP: Final = Plan()
 
 
 class PageSource(Protocol):

@@ -18,8 +18,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import PageInfo
-from pecia_workers.media.preparation import Plan
+from pecia_workers.media.pages import PageInfo, Plan
 from pecia_workers.media.text_layer import TextLayer, text_layer
 
 _POINTS_PER_INCH = 72
@@ -56,7 +55,11 @@ class PdfPages:
         """Render one page on white; /Rotate is honoured."""
         if not 0 <= index < len(self._document):
             raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
-        self._forget_streams()
+        if self._rendered >= _REOPEN_AFTER:
+            fresh = self._open()
+            self.close()
+            self._document, self._rendered = fresh, 0
+        self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
             width, height = page.get_size()
             scale: Any = render_scale(width, height, self._limits)  # typed as int there
@@ -64,8 +67,12 @@ class PdfPages:
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
                 pixels = np.array(bitmap.to_numpy()[:, :, :3])
-            if (pixels == pixels[0, 0]).all():
-                _refuse_lost_pictures(page)
+            if (
+                pixels == pixels[0, 0]
+            ).all():  # pdfium leaves out what it cannot decode: a scan would pass as blank
+                for item in page.get_objects():
+                    if isinstance(item, pypdfium2.PdfImage):
+                        item.get_bitmap().close()
             return pixels
 
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
@@ -93,14 +100,6 @@ class PdfPages:
             if document.get_formtype():
                 document.init_forms()
             return document
-
-    def _forget_streams(self) -> None:
-        """Open the document anew now and then, so that memory does not grow with the pages of a scan."""
-        if self._rendered >= _REOPEN_AFTER:
-            fresh = self._open()
-            self.close()
-            self._document, self._rendered = fresh, 0
-        self._rendered += 1
 
     def _info(self, index: int) -> PageInfo:
         try:
@@ -142,13 +141,6 @@ def render_scale(width: float, height: float, limits: Limits) -> float:
     while math.ceil(width * scale) * math.ceil(height * scale) > limits.page_pixels:
         scale *= min(math.sqrt(limits.page_pixels / (width * scale * height * scale)), 0.99)
     return scale
-
-
-def _refuse_lost_pictures(page: pypdfium2.PdfPage) -> None:
-    """Raise `PdfiumError` if a picture cannot be decoded: pdfium leaves it out, and the scan would pass as blank."""
-    for item in page.get_objects():
-        if isinstance(item, pypdfium2.PdfImage):
-            item.get_bitmap().close()
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from pydantic import TypeAdapter
@@ -47,14 +47,6 @@ class _Process:
     process: Forked
     channel: socket.socket
 
-    @classmethod
-    def launch(cls, template: Template, initargs: tuple[Any, ...]) -> Self:
-        """Start it; once it is ready it says whether the kernel confines it. Raises `TemplateDiedError`."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = template.fork(_serve_at, *initargs, descriptors=[theirs.fileno()])
-        return cls(process, ours)
-
     @property
     def is_idle(self) -> bool:
         """Whether it waits for a call; the socket of one that has ended has ended too."""
@@ -74,24 +66,6 @@ class _Process:
         """Free what a killed process leaves. Blocks until it is gone."""
         self.process.wait()
         self.channel.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call(Generic[T]):
-    """A function to be called in a process, and the form of what it returns."""
-
-    form: frames.Form[T]
-    function: Callable[..., T] | None = None
-    """None: the process begins by answering."""
-    args: tuple[Any, ...] = ()
-    document: int | None = None
-    """A descriptor of which the function gets a copy as its first argument."""
-
-    def made_in(self, process: _Process) -> T | MediaError | frames.CallFailedError:
-        """Return what came of it. Blocks. Raises what `receive_answer` does."""
-        if self.function is not None:
-            frames.send_call(process.channel, self.function, self.args, self.document)
-        return frames.receive_answer(process.channel, self.form)
 
 
 class BoundedProcesses:
@@ -174,11 +148,13 @@ class BoundedProcesses:
         with waiting():
             await self._free.acquire()
         try:
-            with await _opened(document) as file:
-                descriptor = file.fileno() if file else None
-                call = _Call(form=form, function=function, args=args, document=descriptor)
+            with ExitStack() as opened:
+                descriptor = None
+                if document is not None:
+                    file = await asyncio.to_thread(document.open, "rb", buffering=0)
+                    descriptor = opened.enter_context(file).fileno()
                 process = await self._ready()
-                answer = await self._ask(process, timeout, call)
+                answer = await self._ask(process, timeout, form, function, args, descriptor)
             self._idle.append(process)
         finally:
             self._free.release()
@@ -195,12 +171,15 @@ class BoundedProcesses:
             process.kill()
             process.bury()
         process = await self._launched()
-        missing = await self._ask(process, _START_TIMEOUT_S, _Call(form=READY))
-        self._note(missing if isinstance(missing, tuple) else tuple(Guard))
+        answer = await self._ask(process, _START_TIMEOUT_S, READY)
+        self._note(answer if isinstance(answer, tuple) else tuple(Guard))
         return process
 
     async def _launched(self) -> _Process:
-        """Return a new process; the first one waits for the template to import what all of them need."""
+        """Return a new process, which says first whether the kernel confines it.
+
+        The first one waits for the template to import what all of them need.
+        """
         if self._stopped:
             raise asyncio.CancelledError
         template = await self._in_template(imported, (self._initargs,))
@@ -208,8 +187,12 @@ class BoundedProcesses:
             for function, args in self._loads:
                 await self._in_template(function, args)
             self._loaded = template
+        ours, theirs = socket.socketpair()
         try:
-            return _Process.launch(template, self._initargs)
+            with theirs:
+                return _Process(
+                    template.fork(_serve_at, *self._initargs, descriptors=[theirs.fileno()]), ours
+                )
         except TemplateDiedError:
             raise self._not_started() from None
 
@@ -235,10 +218,10 @@ class BoundedProcesses:
             log.warning("processes_unconfined", missing=list(missing), reason="the kernel does not offer it")
 
     async def _ask(
-        self, process: _Process, seconds: float, call: _Call[T]
+        self, process: _Process, seconds: float, form: frames.Form[T], *call: Any
     ) -> T | MediaError | frames.CallFailedError:
-        """Return the process's answer; a process that does not give one is ended and buried."""
-        answering = asyncio.create_task(asyncio.to_thread(call.made_in, process))
+        """Return the process's answer to a call, or its first; a process that gives none is ended and buried."""
+        answering = asyncio.create_task(asyncio.to_thread(_answered, process.channel, form, *call))
         self._busy.add(process)
         if self._stopped:
             process.kill()
@@ -265,10 +248,12 @@ class BoundedProcesses:
         await asyncio.to_thread(process.bury)
 
 
-async def _opened(document: Path | None) -> AbstractContextManager[IO[bytes] | None]:
-    if document is None:
-        return nullcontext()
-    return await asyncio.to_thread(document.open, "rb", buffering=0)
+def _answered(
+    channel: socket.socket, form: frames.Form[T], *call: Any
+) -> T | MediaError | frames.CallFailedError:
+    if call:
+        frames.send_call(channel, *call)
+    return frames.receive_answer(channel, form)
 
 
 def _serve_at(descriptor: int, *initargs: Any) -> None:

@@ -104,7 +104,11 @@ def text_layer(
         found = list(layer_text.CharacterReader(text, place, drawn.orders).characters())
     upright = np.ascontiguousarray(np.rot90(pixels, -turn // 90))
     grey = Image.fromarray(upright).convert("L")
-    on_page = [one for one in found if one is None or _is_on(one, grey.size)]
+    on_page = [
+        one
+        for one in found
+        if one is None or (min(one.box[2:]) > 0 and one.box[0] < grey.width and one.box[1] < grey.height)
+    ]
     visible = _visible([one for one in on_page if one], np.asarray(grey))
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     hidden_count = sum(one is not None for one in on_page) - len(visible)
@@ -145,28 +149,31 @@ def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [False]))
 
 
-def _is_on(character: layer_text.Character, size: tuple[int, int]) -> bool:
-    left, top, right, bottom = character.box
-    return right > 0 and bottom > 0 and left < size[0] and top < size[1]
-
-
 def _visible(
     characters: Sequence[layer_text.Character], grey: NDArray[np.uint8]
 ) -> dict[int, layer_text.Character]:
     """Return, by their identity, those that can be seen, and those that would be if their font were there.
 
-    A character is seen by its edges: as many as its box is wide and high, or more.
+    A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more.
     """
+    page = grey.astype(np.int16)
+    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
+    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
+    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
+    sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
     boxes = np.array([one.box for one in characters]).reshape(-1, 4)
     left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
     right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
-    edges = _sums_in(_sums_of_edges(grey), left, top, right, bottom)
-    drawn = edges >= _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
-    return {
-        id(one): one
-        for one, is_drawn in zip(characters, drawn.tolist(), strict=True)
-        if not one.invisible and (is_drawn or (not one.has_glyph and _is_paper(one, grey)))
-    }
+    least = _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
+    drawn = _sums_in(sums, left, top, right, bottom) >= least
+    visible = {}
+    for one, is_drawn in zip(characters, drawn.tolist(), strict=True):
+        x, y, x1, y1 = (max(0, int(side)) for side in one.box)
+        ground = grey[y : y1 + 1, x : x1 + 1]
+        is_lacking = not one.has_glyph and ground.size and ground.min() >= _PAPER
+        if not one.invisible and (is_drawn or is_lacking):
+            visible[id(one)] = one
+    return visible
 
 
 def _sums_in(
@@ -178,21 +185,6 @@ def _sums_in(
     left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
     within: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
     return within
-
-
-def _sums_of_edges(grey: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return for each place how many edges, of ink or of light print, are above and to the left of it."""
-    page = grey.astype(np.int16)
-    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
-    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
-    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
-    return sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
-
-
-def _is_paper(character: layer_text.Character, grey: NDArray[np.uint8]) -> bool:
-    left, top, right, bottom = (max(0, int(side)) for side in character.box)
-    ground = grey[top : bottom + 1, left : right + 1]
-    return bool(ground.size and ground.min() >= _PAPER)
 
 
 def _leaves_text(seen: Sequence[layer_text.Character | None], pixels: NDArray[np.uint8]) -> bool:

@@ -77,7 +77,10 @@ def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, 
         for at, frame in video.shown_at(wanted):
             if not pictures:
                 turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
-            pictures.append(_pixels(frame, size, turns))
+            scaled: Any = frame.reformat(
+                width=size[0], height=size[1], format="rgb24", interpolation="AREA"
+            ).to_ndarray()
+            pictures.append(np.ascontiguousarray(np.rot90(scaled, turns)))
             times.append(at)
     if not pictures:
         raise MediaError(FailureCode.DAMAGED, "No frame of this part of the video can be decoded.")
@@ -121,14 +124,11 @@ class _Video:
         told = _seconds(self.stream.metadata.get("DURATION", ""))
         if told is None and self._container.duration:
             told = self._container.duration / av.time_base
-        return told or self._counted()
-
-    def _counted(self) -> float:
-        last: float | None = None
-        for packet in self._packets():
-            if packet.pts is not None:
-                last = max(last or 0.0, float(packet.pts * self._unit))
-        return 0.0 if last is None else last - self._begin + 1 / self.rate
+        if told:
+            return told
+        shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
+        last = max(shown, default=None)
+        return 0.0 if last is None else max(0.0, last) - self._begin + 1 / self.rate
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
         """Yield the frame that is shown at each of these times, with its own; one that is shown at several, once.
@@ -158,18 +158,16 @@ class _Video:
         """
         back = 0.0
         while True:
-            self._seek(seconds - back)
+            try:
+                place = int((seconds - back + self._begin) / self._unit)
+                self._container.seek(place, stream=self.stream)
+            except FFmpegError:  # no index, or a broken one: then every frame from the first
+                self._container.seek(0)
             frames = self._decoded()
             first = next(frames, None)
             if first is None or first[0] <= seconds or back > seconds:
                 return chain([] if first is None else [first], frames)
             back = 2 * back or _STEP_BACK_S
-
-    def _seek(self, seconds: float) -> None:
-        try:
-            self._container.seek(int((seconds + self._begin) / self._unit), stream=self.stream)
-        except FFmpegError:  # no index, or a broken one: then every frame from the first
-            self._container.seek(0)
 
     def _decoded(self) -> Iterator[tuple[float, float, VideoFrame]]:
         """Yield frames with their time and for how long they are shown; what is broken is left out."""
@@ -248,11 +246,3 @@ def _seconds(told: str) -> float | None:
 def _check_memory(error: FFmpegError) -> None:
     if error.errno == errno.ENOMEM:
         raise MemoryError from None
-
-
-def _pixels(frame: VideoFrame, size: tuple[int, int], turns: int) -> NDArray[np.uint8]:
-    """Return the frame scaled to this size, as it is coded, then turned by so many quarters, counterclockwise."""
-    scaled: Any = frame.reformat(
-        width=size[0], height=size[1], format="rgb24", interpolation="AREA"
-    ).to_ndarray()
-    return np.ascontiguousarray(np.rot90(scaled, turns))

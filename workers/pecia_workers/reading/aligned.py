@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from pecia_schemas.blocks import Box, Line
+from pecia_schemas.blocks import Line
 from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.marks import SIGNS
 from pecia_workers.reading.ruled import Draft, Grid, Rules, cut
@@ -40,6 +40,10 @@ _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
 
+_Row: TypeAlias = list[tuple[int, int, Line]]
+"""Cells of a row: the first and the last column of each, and its text."""
+
+
 def aligned_grids(
     pieces: Sequence[Line], rows: Sequence[Sequence[int]], rules: Rules, height: float
 ) -> list[Grid]:
@@ -53,24 +57,20 @@ def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) 
     run: list[list[int]] = []
     for row in rows:
         boxes = [pieces[one].box for one in row]
-        below = (
-            min(box.top for box in boxes) - max((pieces[one].box.bottom for one in run[-1]), default=0)
-            if run
-            else 0
-        )
-        near = not run or -0.6 * height < below < _NEAR * height
         is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
-        if run and not (near and (is_apart or (len(row) == 1 and _is_short(boxes[0], pieces, run)))):
-            yield from _ended(pieces, run, height)
-            run = []
+        if run:
+            below = min(box.top for box in boxes) - max(pieces[one].box.bottom for one in run[-1])
+            whole, first = around(pieces[one].box for before in run for one in before), boxes[0]
+            is_short = (
+                first.right - first.left < 0.65 * (whole.right - whole.left) and first.left < whole.right
+            )
+            is_more = is_apart or (len(row) == 1 and is_short)
+            if not (-0.6 * height < below < _NEAR * height and is_more):
+                yield from _ended(pieces, run, height)
+                run = []
         if is_apart or run:
             run.append(list(row))
     yield from _ended(pieces, run, height)
-
-
-def _is_short(box: Box, pieces: Sequence[Line], run: list[list[int]]) -> bool:
-    whole = around(pieces[one].box for row in run for one in row)
-    return box.right - box.left < 0.65 * (whole.right - whole.left) and box.left < whole.right
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
@@ -129,25 +129,25 @@ class _Aligned:
             return None
         pieces = float(np.mean([len(row) for row in self.rows]))
         if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
-            return self._unclear() if pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS else None
-        if columns == _MIN_COLUMNS and not self._ends_in_numbers(placed):
+            unclear = pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS
+            return Grid(box=self.box, table=None, lines=(), members=self.members) if unclear else None
+        ends = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
+        if columns == _MIN_COLUMNS and sum(bool(_NUMBER.fullmatch(end)) for end in ends) <= 0.7 * len(ends):
             return None
         groups = self._groups(placed)
         tops = [min(piece.box.top for row in group for _, _, piece in row) for group in groups]
-        ends = [max(piece.box.bottom for row in group for _, _, piece in row) for group in groups]
-        ys = [tops[0], *((end + top) / 2 for end, top in zip(ends, tops[1:], strict=False)), ends[-1]]
+        bottoms = [max(piece.box.bottom for row in group for _, _, piece in row) for group in groups]
+        middles = [(bottom + top) / 2 for bottom, top in zip(bottoms, tops[1:], strict=False)]
+        ys = [tops[0], *middles, bottoms[-1]]
         owners = np.arange(len(groups) * columns).reshape(len(groups), columns)
         draft = Draft([self.box.left, *walls, self.box.right], ys, owners)
-        draft.members = set(self.members)
+        draft.members |= self.members
         for number, group in enumerate(groups):
             for first, last, piece in (place for row in group for place in row):
                 if len(set(owners[number, first : last + 1].tolist()) & draft.content.keys()) == 0:
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
-
-    def _unclear(self) -> Grid:
-        return Grid(box=self.box, table=None, lines=(), members=self.members)
 
     def _walls(self) -> list[float]:
         """Return where white space goes down between columns."""
@@ -167,15 +167,11 @@ class _Aligned:
 
     def _start(self, wall: float) -> float:
         """Return where the column behind the wall starts in most rows."""
-        lefts = [
-            min((piece.box.left for piece in row if piece.box.left > wall), default=None) for row in self.rows
-        ]
-        known = [left for left in lefts if left is not None]
+        behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
+        known = [min(lefts) for lefts in behind if lefts]
         return float(np.median(known)) if known else wall
 
-    def _placed(
-        self, row: Sequence[Line], walls: list[float], starts: list[float]
-    ) -> list[tuple[int, int, Line]]:
+    def _placed(self, row: Sequence[Line], walls: list[float], starts: list[float]) -> _Row:
         """Return the parts of a row's pieces with the first and the last column of each."""
         parts = [part for piece in row for part in self._parts(piece, list(zip(walls, starts, strict=True)))]
         slack = 0.3 * self.height
@@ -197,18 +193,14 @@ class _Aligned:
         ]
         return cut(piece, spaces, 0)
 
-    def _are_cells(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+    def _are_cells(self, placed: list[_Row]) -> bool:
         """Return whether these are cells of a table, rather than prose or boxes to be ticked with their labels."""
         pieces = [piece for row in placed for _, _, piece in row]
         options = sum(piece.text[:1] in SIGNS for piece in pieces)
         width = float(np.median([piece.box.right - piece.box.left for piece in pieces]))
         return options <= _MAX_OPTIONS * len(pieces) and width <= _MAX_CELL * self.height
 
-    def _ends_in_numbers(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
-        last = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
-        return sum(bool(_NUMBER.fullmatch(text)) for text in last) > 0.7 * len(last)
-
-    def _groups(self, placed: list[list[tuple[int, int, Line]]]) -> list[list[list[tuple[int, int, Line]]]]:
+    def _groups(self, placed: list[_Row]) -> list[list[_Row]]:
         """Return the rows of text that are one row of the table, together."""
         boxes = [around(piece.box for _, _, piece in row) for row in placed]
         pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
@@ -227,9 +219,7 @@ class _Aligned:
                 groups.append([row])
         return groups
 
-    def _goes_on(
-        self, group: list[list[tuple[int, int, Line]]], row: list[tuple[int, int, Line]], *, closely: bool
-    ) -> bool:
+    def _goes_on(self, group: list[_Row], row: _Row, *, closely: bool) -> bool:
         """Return whether a row of text is more of the cells above it, rather than a row of the table."""
         above = {first for one in group for first, _, _ in one}
         here = {first for first, _, _ in row}
@@ -257,5 +247,5 @@ def _tight(pitches: list[float], cells: list[int], height: float) -> float:
     return tight if jump > _JUMP and anchored > 0.6 * len(groups) else 0.0
 
 
-def _numbers(row: list[tuple[int, int, Line]]) -> set[int]:
+def _numbers(row: _Row) -> set[int]:
     return {first for first, _, piece in row if _NUMBER.fullmatch(piece.text.strip())}

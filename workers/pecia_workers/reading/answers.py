@@ -7,43 +7,44 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from html import unescape
+from itertools import accumulate, islice, pairwise, takewhile
+from textwrap import indent
 from typing import Any, Final, NamedTuple
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source, text_of
 from pecia_schemas.results import Verdict
+from pecia_schemas.storable import storable_text
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
-from pecia_workers.reading.doctags import doctags
 from pecia_workers.reading.ladder import unfenced
-from pecia_workers.reading.markup import blocks_of
+from pecia_workers.reading.markup import BrokenTableError, GivenCell, blocks_of, table_block
 
 Size = tuple[int, int]
 Tokens = tuple[tuple[str, float], ...]
 
-_KINDS: Final = {
-    "caption": BlockKind.CAPTION,
-    "image_caption": BlockKind.CAPTION,
-    "table_caption": BlockKind.CAPTION,
-    "diagram": BlockKind.FIGURE,
-    "figure": BlockKind.FIGURE,
-    "image": BlockKind.FIGURE,
-    "img": BlockKind.FIGURE,
-    "picture": BlockKind.FIGURE,
-    "equation": BlockKind.FORMULA,
-    "equation_block": BlockKind.FORMULA,
-    "formula": BlockKind.FORMULA,
-    "page_footer": BlockKind.FOOTER,
-    "page_header": BlockKind.HEADER,
-    "page_number": BlockKind.PAGE_NUMBER,
-    "section_header": BlockKind.HEADING,
-    "sub_title": BlockKind.HEADING,
-    "signature": BlockKind.HANDWRITING,
-    "title": BlockKind.TITLE,
-    "watermark": BlockKind.STAMP,
-}
+
+def _by_name(names: dict[BlockKind, str]) -> dict[str, BlockKind]:
+    return {name: kind for kind, several in names.items() for name in several.split()}
+
+
+_KINDS: Final = _by_name(
+    {
+        BlockKind.CAPTION: "caption image_caption table_caption",
+        BlockKind.FIGURE: "diagram figure image img picture",
+        BlockKind.FORMULA: "equation equation_block formula",
+        BlockKind.FOOTER: "page_footer",
+        BlockKind.HEADER: "page_header",
+        BlockKind.PAGE_NUMBER: "page_number",
+        BlockKind.HEADING: "section_header sub_title",
+        BlockKind.HANDWRITING: "signature",
+        BlockKind.TITLE: "title",
+        BlockKind.STAMP: "watermark",
+    }
+)
 """By the names that the models' makers use; all else is what its markup says."""
 _THOUSAND: Final = 1000
 _DOCTAGS_GRID: Final = 500
@@ -113,7 +114,7 @@ def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tu
         case AnswerFormat.FRONT_MATTER:
             return blocks_of(_FRONT_MATTER.sub("", text))
         case AnswerFormat.DOCTAGS:
-            grid, found = (_DOCTAGS_GRID, _DOCTAGS_GRID), doctags(text)
+            grid, found = (_DOCTAGS_GRID, _DOCTAGS_GRID), _doctags(text)
         case AnswerFormat.LAYOUT:
             grid, found = seen, tuple(_blocks(_layout(text)))
         case _:
@@ -140,22 +141,22 @@ def _blocks(pieces: Iterable[Piece]) -> Iterator[Block]:
     for piece in pieces:
         box = _box(piece.place)
         kind = _KINDS.get(re.sub(r"[\W_]+", "_", piece.label.strip().lower()))
-        for block in _inner(piece.written, kind):
+        if kind is BlockKind.FORMULA:
+            yield from _formula(piece.written.strip(), box)
+            continue
+        for block in blocks_of(piece.written):
             named = kind if kind and block.kind in (BlockKind.TEXT, BlockKind.HEADING) else block.kind
             level = block.level if named is BlockKind.HEADING else None
             yield block.model_copy(update={"kind": named, "level": level, "box": box})
 
 
-def _inner(written: str, kind: BlockKind | None) -> tuple[Block, ...]:
-    if kind is not BlockKind.FORMULA:
-        return blocks_of(written)
-    formula = written.strip()
-    if formula and not formula.startswith(("$", "\\[", "\\(")):
-        formula = f"$${formula}$$"
-    return (Block(kind=kind, text=formula, source=Source.MODEL),) if formula else ()
+def _formula(written: str, box: Box | None) -> Iterator[Block]:
+    if written:
+        text = written if written.startswith(("$", "\\[", "\\(")) else f"$${written}$$"
+        yield Block(kind=BlockKind.FORMULA, text=text, box=box, source=Source.MODEL)
 
 
-def _box(place: tuple[float, ...]) -> Box | None:
+def _box(place: Sequence[float]) -> Box | None:
     if len(place) != len(Box.model_fields):
         return None
     left, top, right, bottom = map(round, place)
@@ -214,7 +215,10 @@ def _layout(text: str) -> Iterator[Piece]:
     rest = text[end:]
     cut = _CUT_TEXT.search(rest)
     if cut:
-        yield Piece("", (), _unescaped(cut[1]))
+        text = cut[1]
+        with suppress(ValueError):
+            text = str(json.loads(f'"{text}"', strict=False))
+        yield Piece("", (), text)
     elif not _CUT_ELEMENT.match(rest):
         yield Piece("", (), rest.strip(" \n,[]") if end or rest.strip() == "[]" else rest)
 
@@ -231,15 +235,152 @@ def _element(element: dict[str, Any], written: str) -> Piece:
     )
 
 
-def _unescaped(text: str) -> str:
-    try:
-        return str(json.loads(f'"{text}"', strict=False))
-    except ValueError:
-        return text
-
-
 _PIECES: Final[dict[AnswerFormat, Callable[[str], Iterator[Piece]]]] = {
     AnswerFormat.TAGGED: _tagged,
     AnswerFormat.GROUNDED: _grounded,
     AnswerFormat.HTML: _html,
 }
+
+
+_ELEMENTS: Final = _by_name(
+    {
+        BlockKind.CAPTION: "caption",
+        BlockKind.TABLE: "chart otsl",
+        BlockKind.TEXT: "checkbox_selected checkbox_unselected code footnote paragraph text",
+        BlockKind.FORMULA: "formula",
+        BlockKind.LIST: "list_item ordered_list unordered_list",
+        BlockKind.FOOTER: "page_footer",
+        BlockKind.HEADER: "page_header",
+        BlockKind.FIGURE: "picture",
+        BlockKind.HEADING: " ".join(f"section_header_level_{level}" for level in range(1, 6)),
+        BlockKind.TITLE: "title",
+    }
+)
+"""Of DocTags, the markup of Docling's models; as in docling-core's `types/doc/tokens.py`, and so are the cells."""
+_OF_LISTS: Final = frozenset({"list_item", "ordered_list", "unordered_list"})
+_ELEMENT: Final = re.compile(
+    rf"<(/?)({'|'.join(_ELEMENTS)}|doctag|group|inline|page_break|loc_\d{{1,3}}|_[A-Za-z+#]+_)>"
+)
+"""What is markup; anything else between angle brackets stands on the page, or is a table's."""
+_CELL: Final = re.compile(r"<(fcel|ecel|lcel|ucel|xcel|ched|rhed|srow|nl)>")
+_CLASS: Final = re.compile(r"^(?:<[a-z_]+>)+")
+"""What kind of picture it is."""
+_ENDS: Final = re.compile(r"<\|?(?:end_of_text|end_of_utterance|im_end|eos)\|?>")
+
+
+@dataclass(slots=True)
+class _Element:
+    name: str
+    text: str = ""
+    places: list[int] = field(default_factory=list)
+    items: int = 0
+
+
+def _doctags(written: str) -> tuple[Block, ...]:
+    """Return the blocks of DocTags, with places on its grid of 500; those of Markdown if there is no element in it."""
+    text = _ENDS.sub("", storable_text(written))
+    if not _ELEMENT.search(text) and not _CELL.search(text):
+        return blocks_of(text)
+    return tuple(block for element in _elements(text) for block in _of_element(element))
+
+
+def _elements(text: str) -> Iterator[_Element]:
+    """Yield elements as they end, lists as a whole; what is open at the end of a text that was cut ends there."""
+    is_open = [_Element("")]
+    end = 0
+    for token in _ELEMENT.finditer(text):
+        is_open[-1].text += text[end : token.start()]
+        end = token.end()
+        closes, name = token.groups()
+        if name.startswith("loc_"):
+            is_open[-1].places.append(int(name[4:]))
+        elif name in _ELEMENTS and not closes:
+            is_open.append(_Element(name))
+        elif closes and any(element.name == name for element in is_open):
+            while is_open[-1].name != name:
+                yield from _ended(is_open)
+            yield from _ended(is_open)
+    is_open[-1].text += text[end:]
+    while is_open:
+        yield from _ended(is_open)
+
+
+def _ended(is_open: list[_Element]) -> Iterator[_Element]:
+    """Take the last element off; one that belongs to a list becomes lines of it."""
+    element = is_open.pop()
+    if not is_open or not {element.name, is_open[-1].name} <= _OF_LISTS:
+        yield element
+        return
+    outer = is_open[-1]
+    before = outer.text.rstrip()
+    if element.name == "list_item":
+        outer.items += 1
+        lines = f"{f'{outer.items}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
+    else:
+        lines = indent(element.text.strip("\n"), "  ")
+    outer.text = f"{before}\n{lines}".strip("\n")
+    outer.places = _around(outer.places, element.places)
+
+
+def _around(one: list[int], other: list[int]) -> list[int]:
+    if not len(one) == len(other) == len(Box.model_fields):
+        return one or other
+    return [*map(min, one[:2], other[:2]), *map(max, one[2:], other[2:])]
+
+
+def _of_element(element: _Element) -> Iterator[Block]:
+    kind = _ELEMENTS.get(element.name, BlockKind.TEXT)
+    if _CELL.search(element.text):
+        try:
+            for block in table_block(list(_rows_of_cells(element.text))):
+                yield block.model_copy(update={"box": _box(element.places)})
+        except BrokenTableError:
+            yield from blocks_of(_CELL.sub("\n", element.text))
+        return
+    text = unescape(_CLASS.sub("", element.text) if kind is BlockKind.FIGURE else element.text).strip()
+    if not text:
+        return
+    if kind is BlockKind.FORMULA and not text.startswith("$"):
+        text = f"$${text}$$"
+    if element.name.startswith("checkbox"):
+        text = f"{'☑' if element.name == 'checkbox_selected' else '☐'} {text}"
+    level = int(element.name[-1]) if kind is BlockKind.HEADING else None
+    yield Block(
+        kind=BlockKind.TEXT if kind is BlockKind.TABLE else kind,
+        text=text,
+        level=level,
+        box=_box(element.places),
+        source=Source.MODEL,
+    )
+
+
+def _rows_of_cells(text: str) -> Iterator[list[GivenCell]]:
+    """Yield the cells of each row: an `lcel` goes on from the left, a `ucel` from above, an `xcel` from both."""
+    before, *parts = _CELL.split(text)
+    rows: list[list[str | GivenCell]] = [[GivenCell(unescape(before).strip())]] if before.strip() else []
+    rows.append([])
+    for name, content in zip(parts[::2], parts[1::2], strict=True):
+        goes_on = name in ("lcel", "ucel", "xcel") and not content.strip()
+        if name != "nl":
+            rows[-1].append(name if goes_on else GivenCell(unescape(content).strip()))
+            continue
+        rows.append([GivenCell(unescape(content).strip())] if content.strip() else [])
+    for number, row in enumerate(rows):
+        if row:
+            yield [
+                replace(
+                    cell, rows=_run(rows, number, column, "ucel"), columns=_run(rows, number, column, "lcel")
+                )
+                for column, cell in enumerate(row)
+                if isinstance(cell, GivenCell)
+            ]
+
+
+def _run(rows: list[list[str | GivenCell]], row: int, column: int, name: str) -> int:
+    """Return over how many columns, or rows, a cell goes on."""
+    if name == "lcel":
+        following: Iterator[str | GivenCell] = islice(rows[row], column + 1, None)
+    else:
+        below = (rows[number] for number in range(row + 1, len(rows)))
+        following = (line[column] if column < len(line) else "" for line in below)
+    return 1 + sum(1 for _ in takewhile(lambda cell: cell == name, following))

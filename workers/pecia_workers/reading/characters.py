@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_workers.reading.values import is_unit
+from pecia_workers.reading.lines import is_unit
 
 _AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
 """What may stand at a word's ends and is no part of what it says; or between words."""
@@ -150,14 +150,11 @@ def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
     there = [place for place, one in enumerate(line) if low <= one.middle <= high]
     start = max((place + 1 for place, one in enumerate(line) if 0 <= one.middle < low), default=0)
     before = "".join(one.text for one in line[:start])
-    if not before.endswith(_BASES) or any(_is_whole(line[place].text) for place in there):
+    texts = [line[place].text for place in there]
+    whole = (one in _HAVE_HIGH_PARTS or (one.isalpha() and one not in _READ_AS) for one in texts)
+    if not before.endswith(_BASES) or any(whole):
         return None
-    return slice(start, start + sum(line[place].text in _READ_AS for place in there))
-
-
-def _is_whole(character: str) -> bool:
-    """Return whether a small high part belongs to the character itself."""
-    return character in _HAVE_HIGH_PARTS or (character.isalpha() and character not in _READ_AS)
+    return slice(start, start + sum(one in _READ_AS for one in texts))
 
 
 def as_raised(text: str, before: str, after: str) -> str | None:
@@ -198,8 +195,12 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
     close = float(np.median(gaps[~parts])) if not parts.all() else spaces
     found, text = list(line), text_of_characters(line)
     for place, gap in reversed(list(zip(places[1:], gaps.tolist(), strict=True))):
-        before_unit = gap >= max(_LEAST_BEFORE_UNIT, _BY_CLOSE * close) and _is_before_unit(text, place)
-        if before_unit or (gap >= least and _may_part(text, place)):
+        unit = _UNIT.match(text, place)
+        is_before_unit = unit is not None and is_unit(unit[0]) and bool(_NUMBER.search(text[:place]))
+        may_part = bool(_BEFORE.search(text[:place]) and _AFTER.match(text, place))
+        if (is_before_unit and gap >= max(_LEAST_BEFORE_UNIT, _BY_CLOSE * close)) or (
+            may_part and gap >= least and not text[place - 1 : place + 1].isdigit()
+        ):
             found.insert(place, Character(" ", -1.0, 1.0))
     return found
 
@@ -216,15 +217,3 @@ def _gaps(middles: Sequence[float], crop: NDArray[np.uint8]) -> NDArray[np.float
         inside = (starts > 0) & (ends < width)
         np.maximum.at(gaps, nearest[inside], (ends - starts)[inside] / height)
     return gaps
-
-
-def _is_before_unit(text: str, place: int) -> bool:
-    unit = _UNIT.match(text, place)
-    return unit is not None and is_unit(unit[0]) and _NUMBER.search(text[:place]) is not None
-
-
-def _may_part(text: str, place: int) -> bool:
-    return (
-        bool(_BEFORE.search(text[:place]) and _AFTER.match(text, place))
-        and not text[place - 1 : place + 1].isdigit()
-    )

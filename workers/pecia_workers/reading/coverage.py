@@ -104,7 +104,12 @@ class Letters:
             cv2.rectangle(reach, (left - apart, top), (left + width + apart, top + height - 1), 1, cv2.FILLED)
         _, labels = cv2.connectedComponents(reach)
         row = labels[boxes[:, 1], boxes[:, 0]]
-        return [_around(boxes[row == label]) for label in np.flatnonzero(np.bincount(row) >= least)]
+        starts, ends = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+        found = []
+        for label in np.flatnonzero(np.bincount(row) >= least):
+            (left, top), (right, bottom) = starts[row == label].min(axis=0), ends[row == label].max(axis=0)
+            found.append(Box(left=int(left), top=int(top), right=int(right), bottom=int(bottom)))
+        return found
 
 
 def _letter_like(ink: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -165,12 +170,3 @@ def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
         like = (height[other] > _LOWER * height[one]) & (height[other] < _HIGHER * height[one])
         neighbours += np.bincount(one[near & like], minlength=len(boxes))
     return neighbours
-
-
-def _around(boxes: NDArray[np.int32]) -> Box:
-    return Box(
-        left=int(boxes[:, 0].min()),
-        top=int(boxes[:, 1].min()),
-        right=int((boxes[:, 0] + boxes[:, 2]).max()),
-        bottom=int((boxes[:, 1] + boxes[:, 3]).max()),
-    )

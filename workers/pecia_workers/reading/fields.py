@@ -84,16 +84,15 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    inner = {name: _closed_inside(name, value) for name, value in schema.items() if name != _MERGE}
+    inner = {name: value for name, value in schema.items() if name != _MERGE}
+    for name, value in inner.items():
+        if name in _SCHEMAS_BY_NAME:
+            inner[name] = {key: _closed(one) for key, one in value.items()}
+        elif name in _SCHEMAS_IN_A_LIST:
+            inner[name] = list(map(_closed, value))
+        elif name in _SCHEMAS:
+            inner[name] = _closed(value)
     return {"additionalProperties": False} | inner if "properties" in schema else inner
-
-
-def _closed_inside(keyword: str, value: Any) -> Any:
-    if keyword in _SCHEMAS_BY_NAME:
-        return {name: _closed(inner) for name, inner in value.items()}
-    if keyword in _SCHEMAS_IN_A_LIST:
-        return [_closed(inner) for inner in value]
-    return _closed(value) if keyword in _SCHEMAS else value
 
 
 def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:
@@ -112,7 +111,7 @@ def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
 
     A `pattern` is the engine's to keep: tried again here, a hostile one could hold the worker for ever.
     """
-    kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": _kept})
+    kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": lambda *_: ()})
     validator = kind(dict(schema), registry=Registry())  # one that fetches nothing
 
     def parse(text: str) -> dict[str, Any] | None:
@@ -123,10 +122,6 @@ def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
             return None
 
     return parse
-
-
-def _kept(*_: Any) -> tuple[()]:
-    return ()
 
 
 def _refuse(constant: str) -> NoReturn:

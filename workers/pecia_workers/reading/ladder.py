@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+import math
+import re
+import string
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from pecia_schemas.blocks import DoubtReason, mean_confidence
+from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence
 from pecia_schemas.results import Change, ReadingAttempt, Verdict
 from pecia_workers.engines.base import (
     EngineDeadError,
@@ -18,10 +21,9 @@ from pecia_workers.engines.base import (
     EngineRequest,
     Generation,
     Generator,
-    Sampling,
 )
 from pecia_workers.engines.requests import resized
-from pecia_workers.reading.values import doubtful_words
+from pecia_workers.reading.lines import is_value
 
 _WORST_FIRST: Final = (
     Verdict.UNREADABLE,
@@ -43,6 +45,11 @@ _DOUBTFUL_CHARACTERS: Final = 0.01
 """Share of characters that stand for broken bytes, from which it is: print has none."""
 _UNREAD: Final = "[?]"
 _BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
+_LEAST_OF_A_VALUE: Final = math.log(0.6)
+_LEAST_OF_A_WORD: Final = math.log(0.2)
+"""Log-probability of its least likely token below which a word is doubtful: of a word of prose less is asked, for often
+another token would have changed the layout alone."""
+_MARKUP: Final = "|*#`_<>"
 _FENCES: Final = ("```markdown", "```md", "```json")
 
 
@@ -99,6 +106,46 @@ def unfenced(text: str) -> str:
     return "\n".join(lines)
 
 
+def sureness(tokens: Sequence[tuple[str, float]]) -> float | None:
+    """Return the geometric mean of the tokens' probabilities, 0 to 1; None without tokens."""
+    return min(1.0, math.exp(sum(logged for _, logged in tokens) / len(tokens))) if tokens else None
+
+
+def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[Doubt, ...]:
+    """Return the words of what was written that the model was not sure of, in its order, without their places.
+
+    Special tokens, and characters that a tokenizer has torn into several tokens, are not in what was written.
+    """
+    found: list[Doubt] = []
+    before = ""
+    for word, least in _words(tokens):
+        text = word.strip(_MARKUP + string.whitespace)
+        on_value = is_value(text, before)
+        if (
+            least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
+            and any(map(str.isalnum, text))
+            and text in written
+        ):
+            found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
+        before = "" if word.endswith("\n") else f"{before}{text} "
+    return tuple(found)
+
+
+def _words(tokens: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """Yield each word, with the white space after it, and the log-probability of its least likely token."""
+    word, least = "", 0.0
+    for text, logged in tokens:
+        for piece in text.splitlines(keepends=True):
+            for part in re.findall(r"\s+|\S+", piece):
+                if word and word[-1].isspace() and not part[0].isspace():
+                    yield word, least
+                    word, least = "", 0.0
+                word += part
+                least = min(least, logged) if not part.isspace() else least
+    if word.strip():
+        yield word, least
+
+
 RUNGS: Final = {
     Verdict.REPETITION: (Change.TEMPERATURE, Change.PENALTY, Change.SMALLER),
     Verdict.TRUNCATED: (Change.SMALLER, Change.PENALTY, Change.TEMPERATURE),
@@ -117,11 +164,6 @@ _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
 
-def next_change(verdict: Verdict, tried: Collection[Change]) -> Change | None:
-    """Return what to try after an answer with this verdict; None if nothing is left or the answer is good."""
-    return next((change for change in RUNGS.get(verdict, ()) if change not in tried), None)
-
-
 def was_cut_as_asked(request: EngineRequest, generation: Generation) -> bool:
     """Return whether the text ends where the task itself wants it to end."""
     most = request.max_output_tokens
@@ -133,17 +175,13 @@ def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> En
 
     `seen` are the width and height at which the engine has seen the picture. `smaller` takes up to a second.
     """
-    again = replace(request, id=f"{request.id}:{change}")
+    again, sampling = replace(request, id=f"{request.id}:{change}"), request.sampling
     match change:
         case Change.TEMPERATURE:
-            sampling = request.sampling
-            return _resampled(
-                again, replace(sampling, temperature=min(_MOST, sampling.temperature + _HOTTER))
-            )
+            sampling = replace(sampling, temperature=min(_MOST, sampling.temperature + _HOTTER))
         case Change.PENALTY:
-            sampling = request.sampling
             penalty = min(_MOST, sampling.repetition_penalty + _STRICTER)
-            return _resampled(again, replace(sampling, repetition_penalty=penalty))
+            sampling = replace(sampling, repetition_penalty=penalty)
         case Change.SMALLER:
             size = (round(seen[0] * _SHRINK), round(seen[1] * _SHRINK))
             if min(size) < _LEAST_SIDE:
@@ -151,15 +189,12 @@ def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> En
             return replace(again, images=tuple(resized(image, size) for image in request.images))
         case Change.FALLBACK:
             return again
-
-
-def _resampled(request: EngineRequest, sampling: Sampling) -> EngineRequest | None:
-    return replace(request, sampling=sampling) if sampling != request.sampling else None
+    return replace(again, sampling=sampling) if sampling != request.sampling else None
 
 
 log = structlog.get_logger(__name__)
 
-Judge = Callable[["Generation"], "Generation"]
+Judge = Callable[[Generation], Generation]
 """Returns an answer with its final verdict."""
 
 
@@ -209,24 +244,24 @@ class Ladder:
         readings = [await self._read(self._engine, request, judge)]
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self._read_again(request, judge, readings)
+                tried: set[Change] = set()
+                while len(readings) < self._most and (change := self._next(request, readings[-1], tried)):
+                    tried.add(change)
+                    again = await asyncio.to_thread(changed, request, change, readings[0].seen)
+                    if again:
+                        await self._try(self._engine, again, change, judge, readings)
+                again = changed(request, Change.FALLBACK, readings[0].seen)
+                if again and self._fallback and self._may_fall_back(self._fallback, request, readings):
+                    await self._try(self._fallback, again, Change.FALLBACK, judge, readings)
         return readings
 
-    async def _read_again(self, request: EngineRequest, judge: Judge, readings: list[Reading]) -> None:
-        tried: set[Change] = set()
-        while len(readings) < self._most and (change := self._next_change(request, readings[-1], tried)):
-            tried.add(change)
-            again = await asyncio.to_thread(changed, request, change, readings[0].seen)
-            if again:
-                await self._try(self._engine, again, change, judge, readings)
-        again = changed(request, Change.FALLBACK, readings[0].seen)
-        if again and self._fallback and self._may_fall_back(self._fallback, request, readings):
-            await self._try(self._fallback, again, Change.FALLBACK, judge, readings)
-
-    def _next_change(self, request: EngineRequest, last: Reading, tried: set[Change]) -> Change | None:
+    def _next(self, request: EngineRequest, last: Reading, tried: Collection[Change]) -> Change | None:
+        """Return what to try next; None if nothing is left, or the answer is good or ends where the task wants."""
         if not self._engine.capabilities.samples or was_cut_as_asked(request, last.generation):
             return None
-        return next_change(last.generation.verdict, tried)
+        return next(
+            (change for change in RUNGS.get(last.generation.verdict, ()) if change not in tried), None
+        )
 
     def _may_fall_back(self, other: Generator, request: EngineRequest, readings: list[Reading]) -> bool:
         """Return whether the other engine may do better; it makes up words of a script that it does not know."""

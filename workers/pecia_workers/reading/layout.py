@@ -16,8 +16,7 @@ from pecia_workers.reading.aligned import aligned_grids
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
-from pecia_workers.reading.paragraphs import Kinds
-from pecia_workers.reading.printed import printed
+from pecia_workers.reading.paragraphs import Kinds, printed
 from pecia_workers.reading.ruled import Grid, Rules, find_rules, ruled_grids
 
 Row: TypeAlias = Sequence[Line]
@@ -54,23 +53,23 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
-    grids = _grids(pieces, rules, height)
-    found = _found(pieces, grids)
+    found = _found(pieces, _grids(pieces, rules, height))
     columns = [part for part in found if isinstance(part, list)]
-    kinds = _kinds(columns, pixels, rules)
-    blocks = _blocks(found, kinds, pieces, source)
-    doubts = (
-        *_unclear_tables(blocks),
-        *chain.from_iterable(_unclear_orders(rows, height) for rows in columns),
-    )
-    return Layout(_with_marks(blocks, marks), doubts)
-
-
-def _unclear_tables(blocks: Sequence[Block]) -> Iterator[Doubt]:
-    for block in blocks:
-        if block.kind is BlockKind.TABLE and block.table is None:
-            on_value = any(map(str.isdigit, block.text))
-            yield Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=on_value)
+    lines = iter(printed([joined(row) for column in columns for row in column], pixels))
+    kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
+    blocks = list(_blocks(found, kinds, pieces, source))
+    doubts = [
+        Doubt(
+            reason=DoubtReason.TABLE_UNCLEAR,
+            box=block.box,
+            text=block.text,
+            on_value=any(map(str.isdigit, block.text)),
+        )
+        for block in blocks
+        if block.kind is BlockKind.TABLE and block.table is None
+    ]
+    doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
+    return Layout(_with_marks(blocks, marks), tuple(doubts))
 
 
 def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
@@ -116,31 +115,26 @@ def _found(pieces: Sequence[Line], grids: Sequence[Grid]) -> list[Grid | list[Ro
     return found
 
 
-def _kinds(columns: Sequence[Sequence[Row]], pixels: NDArray[np.uint8], rules: Rules) -> Kinds:
-    lines = iter(printed([joined(row) for column in columns for row in column], pixels))
-    return Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
-
-
 def _blocks(
     found: Sequence[Grid | list[Row]], kinds: Kinds, pieces: Sequence[Line], source: Source
-) -> list[Block]:
+) -> Iterator[Block]:
     texts_of = iter(kinds.columns)
     parts = [part for one in found for part in ([one] if isinstance(one, Grid) else next(texts_of))]
-    blocks: list[Block] = []
     for part, following in zip(parts, [*parts[1:], []], strict=True):
         if isinstance(part, Grid):
-            blocks.append(_table_block(part, pieces, source))
+            yield _table_block(part, pieces, source)
             continue
         kind = kinds.of(part, [] if isinstance(following, Grid) else following)
         level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-        block = _text_block([line.line for line in part], source, kind)
-        blocks.append(block.model_copy(update={"level": level}))
-    return blocks
+        yield _text_block([one.line for one in part], source, kind).model_copy(update={"level": level})
 
 
 def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
     """Return the tables of the page: those with ruling lines, then those of pieces that line up."""
-    grids = _apart(ruled_grids(pieces, rules, height))
+    grids: list[Grid] = []
+    for grid in ruled_grids(pieces, rules, height):
+        if not any(grid.members & other.members for other in grids):  # of a grid in a cell, the inner one
+            grids.append(grid)
     loose = _outside(len(pieces), grids)
     stretches = _ordered([pieces[one] for one in loose], [])
     rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
@@ -171,15 +165,6 @@ def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int
     return reading_order(boxes, whole, np.array(address, dtype=np.bool_))
 
 
-def _apart(grids: list[Grid]) -> list[Grid]:
-    """Return the grids of which none holds another: of a grid in a cell, the inner one."""
-    kept: list[Grid] = []
-    for grid in grids:
-        if not any(grid.members & other.members for other in kept):
-            kept.append(grid)
-    return kept
-
-
 def _outside(count: int, grids: Sequence[Grid]) -> list[int]:
     inside = {one for grid in grids for one in grid.members}
     return [one for one in range(count) if one not in inside]
@@ -196,7 +181,7 @@ def _table_block(grid: Grid, pieces: Sequence[Line], source: Source) -> Block:
     )
 
 
-def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind = BlockKind.TEXT) -> Block:
+def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind) -> Block:
     return Block(
         kind=kind,
         box=around(line.box for line in lines),

@@ -57,7 +57,7 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     words = [word for piece in pieces for word in words_of(piece)]
     squares = list(_squares(ink, height))
     boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
-    hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
+    hollow = [box for box in boxes if _is_hollow(ink, box)]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
     circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
     found = [
@@ -136,9 +136,6 @@ def _signed(piece: Line, sign: Word) -> Line:
 def _is_glyph(word: Word, mark: Box) -> bool:
     side = mark.right - mark.left
     return set(word.text) <= set(_GLYPHS) and abs(middle(word.box)[0] - middle(mark)[0]) < side
-
-
-# Shapes
 
 
 def _squares(ink: Mask, height: float) -> Iterator[Box]:
@@ -221,18 +218,15 @@ def _filled(ink: Mask, box: Box, inset: float) -> float:
     return float(inside.mean()) if inside.size else 0.0
 
 
-def _rim(ink: Mask, box: Box) -> float:
-    """Return the share of ink between the sides of a box and its middle."""
-    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)
-    return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
+def _is_hollow(ink: Mask, box: Box) -> bool:
+    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)  # between its sides and its middle
+    share = float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
+    return share < _SOLID
 
 
 def _inside(ink: Mask, box: Box, inset: float) -> Mask:
     edge = max(3, round(inset * (box.right - box.left)))
     return ink[box.top + edge : box.bottom - edge, box.left + edge : box.right - edge]
-
-
-# What stands beside them
 
 
 def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
@@ -70,7 +70,13 @@ def _letters(text: str) -> str:
 
 def _blocks(text: str) -> Iterator[Block]:
     for number, piece in enumerate(_HTML_TABLE.split(text)):
-        yield from _html_table(piece) if number % 2 else _markdown(piece)
+        if number % 2 == 0:
+            yield from _markdown(piece)
+            continue
+        for caption in _CAPTION.findall(piece):
+            yield from _block(BlockKind.CAPTION, _read(caption))
+        _, *rows = _ROW.split(_CAPTION.sub("", piece))
+        yield from table_block([list(_html_cells(row)) for row in rows])
 
 
 def _block(
@@ -78,9 +84,6 @@ def _block(
 ) -> Iterator[Block]:
     if text.strip():
         yield Block(kind=kind, text=text.strip("\n"), level=level, table=table, source=Source.MODEL)
-
-
-# Markdown
 
 
 def _markdown(text: str) -> Iterator[Block]:
@@ -93,21 +96,18 @@ def _markdown(text: str) -> Iterator[Block]:
             inner = tokens[number + 1] if token.nesting else token
             if token.type == "table_open":
                 rows = [lines[token.map[0]], *lines[token.map[0] + 2 : token.map[1]]]
-                yield from _pipe_table(rows)
+                yield from table_block([list(_pipe_cells(row)) for row in rows])
             elif token.type in ("bullet_list_open", "ordered_list_open"):
                 yield from _block(BlockKind.LIST, "\n".join(_items(tokens[number:])))
             elif token.type == "heading_open":
                 yield from _block(BlockKind.HEADING, _shown(inner), level=int(token.tag[1]))
             elif token.type == "paragraph_open":
-                yield from _block(_kind_of(inner), _shown(inner))
+                found = _FORMULA.fullmatch(inner.content)
+                is_image = [child.type for child in inner.children or ()] == ["image"]
+                is_formula = found is not None and not found[0].startswith(r"\(")
+                kind = BlockKind.FORMULA if is_formula else BlockKind.TEXT
+                yield from _block(BlockKind.FIGURE if is_image else kind, _shown(inner))
         depth += token.nesting
-
-
-def _kind_of(inline: Token) -> BlockKind:
-    if [child.type for child in inline.children or ()] == ["image"]:
-        return BlockKind.FIGURE
-    found = _FORMULA.fullmatch(inline.content)
-    return BlockKind.FORMULA if found and not found[0].startswith(r"\(") else BlockKind.TEXT
 
 
 def _items(tokens: Sequence[Token]) -> Iterator[str]:
@@ -129,22 +129,16 @@ def _items(tokens: Sequence[Token]) -> Iterator[str]:
             yield from (mark + line for line in rest)
 
 
-def _pipe_table(rows: Iterable[str]) -> Iterator[Block]:
-    cells = [escapedSplit(row.strip()) for row in rows]
-    # The pipes at both ends of a row leave empty texts there.
-    cells = [
-        row[bool(row and not row[0]) : len(row) - bool(len(row) > 1 and not row[-1].strip())] for row in cells
-    ]
-    yield from table_block([[GivenCell(_read(one)) for one in row] for row in cells])
+def _pipe_cells(row: str) -> Iterator[GivenCell]:
+    cells = escapedSplit(row.strip())  # the pipes at both ends of a row leave empty texts there
+    end = len(cells) - bool(len(cells) > 1 and not cells[-1].strip())
+    yield from (GivenCell(_read(one)) for one in cells[not cells[0] : end])
 
 
 def _read(written: str) -> str:
     """Return what a reader sees of a cell or caption."""
-    return (
-        _shown(_parser().parseInline(written.strip())[0]).strip()
-        if _MARKED.search(written)
-        else written.strip()
-    )
+    written = written.strip()
+    return _shown(_parser().parseInline(written)[0]).strip() if _MARKED.search(written) else written
 
 
 def _shown(inline: Token) -> str:
@@ -163,15 +157,12 @@ def _shown(inline: Token) -> str:
                 shown += "\n"
         elif child.type in ("em_open", "em_close", "strong_open", "strong_close"):
             # Between digits or Latin letters it is no markup: `5*3*2`.
-            inside = _is_ascii_word(shown[-1:]) and _is_ascii_word(following.content[:1] if following else "")
+            around = (shown[-1:], following.content[:1] if following else "")
+            inside = all(one.isascii() and one.isalnum() for one in around)
             shown += child.markup if inside else ""
         else:
             shown += child.content.translate(script) if script else child.content
     return shown
-
-
-def _is_ascii_word(character: str) -> bool:
-    return character.isascii() and character.isalnum()
 
 
 @cache
@@ -188,26 +179,18 @@ def _parser() -> MarkdownIt:
 
 def _formula(state: StateInline, silent: bool) -> bool:
     found = _FORMULA.match(state.src, state.pos)
-    if found is None:
-        return False
-    if not silent:
+    if found and not silent:
         state.push("formula", "", 0).content = found[0]
-    state.pos = found.end()
-    return True
+    state.pos = found.end() if found else state.pos
+    return found is not None
 
 
 def _tag(state: StateInline, silent: bool) -> bool:
     found = _TAG.match(state.src, state.pos)
-    if found is None:
-        return False
-    if not silent:
-        token = state.push("tag", found[2].lower(), 0)
-        token.nesting = -1 if found[1] else 1
-    state.pos = found.end()
-    return True
-
-
-# Tables
+    if found and not silent:
+        state.push("tag", found[2].lower(), 0).nesting = -1 if found[1] else 1
+    state.pos = found.end() if found else state.pos
+    return found is not None
 
 
 class BrokenTableError(Exception):
@@ -223,13 +206,6 @@ class GivenCell:
     columns: int = 1
 
 
-def _html_table(written: str) -> Iterator[Block]:
-    for caption in _CAPTION.findall(written):
-        yield from _block(BlockKind.CAPTION, _read(caption))
-    _, *rows = _ROW.split(_CAPTION.sub("", written))
-    yield from table_block([list(_html_cells(row)) for row in rows])
-
-
 def _html_cells(row: str) -> Iterator[GivenCell]:
     _, *found = _CELL.split(row)
     for attributes, content in zip(found[::2], found[1::2], strict=True):
@@ -238,13 +214,10 @@ def _html_cells(row: str) -> Iterator[GivenCell]:
 
 
 def table_block(rows: list[list[GivenCell]]) -> Iterator[Block]:
-    """Yield the cells as one table, if there are any. Raises `BrokenTableError`."""
-    if table := _grid(rows):
-        yield from _block(BlockKind.TABLE, table.text, table=table)
+    """Yield the cells as one table, if there are any: spans are cut where they overlap or leave it.
 
-
-def _grid(rows: list[list[GivenCell]]) -> Table | None:
-    """Return the table, in which each place belongs to one cell: spans are cut where they overlap or leave it."""
+    Raises `BrokenTableError`.
+    """
     cells: list[Cell] = []
     taken: set[tuple[int, int]] = set()
     for row, given in enumerate(rows):
@@ -261,8 +234,7 @@ def _grid(rows: list[list[GivenCell]]) -> Table | None:
     columns = 1 + max((column for _, column in taken), default=-1)
     free = {(row, column) for row in range(len(rows)) for column in range(columns)} - taken
     cells += [Cell(row=row, column=column, text="") for row, column in free]
-    if not cells:
-        return None
-    return Table(
-        rows=len(rows), columns=columns, cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column)))
-    )
+    if cells:
+        cells.sort(key=lambda cell: (cell.row, cell.column))
+        table = Table(rows=len(rows), columns=columns, cells=tuple(cells))
+        yield from _block(BlockKind.TABLE, table.text, table=table)

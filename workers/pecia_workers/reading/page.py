@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,16 +27,14 @@ from pecia_schemas.storable import storable_text
 from pecia_schemas.tasks import Prefer, Preparation, Witness
 from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
-from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of, sampling_for
+from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.pages import PageImage
-from pecia_workers.media.preparation import Plan
+from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
-from pecia_workers.reading.ladder import Ladder, Reading, best, judged
+from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
 from pecia_workers.reading.markup import blocks_of
-from pecia_workers.reading.values import sureness
 from pecia_workers.witness.witnesses import Witnesses
 from pecia_workers.worker.attempts import worked_s
 from pecia_workers.worker.payloads import Spool
@@ -49,38 +47,30 @@ if TYPE_CHECKING:
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
-    languages = engine.languages
+    name, languages = f"The engine {engine.name}", engine.languages
     if task.language is not None and languages is not None and task.language not in languages:
-        read = f"The engine {engine.name} reads {', '.join(sorted(languages))}."
-        remedy = engine.remedies.get(task.language, "")
-        raise EngineRefusedError(f"{read} {remedy}".strip(), FailureCode.LANGUAGE_UNAVAILABLE)
+        read = f"{name} reads {', '.join(sorted(languages))}. {engine.remedies.get(task.language, '')}"
+        raise EngineRefusedError(read.strip(), FailureCode.LANGUAGE_UNAVAILABLE)
     if task.fields is not None and not engine.fields:
-        raise EngineRefusedError(
-            f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE
-        )
+        raise EngineRefusedError(f"{name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE)
     if task.instructions is not None and not engine.instructions:
-        raise EngineRefusedError(
-            f"The engine {engine.name} takes no instructions.", FailureCode.INSTRUCTIONS_UNAVAILABLE
-        )
+        raise EngineRefusedError(f"{name} takes no instructions.", FailureCode.INSTRUCTIONS_UNAVAILABLE)
     check_adapter(task.adapter, engine)
 
 
 def check_adapter(adapter: str | None, engine: Capabilities) -> None:
     """Raise `EngineRefusedError` if the engine has no adapter of this name."""
     if adapter is not None and adapter not in engine.adapters:
-        there = ", ".join(sorted(engine.adapters)) or "none"
-        raise EngineRefusedError(
-            f"Adapters of the engine {engine.name}: {there}.", FailureCode.ADAPTER_UNAVAILABLE
-        )
+        found = f"Adapters of the engine {engine.name}: {', '.join(sorted(engine.adapters)) or 'none'}."
+        raise EngineRefusedError(found, FailureCode.ADAPTER_UNAVAILABLE)
 
 
 _WRITTEN: Final = frozenset({"en", "ko", "zh"})
-_OTHERWISE: Final = "en"
 
 
 def instruction_for(document_type: DocumentType, language: str | None) -> str:
     """Return the instruction in the page's language; in English for an unknown one or one that has none."""
-    return _written(document_type, language if language in _WRITTEN else _OTHERWISE)
+    return _written(document_type, language)
 
 
 def page_instruction(card: Card, document_type: DocumentType, language: str | None) -> str:
@@ -90,14 +80,15 @@ def page_instruction(card: Card, document_type: DocumentType, language: str | No
 
 def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
     """Return how to fill the fields of a page. It holds the schema: decoding by it alone hides its descriptions."""
-    words = _written("fields", language if language in _WRITTEN else _OTHERWISE)
-    return words.replace("{schema}", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+    return _written("fields", language).replace(
+        "{schema}", json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    )
 
 
 @cache
-def _written(what: str, language: str) -> str:
-    prompt = files("pecia_workers.reading") / "prompts" / f"{what}.{language}.md"
-    return prompt.read_text(encoding="utf-8").strip()
+def _written(what: str, language: str | None) -> str:
+    name = f"{what}.{language if language in _WRITTEN else 'en'}.md"
+    return (files("pecia_workers.reading") / "prompts" / name).read_text(encoding="utf-8").strip()
 
 
 def page_of(
@@ -183,10 +174,7 @@ class ReadPage:
         started = clock()
         image = await self._page(part, task)
         decoded = clock()
-        request = replace(
-            _request(part, task, image, self._card, log_probabilities=self._log_probabilities),
-            tenant=self._cache.tenant(part),
-        )
+        request = self._request(part, task, image)
         look = await self._look(part, task, request, image)
         asked = clock()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
@@ -203,26 +191,43 @@ class ReadPage:
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
-        with tracing.span("prepare"):
-            async with self._spool.open(part.payload) as path:
-                password = cast("SecretStr | None", task.password)
-                return await self._decoder.page(path, part.ordinal, self._plan(task), password)
-
-    def _plan(self, task: ReadDocument) -> Plan:
-        steps = self._steps if task.prepare is None else tuple(map(Preparation, task.prepare))
         card = self._card
-        return Plan(
-            steps=steps,
+        plan = Plan(
+            steps=self._steps if task.prepare is None else tuple(map(Preparation, task.prepare)),
             most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
             longest_side=card.longest_side,
             prefer=Prefer(task.prefer),
             witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
         )
+        with tracing.span("prepare"):
+            async with self._spool.open(part.payload) as path:
+                password = cast("SecretStr | None", task.password)
+                return await self._decoder.page(path, part.ordinal, plan, password)
 
     @property
     def _card(self) -> Card:
         """That of the engine's model, which a server tells only when it has started."""
         return card_of(self._engine.capabilities.model, self._named_card)
+
+    def _request(self, part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:
+        card = self._card
+        sampling, most = sampling_for(task, card=card)
+        instruction = page_instruction(card, DocumentType(task.document_type), task.language)
+        return EngineRequest(
+            id=f"{part.id}:{part.attempt}",
+            part=part.id,
+            images=(image.pixels,),
+            workload=task.document_type,
+            language=task.language,
+            instruction=task.instructions or instruction,
+            system=card.system,
+            sampling=sampling,
+            adapter=task.adapter,
+            log_probabilities=self._log_probabilities,
+            priority=part.lane.rank,
+            max_output_tokens=most,
+            tenant=self._cache.tenant(part),
+        )
 
     async def _look(
         self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
@@ -247,8 +252,12 @@ class ReadPage:
                 text=text_of(image.blocks), verdict=Verdict.OK, blocks=image.blocks, doubts=image.doubts
             )
             return [Reading(engine=_LAYER, change=None, generation=judged(own), seen=request.size)]
-        judge = partial(_judged_by, self._card.answer, request.size)
-        return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL), judge=judge)
+        answer = self._card.answer
+        return await self._for_text.climb(
+            request,
+            self._end_of(_TEXT_UNTIL),
+            judge=lambda generation: judged(with_blocks(answer, request.size, generation)),
+        )
 
     async def _fill(
         self, request: EngineRequest, task: ReadDocument, readings: list[Reading]
@@ -271,31 +280,6 @@ class ReadPage:
         return asyncio.get_running_loop().time() - worked_s() + share * self._patience
 
 
-def _judged_by(answer: AnswerFormat, page: tuple[int, int], generation: Generation) -> Generation:
-    return judged(with_blocks(answer, page, generation))
-
-
-def _request(
-    part: ClaimedPart, task: ReadDocument, image: PageImage, card: Card, *, log_probabilities: bool
-) -> EngineRequest:
-    sampling, most = sampling_for(task, card=card)
-    return EngineRequest(
-        id=f"{part.id}:{part.attempt}",
-        part=part.id,
-        images=(image.pixels,),
-        workload=task.document_type,
-        language=task.language,
-        instruction=task.instructions
-        or page_instruction(card, DocumentType(task.document_type), task.language),
-        system=card.system,
-        sampling=sampling,
-        adapter=task.adapter,
-        log_probabilities=log_probabilities,
-        priority=part.lane.rank,
-        max_output_tokens=most,
-    )
-
-
 def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:
     """Return the request for the fields of the same page."""
     schema = _schema_of(task)
@@ -315,12 +299,8 @@ def _schema_of(task: ReadDocument) -> Mapping[str, Any]:
 
 def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings) -> Page:
     """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
-    place: dict[str, Any] = {
-        "number": part.ordinal + 1,
-        "rotation": image.rotation,
-        "skew": image.skew,
-        "scale": image.scale,
-    }
+    update: dict[str, Any] = {"number": part.ordinal + 1, "attempts": (), "timings": timings}
+    update |= {"rotation": image.rotation, "skew": image.skew, "scale": image.scale}
     if image.blocks:  # only the fields were found
-        place |= {"blocks": image.blocks, "doubts": image.doubts}
-    return earlier.model_copy(update=place | {"attempts": (), "timings": timings})
+        update |= {"blocks": image.blocks, "doubts": image.doubts}
+    return earlier.model_copy(update=update)

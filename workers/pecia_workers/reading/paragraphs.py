@@ -1,9 +1,10 @@
-"""Where one paragraph, heading or list of a column ends and the next one begins, and what kind of block each is."""
+"""How lines are printed; where one paragraph, heading or list ends and the next begins; what kind of block each is."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -11,11 +12,104 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import BlockKind, Box
+from pecia_schemas.blocks import BlockKind, Box, Line
 from pecia_workers.reading.lines import around, middle, words_of
 from pecia_workers.reading.marks import SIGNS
-from pecia_workers.reading.printed import Printed
 from pecia_workers.reading.ruled import Rules
+
+_LARGE, _BOLD, _LARGE_IN_BOTH = 1.2, 1.25, 1.1
+"""Height of letters, width of strokes, and both of one line, by those of most text."""
+_MIN_LETTERS: Final = 3
+"""Letters of a line from which it can be told; digits, and boxes to be ticked, have other heights."""
+_PRINT_CONTRAST: Final = 16
+_TALL: Final = 85
+"""Percentile of the heights of a line's components that is a capital's."""
+_MIN_COMPONENT: Final = 0.25
+"""Of the line's height; smaller ones are dots and accents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A line and how it is printed."""
+
+    line: Line
+    size: float = 1.0
+    """Height of its letters, by that of most of the page's text; box heights vary too much to tell."""
+    weight: float = 1.0
+    """Width of its strokes, likewise."""
+
+    @property
+    def box(self) -> Box:
+        """Where the line stands."""
+        return self.line.box
+
+    @property
+    def height(self) -> int:
+        """Height of that."""
+        return self.line.box.bottom - self.line.box.top
+
+    @property
+    def text(self) -> str:
+        """What the line says."""
+        return self.line.text
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is larger than most text."""
+        return self.size >= _LARGE or min(self.size, self.weight) >= _LARGE_IN_BOTH
+
+    @property
+    def is_bold(self) -> bool:
+        """Whether it is bolder than text of its size."""
+        return self.weight >= _BOLD * max(1.0, self.size)
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is larger or bolder than most text."""
+        return self.is_large or self.is_bold
+
+
+def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
+    """Return how the lines of a page are printed, beside most of them."""
+    if not lines:
+        return []
+    grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+    measured = np.array([_measured(line, grey) for line in lines])
+    known: NDArray[np.bool_] = measured.min(axis=1) > 0
+    letters = np.array([len(line.text) for line in lines])[known]
+    if not known.any():
+        return [Printed(line) for line in lines]
+    usual = [_weighted_median(column, letters) for column in measured[known].T]
+    found = np.where(known[:, None], measured / usual, 1.0)
+    return [Printed(line, *one) for line, one in zip(lines, found.tolist(), strict=True)]
+
+
+def _measured(line: Line, grey: NDArray[np.uint8]) -> tuple[float, float]:
+    """Return the height of a line's letters and the mean width of its strokes, in pixels; 0 if that cannot be told."""
+    if sum(map(str.isalpha, line.text)) < _MIN_LETTERS or not set(SIGNS).isdisjoint(line.text):
+        return 0.0, 0.0
+    box = line.box
+    crop = grey[max(0, box.top) : max(0, box.bottom), max(0, box.left) : max(0, box.right)].astype(np.int16)
+    contrast = np.abs(crop - np.median(crop)) if crop.size else crop
+    strongest = float(np.percentile(contrast, 98)) if crop.size else 0.0
+    if strongest < _PRINT_CONTRAST:
+        return 0.0, 0.0
+    ink = (contrast > strongest / 2).view(np.uint8)
+    strokes = np.count_nonzero(np.diff(ink, axis=1, prepend=0) == 1)
+    _, _, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    heights = stats[1:, cv2.CC_STAT_HEIGHT]
+    heights = heights[heights > _MIN_COMPONENT * len(ink)]
+    if not heights.size:
+        return 0.0, 0.0
+    darkness = contrast[contrast > strongest / 4].sum() / strongest  # grey edges count by what they are
+    return float(np.percentile(heights, _TALL)), float(darkness / max(1, strokes))
+
+
+def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.intp]) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
 
 _EDGE, _NUMBER_EDGE = 0.08, 0.14
 """Share of the page, at its top and at its end, where headers and footers stand, and page numbers."""
@@ -51,18 +145,18 @@ class Kinds:
         self.columns = [paragraphs(column, step, rules) for column in columns]
         self._page = [one for column in columns for one in column]
         self._pixels, self._page_height = pixels, len(pixels)
-        heights = [one.line.box.bottom - one.line.box.top for one in self._page]
+        heights = [one.height for one in self._page]
         self._height = float(np.median(heights)) if heights else 0.0
         self._apart = max(_KIND_APART * self._height, _AS_APART * (step - self._height))
         self._largest = max((one.size for one in self._page if self._may_be_title(one)), default=0.0)
 
     def of(self, part: Sequence[Printed], following: Sequence[Printed] = ()) -> BlockKind:
         """Return what lines that belong together are. `following`: those that are read next."""
-        text = part[0].line.text
+        text = part[0].text
         edge = self._edge(part)
         if edge is not None:
             return edge
-        if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].line.box, self._pixels):
+        if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].box, self._pixels):
             return BlockKind.STAMP
         if self._is_heading(part) or self._heads(part, following):
             is_title = any(
@@ -71,7 +165,7 @@ class Kinds:
             return BlockKind.TITLE if is_title else BlockKind.HEADING
         if _CAPTION.match(text):
             return BlockKind.CAPTION
-        items = [one.line.text for one in part if is_item(one.line.text)]
+        items = [one.text for one in part if _ITEM.match(one.text)]
         boxes = sum(item.count(sign) for item in items for sign in SIGNS)
         return BlockKind.LIST if max(len(items), boxes) > 1 else BlockKind.TEXT
 
@@ -79,7 +173,7 @@ class Kinds:
         """Return whether these are few lines that stand out, and neither fields with values nor sentences."""
         if len(part) > _MAX_HEADING_LINES or not all(one.stands_out for one in part):
             return False
-        text = " ".join(one.line.text for one in part)
+        text = " ".join(one.text for one in part)
         letters, digits = (sum(map(test, text)) for test in (str.isalpha, str.isdigit))
         most = _MAX_DIGITS_LARGE if part[0].is_large else _MAX_DIGITS
         if any(map(self._is_torn, part)) or digits > most * (letters + digits):
@@ -88,10 +182,10 @@ class Kinds:
 
     def _heads(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
         """Return whether it is a few words without a stop above prose, as headings in italics are."""
-        text = part[0].line.text
+        text = part[0].text
         if len(part) > 1 or len(following) < _PROSE_LINES or not text[0].isupper():
             return False
-        box, prose = part[0].line.box, around(one.line.box for one in following)
+        box, prose = part[0].box, around(one.box for one in following)
         return (
             text[-1].isalpha()
             and not any(map(str.isdigit, text))
@@ -110,14 +204,14 @@ class Kinds:
         return max(gaps, default=0) > most * one.size * self._height
 
     def _may_be_title(self, one: Printed) -> bool:
-        return one.is_large and one.line.box.top < _UPPER * self._page_height
+        return one.is_large and one.box.top < _UPPER * self._page_height
 
     def _edge(self, part: Sequence[Printed]) -> BlockKind | None:
         """Return what lines are that stand apart at the top or at the end of the page; None if they do not."""
         if len(self._page) < _MIN_LINES or len(part) > _MAX_EDGE_LINES or any(one.is_large for one in part):
             return None
-        box = around(one.line.box for one in part)
-        others = [one.line.box for one in self._page if not any(one is own for own in part)]
+        box = around(one.box for one in part)
+        others = [one.box for one in self._page if not any(one is own for own in part)]
         below = min(
             (other.top for other in others if other.top >= box.bottom - self._height / 2),
             default=self._page_height,
@@ -125,7 +219,7 @@ class Kinds:
         above = max(
             (other.bottom for other in others if other.bottom <= box.top + self._height / 2), default=0
         )
-        number = PAGE_NUMBER.fullmatch(part[0].line.text) if len(part) == 1 else None
+        number = PAGE_NUMBER.fullmatch(part[0].text) if len(part) == 1 else None
         is_sure = number and (number[1] or number[3])  # a number alone may be anything
         apart = -self._height if is_sure else self._apart
         edge = (_NUMBER_EDGE if number else _EDGE) * self._page_height
@@ -176,7 +270,7 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
     items = _items(column)
     steps = steps_of(column)
     usual = float(np.percentile(steps, 40)) if steps else 0.0
-    left, early = _left_side(column), _end_early(column)
+    left, early = float(np.percentile([one.box.left for one in column], 30)), _end_early(column)
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
     ruled = _ruled(column, rules)
@@ -186,23 +280,18 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
         if begins:
             cut = not in_list
         elif in_list:
-            cut = is_early and not _is_indented(below, _left(parts[-1][0]))
+            cut = is_early and not _is_indented(below, parts[-1][0].box.left)
         else:
-            ended = is_early and above.line.text.rstrip().endswith(_ENDS)
+            ended = is_early and above.text.rstrip().endswith(_ENDS)
             indented = _is_indented(below, left) and not _is_indented(above, left)
             cut = prose and (ended or indented)
         goes_on = in_list and begins
         wide = step > (_APART if goes_on else _WIDE) * page_step or (step > _WIDER * usual and not goes_on)
-        if cut or wide or is_ruled or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
+        if cut or wide or is_ruled or _differ(above, below) or PAGE_NUMBER.fullmatch(below.text):
             parts.append([])
             in_list = begins
         parts[-1].append(below)
     return parts
-
-
-def is_item(text: str) -> bool:
-    """Return whether a line begins as an item of a list does."""
-    return bool(_ITEM.match(text))
 
 
 def is_prose(lines: Sequence[Printed]) -> bool:
@@ -213,13 +302,13 @@ def is_prose(lines: Sequence[Printed]) -> bool:
 
 def steps_of(column: Sequence[Printed]) -> list[float]:
     """Return how far it is from line to line."""
-    return [middle(below.line.box)[1] - middle(above.line.box)[1] for above, below in pairwise(column)]
+    return [middle(below.box)[1] - middle(above.box)[1] for above, below in pairwise(column)]
 
 
 def _items(column: Sequence[Printed]) -> list[bool]:
     """Return which lines begin an item: boxes to be ticked, or several with a bullet or a number."""
-    items = [is_item(one.line.text) for one in column]
-    boxes = any(one.line.text.startswith(tuple(SIGNS)) for one in column)
+    items = [bool(_ITEM.match(one.text)) for one in column]
+    boxes = any(one.text.startswith(tuple(SIGNS)) for one in column)
     return items if boxes or sum(items) > 1 else [False] * len(column)
 
 
@@ -228,7 +317,7 @@ def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
 
     Of several lines with a rule below each none does: these are what is written on.
     """
-    below = [rules.part(above.line.box, below.line.box) for above, below in pairwise(column)]
+    below = [rules.part(above.box, below.box) for above, below in pairwise(column)]
     padded = [False, *below, False]
     return [
         one and not (before or after) for before, one, after in zip(padded, below, padded[2:], strict=False)
@@ -237,16 +326,13 @@ def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
 
 def _end_early(column: Sequence[Printed]) -> list[bool]:
     """Return of each line but the last whether the next one's first word would have had its place there."""
-    right = float(np.percentile([one.line.box.right for one in column], 85))
-    return [
-        right - above.line.box.right > _first_word(below) + _height(below)
-        for above, below in pairwise(column)
-    ]
+    right = float(np.percentile([one.box.right for one in column], 85))
+    return [right - above.box.right > _first_word(below) + below.height for above, below in pairwise(column)]
 
 
 def _first_word(one: Printed) -> float:
-    if ord(one.line.text[:1] or " ") >= _FIRST_IDEOGRAPH:  # Chinese has no spaces between words
-        return _height(one)
+    if ord(one.text[:1] or " ") >= _FIRST_IDEOGRAPH:  # Chinese has no spaces between words
+        return one.height
     words = words_of(one.line)
     return words[0].box.right - words[0].box.left if words else 0.0
 
@@ -260,16 +346,4 @@ def _differ(above: Printed, below: Printed) -> bool:
 
 
 def _is_indented(one: Printed, left: float) -> bool:
-    return _INDENT * _height(one) < _left(one) - left < _MAX_INDENT * _height(one)
-
-
-def _left_side(column: Sequence[Printed]) -> float:
-    return float(np.percentile([_left(one) for one in column], 30))
-
-
-def _left(one: Printed) -> int:
-    return one.line.box.left
-
-
-def _height(one: Printed) -> int:
-    return one.line.box.bottom - one.line.box.top
+    return _INDENT * one.height < one.box.left - left < _MAX_INDENT * one.height

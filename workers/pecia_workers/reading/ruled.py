@@ -224,61 +224,60 @@ def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Gri
             continue
         window = np.s_[top : top + depth, left : left + width]
         part = (labels[window] == label).view(np.uint8)
-        lines = _Lines(
-            across=[(y + top, x0 + left, x1 + left) for y, x0, x1 in _segments(rules.across[window] & part)],
-            down=[(x + left, y0 + top, y1 + top) for x, y0, y1 in _segments((rules.down[window] & part).T)],
-        )
-        grid = lines.grid(pieces, 0.5 * height)
+        across = _segments(rules.across[window] & part, top, left)
+        down = _segments((rules.down[window] & part).T, left, top)
+        grid = _grid(across, down, pieces, 0.5 * height)
         if grid is not None:
             grids.append(grid)
     return grids
 
 
-def _segments(mask: Mask) -> list[Rule]:
+def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
     _, _, stats, centres = cv2.connectedComponentsWithStats(np.ascontiguousarray(mask), connectivity=8)
     return [
-        (float(centre[1]), float(left), float(left + width))
+        (float(centre[1]) + place, float(left) + start, float(left + width) + start)
         for (left, _, width, _, _), centre in zip(stats[1:].tolist(), centres[1:], strict=True)
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Ruling lines that touch one another."""
+def _grid(across: list[Rule], down: list[Rule], pieces: Sequence[Line], near: float) -> Grid | None:
+    """Return the grid that lines make which touch, with the text in it; None if it is no table and no form."""
+    ys, xs = _places(across, near), _places(down, near)
+    if len(ys) < 2 or not xs:  # noqa: PLR2004  a row has two sides
+        return None
+    long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
+    if long:  # a table that is open at its sides
+        left, right = np.median([rule[1:] for rule in long], axis=0).tolist()
+        is_open = xs[0] - left > 4 * near, right - xs[-1] > 4 * near
+        xs = [*[left] * is_open[0], *xs, *[right] * is_open[1]]
+    if len(ys) <= 2 or len(xs) <= 2:  # noqa: PLR2004  one row or one column
+        return None
+    draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
+    draft.fill(pieces, near)
+    return draft.ruled_grid()
 
-    across: list[Rule]
-    down: list[Rule]
 
-    def grid(self, pieces: Sequence[Line], near: float) -> Grid | None:
-        """Return the grid that they make with the text in it; None if it is no table and no form."""
-        ys, xs = _places(self.across, near), _places(self.down, near)
-        if len(ys) < 2 or not xs:  # noqa: PLR2004  a row has two sides
-            return None
-        long = [rule for rule in self.across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
-        if long:  # a table that is open at its sides
-            left, right = np.median([rule[1:] for rule in long], axis=0).tolist()
-            xs = [
-                *([left] if xs[0] - left > 4 * near else []),
-                *xs,
-                *([right] if right - xs[-1] > 4 * near else []),
-            ]
-        if len(ys) <= 2 or len(xs) <= 2:  # noqa: PLR2004  one row or one column
-            return None
-        draft = Draft(xs, ys, self._owners(xs, ys, near))
-        draft.fill(pieces, near)
-        return draft.ruled_grid()
-
-    def _owners(self, xs: list[float], ys: list[float], near: float) -> NDArray[np.intp]:
-        """Return which cell each place of the grid belongs to: places that no line parts are one cell."""
-        rows, columns = len(ys) - 1, len(xs) - 1
-        owners = np.arange(rows * columns).reshape(rows, columns)
-        for row in range(rows):
-            for column in range(columns):
-                if column and not _is_drawn(self.down, xs[column], ys[row], ys[row + 1], near):
-                    owners[owners == owners[row, column]] = owners[row, column - 1]
-                if row and not _is_drawn(self.across, ys[row], xs[column], xs[column + 1], near):
-                    owners[owners == owners[row, column]] = owners[row - 1, column]
-        return _rectangular(owners)
+def _owners(
+    across: list[Rule], down: list[Rule], xs: list[float], ys: list[float], near: float
+) -> NDArray[np.intp]:
+    """Return which cell each place of the grid belongs to: places that no line parts are one cell, a rectangle."""
+    rows, columns = len(ys) - 1, len(xs) - 1
+    owners = np.arange(rows * columns).reshape(rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            if column and not _is_drawn(down, xs[column], ys[row], ys[row + 1], near):
+                owners[owners == owners[row, column]] = owners[row, column - 1]
+            if row and not _is_drawn(across, ys[row], xs[column], xs[column + 1], near):
+                owners[owners == owners[row, column]] = owners[row - 1, column]
+    before = None
+    while before is None or (owners != before).any():
+        before = owners.copy()
+        for owner in np.unique(owners):
+            inside = np.nonzero(owners == owner)
+            if inside[0].size:
+                window = owners[tuple(slice(side.min(), side.max() + 1) for side in inside)]
+                owners[np.isin(owners, window)] = owner
+    return owners
 
 
 def _places(rules: list[Rule], near: float) -> list[float]:
@@ -300,16 +299,3 @@ def _is_drawn(rules: list[Rule], place: float, start: float, end: float, near: f
         max(0.0, min(end, rule[2]) - max(start, rule[1])) for rule in rules if abs(rule[0] - place) <= near
     )
     return covered > 0.5 * (end - start)
-
-
-def _rectangular(owners: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the cells grown until each is a rectangle."""
-    while True:
-        before = owners.copy()
-        for owner in np.unique(owners):
-            rows, columns = np.nonzero(owners == owner)
-            if rows.size:
-                window = owners[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-                owners[np.isin(owners, window)] = owner
-        if (owners == before).all():
-            return owners

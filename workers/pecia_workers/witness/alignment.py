@@ -13,11 +13,11 @@ common are let go of again: rows of a table are alike by their nature.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from pecia_workers.witness.tokens import Comparison, Token, at_least, distance
 
@@ -42,20 +42,28 @@ _LONG: Final = 4
 """Signs of a word that is known wherever it stands."""
 
 
+_Lines: TypeAlias = dict[tuple[str, ...], list[range]]
+
+
 @dataclass(slots=True)
 class Alignment:
     """For each token on either side, those on the other, in order; empty: there is none."""
 
     written: Sequence[Token]
     seen: Sequence[Token]
-    to_seen: list[tuple[int, ...]] = field(default_factory=list)
-    to_written: list[tuple[int, ...]] = field(default_factory=list)
+    to_seen: list[tuple[int, ...]] = field(init=False)
+    to_written: list[tuple[int, ...]] = field(init=False)
     differs: set[int] = field(default_factory=set)
     """Tokens of what was written that the witness read otherwise."""
 
     def __post_init__(self) -> None:
         self.to_seen = [()] * len(self.written)
         self.to_written = [()] * len(self.seen)
+
+    @property
+    def free_lines(self) -> tuple[_Lines, _Lines]:
+        """Of either side the lines of which nothing is matched, by what their tokens have in common."""
+        return _free_lines(self.written, self.to_seen), _free_lines(self.seen, self.to_written)
 
     def match(self, written: Sequence[int], seen: Sequence[int], *, differs: bool = False) -> None:
         """Lay tokens that stand in a row upon each other."""
@@ -70,7 +78,10 @@ class Alignment:
 def align(written: Sequence[Token], seen: Sequence[Token], comparison: Comparison) -> Alignment:
     """Return which tokens are which."""
     found = Alignment(written, seen)
-    weights = _weights(seen)
+    weights = {  # what each tells about where it is from: less the more there are, and little if a short number
+        key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
+        for key, count in Counter(token.key for token in seen).items()
+    }
     _whole_lines(found)
     _like_lines(found, weights, comparison)
     for length in _RUNS:
@@ -86,9 +97,7 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
 
 def _whole_lines(found: Alignment, *, unique: bool = True) -> None:
     """Match lines that are the same and free; of several, unless they are to be `unique`, the first with the first."""
-    ours, theirs = (
-        _free_lines(*side) for side in ((found.written, found.to_seen), (found.seen, found.to_written))
-    )
+    ours, theirs = found.free_lines
     for keys, lines in ours.items():
         others = theirs.get(keys, [])
         if not unique or (len(lines) == len(others) == 1 and len(keys) > 1):
@@ -96,24 +105,13 @@ def _whole_lines(found: Alignment, *, unique: bool = True) -> None:
                 _match_all(found, one, other)
 
 
-def _free_lines(
-    tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]
-) -> dict[tuple[str, ...], list[range]]:
+def _free_lines(tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]) -> _Lines:
     lines: defaultdict[tuple[str, ...], list[range]] = defaultdict(list)
     for _, group in groupby(range(len(tokens)), key=lambda one: tokens[one].line):
         places = list(group)
         if not any(taken[one] for one in places):
             lines[tuple(tokens[one].key for one in places)].append(range(places[0], places[-1] + 1))
     return lines
-
-
-def _weights(seen: Sequence[Token]) -> dict[str, float]:
-    """Return what each token tells about where it is from: less the more there are, and little if a short number."""
-    counts = Counter(token.key for token in seen)
-    return {
-        key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
-        for key, count in counts.items()
-    }
 
 
 @dataclass(slots=True)
@@ -142,10 +140,7 @@ def _totals(tokens: Sequence[Token], weights: Mapping[str, float]) -> defaultdic
 
 def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comparison) -> None:
     """Lay lines upon each other that have most in common, the most alike first, and align them."""
-    ours, theirs = (
-        [line for lines in _free_lines(*side).values() for line in lines]
-        for side in ((found.written, found.to_seen), (found.seen, found.to_written))
-    )
+    ours, theirs = ([line for lines in side.values() for line in lines] for side in found.free_lines)
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
     having: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for number, line in enumerate(theirs):
@@ -190,11 +185,12 @@ def _unique_runs(found: Alignment, length: int) -> None:
         other = theirs.get(keys)
         if start is None or other is None:
             continue
-        pairs = [(start + step, other + step) for step in range(length)]
-        if any(found.to_seen[one] or found.to_written[two] for one, two in pairs):
+        places = range(start, start + length), range(other, other + length)
+        if any(map(found.to_seen.__getitem__, places[0])) or any(
+            map(found.to_written.__getitem__, places[1])
+        ):
             continue
-        for one, two in pairs:
-            found.match((one,), (two,))
+        _match_all(found, *places)
         _grow(found, start + length, other + length, 1)
         _grow(found, start - 1, other - 1, -1)
 
@@ -229,34 +225,26 @@ def _grow(found: Alignment, one: int, other: int, step: int) -> None:
 def _gaps(found: Alignment, comparison: Comparison) -> None:
     """Align what is free between two matched tokens, after the one and before the other if they are not neighbours."""
     free = [number for number, to in enumerate(found.to_seen) if not to]
-    for run in _in_a_row(free):
+    for run in in_a_row(free):
         before = found.to_seen[run.start - 1][-1] if run.start else -1
         after = found.to_seen[run.stop][0] if run.stop < len(found.written) else len(found.seen)
         reach = len(run) + _REACH
-        forth, back = _free_after(found, before, reach), _free_before(found, after, reach)
+        forth = range(before + 1, before + 1 + _free(found.to_written[before + 1 :][:reach]))
+        back = range(after - _free(found.to_written[max(0, after - reach) : after][::-1]), after)
         if forth.stop == back.stop or (forth and back and back.start <= forth.start < back.stop):
             _window(found, run, range(min(forth.start, back.start), back.stop), comparison)
         else:
             _window(found, run, forth, comparison)
-            for rest in _in_a_row([number for number in run if not found.to_seen[number]]):
+            for rest in in_a_row([number for number in run if not found.to_seen[number]]):
                 _window(found, rest, back, comparison)
 
 
-def _free_after(found: Alignment, place: int, most: int) -> range:
-    end = place + 1
-    while end < len(found.seen) and not found.to_written[end] and end - place <= most:
-        end += 1
-    return range(place + 1, end)
+def _free(taken: Sequence[tuple[int, ...]]) -> int:
+    return next((number for number, to in enumerate(taken) if to), len(taken))
 
 
-def _free_before(found: Alignment, place: int, most: int) -> range:
-    start = place
-    while start > 0 and not found.to_written[start - 1] and place - start < most:
-        start -= 1
-    return range(start, place)
-
-
-def _in_a_row(numbers: Sequence[int]) -> Iterator[range]:
+def in_a_row(numbers: Sequence[int]) -> Iterator[range]:
+    """Yield the runs of ascending numbers without gaps."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
@@ -320,11 +308,8 @@ def _steps(
     elif (unlike := _unlike(ours, theirs)) <= _ALIKE:
         yield 1, 1, True, 0.5 + 1.5 * unlike
     for count in range(2, _JOINED + 1):
-        several, others = (
-            written[row - count : row] if row >= count else (),
-            seen[max(0, column - count) : column],
-        )
-        if several and _may_join(theirs, several[0], ours) and comparison.same(several, (theirs,)):
+        several, others = written[max(0, row - count) : row], seen[max(0, column - count) : column]
+        if row >= count and _may_join(theirs, several[0], ours) and comparison.same(several, (theirs,)):
             yield count, 1, False, _JOIN
         if column >= count and _may_join(ours, others[0], theirs) and comparison.same((ours,), others):
             yield 1, count, False, _JOIN
@@ -351,44 +336,28 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
     """Let go of tokens where a written line and one of the witness have too little in common: by chance."""
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
     common: defaultdict[tuple[int, int], _Weight] = defaultdict(_Weight)
-    for one, other in _pairs(found):
-        if one not in found.differs:
-            seen = found.seen[other]
-            common[_lines_of(found, one, other)].add(seen, weights[seen.key])
-    pairs = list(_pairs(found))
-    kept = {
-        (one, other)
-        for one, other in pairs
-        for lines in (_lines_of(found, one, other),)
-        if common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min)
+    pairs = {
+        (one, other): (found.written[one].line, found.seen[other].line)
+        for one, to in enumerate(found.to_seen)
+        for other in to
     }
-    for step in (1, -1):  # a line may begin, or end, in another one of the witness
-        kept |= _that_follow(pairs[::step], kept, step, found.differs)
+    for (one, other), lines in pairs.items():
+        if one not in found.differs:
+            common[lines].add(found.seen[other], weights[found.seen[other].key])
+    enough = {
+        lines: common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min)
+        for lines in set(pairs.values())
+    }
+    kept = {pair for pair, lines in pairs.items() if enough[lines]}
+    for step in (1, -1):  # a line may begin, or end, in another one of the witness; another reading ends it
+        for one, other in list(pairs)[::step]:
+            if one not in found.differs and (one - step, other - step) in kept:
+                kept.add((one, other))
     kept_of = {one for one, _ in kept}, {other for _, other in kept}
     for one, other in pairs:
         if one not in kept_of[0] and other not in kept_of[1]:
             found.to_seen[one] = found.to_written[other] = ()
             found.differs.discard(one)
-
-
-def _that_follow(
-    pairs: Sequence[tuple[int, int]], kept: Collection[tuple[int, int]], step: int, differs: Collection[int]
-) -> set[tuple[int, int]]:
-    """Return the pairs that stand in a row with one that is kept; a reading that differs ends it."""
-    following: set[tuple[int, int]] = set()
-    for one, other in pairs:
-        before = one - step, other - step
-        if one not in differs and (before in kept or before in following):
-            following.add((one, other))
-    return following
-
-
-def _pairs(found: Alignment) -> Iterator[tuple[int, int]]:
-    return ((one, other) for one, to in enumerate(found.to_seen) for other in to)
-
-
-def _lines_of(found: Alignment, one: int, other: int) -> tuple[int, int]:
-    return found.written[one].line, found.seen[other].line
 
 
 def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
@@ -405,17 +374,12 @@ def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
         lines = {found.seen[other].line for one in places for other in found.to_seen[one]}
         near = [other for line in sorted(lines) for other in free[line]]
         for one in left:
-            same = next(
-                (
-                    other
-                    for other in near
-                    if not found.to_written[other]
-                    and comparison.same((found.written[one],), (found.seen[other],))
-                ),
-                None,
-            )
-            if same is not None:
-                found.match((one,), (same,))
+            for other in near:
+                if not found.to_written[other] and comparison.same(
+                    found.written[one : one + 1], found.seen[other : other + 1]
+                ):
+                    found.match((one,), (other,))
+                    break
 
 
 def _long_words(found: Alignment) -> None:

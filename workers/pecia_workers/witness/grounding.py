@@ -27,7 +27,7 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.ladder import rank
 from pecia_workers.reading.lines import around, middle
-from pecia_workers.witness.alignment import align
+from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
 
 _ASIDE: Final = frozenset(
@@ -79,23 +79,19 @@ class WitnessText:
         self.seen: list[Seen] = []
         self.kinds: list[BlockKind] = []
         """Of each line, or row of a table: what it is of."""
-        self._pixels = pixels
         self._reads_hangul = language == "ko"
         for block in blocks:
             for row in _rows(block):
-                self._take(block.kind, row)
-
-    def _take(self, kind: BlockKind, row: Sequence[Line]) -> None:
-        number = len(self.kinds)
-        self.kinds.append(kind)
-        for line in row:
-            for word in placed_words(line, self._pixels):
-                self._take_word(word, number)
+                for line in row:
+                    for word in placed_words(line, pixels):
+                        self._take_word(word, len(self.kinds))
+                self.kinds.append(block.kind)
 
     def _take_word(self, word: Word, row: int) -> None:
         """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
         sure = 1.0 if word.confidence is None else word.confidence
-        tokens = [*tokens_of(word.text, row, before=self._before(row))]
+        before = " ".join(one.word for one in self.seen[-3:] if one.row == row)  # as many as tell a name
+        tokens = [*tokens_of(word.text, row, before=before)]
         pitch = (word.box.right - word.box.left) / max(1, len(word.text))
         for number, token in enumerate(tokens):
             start = token.start if number else 0
@@ -103,10 +99,6 @@ class WitnessText:
             left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
             box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
             self.seen.append(Seen(token, box, sure, row, word.text))
-
-    def _before(self, row: int) -> str:
-        """Return the words of the row so far, as many as tell a name."""
-        return " ".join(one.word for one in self.seen[-3:] if one.row == row)
 
     def can_read(self, token: Token) -> bool:
         """Return whether the witness knows the script of a token."""
@@ -162,15 +154,11 @@ class _Compared:
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
-        self.judged = [one for one, token in enumerate(tokens) if self._is_judged(one, token)]
+        to_seen = self.aligned.to_seen
+        self.judged = [one for one, token in enumerate(tokens) if to_seen[one] or witness.can_read(token)]
         self.missing = list(self._missing())
         only_witness = (self._only_witness(row, run) for row, run, _ in self.missing)
         self.doubts = (*self._doubts(), *only_witness)
-
-    def _is_judged(self, one: int, token: Token) -> bool:
-        return bool(self.aligned.to_seen[one]) or self.witness.can_read(token)
-
-    # Where it stands
 
     def box(self, tokens: Iterable[int]) -> Box | None:
         """Return where tokens stand; None if none of them is on the page."""
@@ -179,11 +167,12 @@ class _Compared:
 
     def confidence(self, tokens: Sequence[int]) -> float | None:
         """Return how sure the least sure of these is, by the witness: 0 for what it does not see."""
-        return min((self._sure(one) for one in tokens), default=None)
-
-    def _sure(self, one: int) -> float:
-        sure = min((self.witness.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0)
-        return 1 - sure if one in self.aligned.differs else sure
+        sure = []
+        for one in tokens:
+            seen = [self.witness.seen[other].confidence for other in self.aligned.to_seen[one]]
+            least = min(seen, default=0.0)
+            sure.append(1 - least if one in self.aligned.differs else least)
+        return min(sure, default=None)
 
     def placed(self) -> Iterator[Block]:
         """Yield the blocks with the places of their lines, words and cells."""
@@ -192,14 +181,11 @@ class _Compared:
             own = [next(numbers) for _ in block.text.split("\n")]
             lines = tuple(line for number in own for line in self._lines(number))
             box = around(line.box for line in lines) if lines else None
-            table = (
-                self._table(block.table, own)
-                if block.table and block.text == block.table.text
-                else block.table
-            )
-            yield block.model_copy(
-                update={"lines": block.lines or lines, "box": block.box or box, "table": table}
-            )
+            table = block.table
+            if table and block.text == table.text:
+                table = self._table(table, own)
+            update = {"lines": block.lines or lines, "box": block.box or box, "table": table}
+            yield block.model_copy(update=update)
 
     def _table(self, table: Table, own: Sequence[int]) -> Table:
         cells = list(table.cells)
@@ -247,42 +233,36 @@ class _Compared:
                 words=words,
             )
 
-    # Doubts
-
     def _doubts(self) -> Iterator[Doubt]:
         """Yield what the witness reads otherwise or does not see, in the order of the text."""
-        written, judged = self.aligned.written, set(self.judged)
+        aligned, judged = self.aligned, set(self.judged)
+
+        def standing(one: int) -> DoubtReason | None:
+            if one in aligned.differs:
+                return DoubtReason.DISAGREES
+            return None if aligned.to_seen[one] or one not in judged else DoubtReason.NOT_ON_PAGE
+
         for line, tokens in self.of_line.items():
-            text = self.lines[line][1]
-            for standing, group in groupby(tokens, key=lambda one: self._standing(one, one in judged)):
+            for reason, group in groupby(tokens, key=standing):
                 run = list(group)
-                if standing is DoubtReason.NOT_ON_PAGE:
-                    yield Doubt(
-                        reason=standing,
-                        text=text[written[run[0]].start : written[run[-1]].end],
-                        on_value=any(written[one].is_value for one in run),
+                if reason is DoubtReason.NOT_ON_PAGE:
+                    text = self.lines[line][1][aligned.written[run[0]].start : aligned.written[run[-1]].end]
+                    on_value = any(aligned.written[one].is_value for one in run)
+                    yield Doubt(reason=reason, text=text, on_value=on_value)
+                for one in run if reason is DoubtReason.DISAGREES else ():
+                    token, seen = (
+                        aligned.written[one],
+                        [aligned.seen[other] for other in aligned.to_seen[one]],
                     )
-                elif standing is DoubtReason.DISAGREES:
-                    for one in run:
-                        yield self._differing(one)
+                    yield Doubt(
+                        reason=DoubtReason.DISAGREES,
+                        box=self.box([one]),
+                        text=token.text,
+                        other=" ".join(other.text for other in seen),
+                        on_value=token.is_value or any(other.is_value for other in seen),
+                    )
 
-    def _standing(self, one: int, is_judged: bool) -> DoubtReason | None:
-        if one in self.aligned.differs:
-            return DoubtReason.DISAGREES
-        return None if self.aligned.to_seen[one] or not is_judged else DoubtReason.NOT_ON_PAGE
-
-    def _differing(self, one: int) -> Doubt:
-        token = self.aligned.written[one]
-        seen = [self.aligned.seen[other] for other in self.aligned.to_seen[one]]
-        return Doubt(
-            reason=DoubtReason.DISAGREES,
-            box=self.box([one]),
-            text=token.text,
-            other=" ".join(other.text for other in seen),
-            on_value=token.is_value or any(other.is_value for other in seen),
-        )
-
-    def _missing(self) -> Iterator[tuple[int, list[int], bool]]:
+    def _missing(self) -> Iterator[tuple[int, Sequence[int], bool]]:
         """Yield what the witness alone reads: its row, the tokens, and whether that is a line whole or nearly."""
         if len(self.aligned.written) - len(self.judged) > _FOREIGN * len(self.aligned.written):
             return
@@ -290,14 +270,11 @@ class _Compared:
         for row, group in groupby(range(len(seen)), key=lambda other: seen[other].row):
             places = list(group)
             left = [other for other in places if not self.aligned.to_written[other]]
-            is_whole = self._is_whole(left, places)
-            for run in [left] if is_whole else _runs(left):
+            signs = [sum(len(seen[other].token.key) for other in some) for some in (left, places)]
+            is_whole = signs[0] >= _WHOLE * signs[1]
+            for run in [left] if is_whole else in_a_row(left):
                 if run and self._is_text(run):
                     yield row, run, is_whole
-
-    def _is_whole(self, left: Sequence[int], places: Sequence[int]) -> bool:
-        signs = [sum(len(self.aligned.seen[other].key) for other in some) for some in (left, places)]
-        return signs[0] >= _WHOLE * signs[1]
 
     def _is_text(self, run: Sequence[int]) -> bool:
         """Return whether these are text, rather than specks that the witness took for it."""
@@ -324,7 +301,7 @@ class _Compared:
         if any(whole and self.witness.kinds[row] not in _ASIDE for row, _, whole in self.missing):
             return Verdict.INCOMPLETE
         is_invented = len(lost) > _INVENTED * len(self.judged) or any(
-            len(run) >= _INVENTED_ROW for run in _runs(lost)
+            len(run) >= _INVENTED_ROW for run in in_a_row(lost)
         )
         return Verdict.REVIEW if is_invented or any(one.on_value for one in self.doubts) else Verdict.OK
 
@@ -357,13 +334,3 @@ def _words(text: str) -> list[tuple[int, int]]:
         else:
             start = begin
     return words
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return runs

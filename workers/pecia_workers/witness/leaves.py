@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Standing, Text
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Standing
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.ladder import rank
@@ -103,7 +103,9 @@ class _Search:
                     for other in leaves
                     if other.group == leaf.group and other.path in chosen
                 ]
-                near += self._labels(leaf)
+                near += [
+                    self._witness.seen[one].box for name in leaf.names for one in self._starts.get(name, ())
+                ]
                 spot = min(
                     spots[leaf.path], key=lambda spot: (spot.tokens.start in taken, _distance(spot.box, near))
                 )
@@ -126,33 +128,23 @@ class _Search:
             **known,
             standing=spot.standing,
             places=(Place(page=self._page, box=spot.box),),
-            other=None if agrees else self._text(spot.tokens),
+            other=None if agrees else " ".join(dict.fromkeys(one.word for one in seen)),
             confidence=sure if agrees else 1 - sure,
         )
-
-    def _text(self, tokens: range) -> Text:
-        return " ".join(dict.fromkeys(self._witness.seen[number].word for number in tokens))
-
-    def _labels(self, leaf: _Leaf) -> list[Box]:
-        return [
-            self._witness.seen[number].box for name in leaf.names for number in self._starts.get(name, ())
-        ]
 
     def _spots(self, value: Any) -> list[_Spot]:
         """Return where a value stands; if nowhere, where something stands that is nearly the same."""
         if value is None or isinstance(value, bool):
             return []
         if isinstance(value, str):
-            same = list(self._runs([*tokens_of(value)])) or list(self._dates(value))
+            found = list(self._runs([*tokens_of(value)])) or list(self._dates(value))
         else:
-            same = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
-        if same:
-            return [self._spot(tokens, Standing.AGREES) for tokens in same]
-        tokens = [*tokens_of(str(value))]
-        return [self._spot(one, Standing.DIFFERS) for one in self._nearly(tokens)]
-
-    def _spot(self, tokens: range, standing: Standing) -> _Spot:
-        return _Spot(tokens, around(self._witness.seen[number].box for number in tokens), standing)
+            found = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
+        standing = Standing.AGREES if found else Standing.DIFFERS
+        return [
+            _Spot(tokens, around(self._witness.seen[number].box for number in tokens), standing)
+            for tokens in found or self._nearly([*tokens_of(str(value))])
+        ]
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
@@ -235,17 +227,11 @@ def _is_date(tokens: Sequence[Token], day: date) -> bool:
     if len(numbers) != 3:  # noqa: PLR2004  of a date
         return False
     first, second, third = numbers
-    return ({first, second} == {day.day, day.month} and third in years) or numbers == [
-        day.year,
-        day.month,
-        day.day,
-    ]
+    is_reversed = numbers == [day.year, day.month, day.day]
+    return is_reversed or ({first, second} == {day.day, day.month} and third in years)
 
 
 def _distance(box: Box, others: Sequence[Box]) -> float:
     """Return how far it is to the nearest of others; what stands in its row is nearer than what stands above."""
     across, down = middle(box)
-    return min(
-        (abs(across - x) + 5 * abs(down - y) for x, y in map(middle, others)),
-        default=0.0,
-    )
+    return min((abs(across - x) + 5 * abs(down - y) for x, y in map(middle, others)), default=0.0)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.reading.lines import words_of
-from pecia_workers.reading.values import is_value
+from pecia_workers.reading.lines import is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN: Final = re.compile(
@@ -59,7 +58,13 @@ class Token:
 
 def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
     """Yield the tokens of one line; `start` and `end` are places in its text. `before`: what stands before it there."""
-    values, last = _values(text, before), 0
+    values = [  # whole words, for a code is as strict in its letters as in its digits
+        word.span()
+        for word in re.finditer(r"\S+", text)
+        if _CODE.fullmatch(word.group())
+        or is_value(word.group(), f"{before} {text[: word.start()]}"[-_BEFORE:])
+    ]
+    last = 0
     for found in _TOKEN.finditer(text):
         written = found.group()
         key = _key(written)
@@ -69,16 +74,6 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
             of_value = any(start < found.end() and found.start() < end for start, end in values)
             yield Token(written, *found.span(), line, parted, key, of_value or key[-1].isdigit())
             last = found.end()
-
-
-def _values(text: str, before: str) -> list[tuple[int, int]]:
-    """Return where there are values: whole words, for a code is as strict in its letters as in its digits."""
-    return [
-        found.span()
-        for found in re.finditer(r"\S+", text)
-        if _CODE.fullmatch(found.group())
-        or is_value(found.group(), f"{before} {text[: found.start()]}"[-_BEFORE:])
-    ]
 
 
 def _key(written: str) -> str:
@@ -143,10 +138,8 @@ def distance(one: str, other: str) -> int:
     for number, sign in enumerate(one, 1):
         before, row[0] = row[0], number
         for place, against in enumerate(other, 1):
-            before, row[place] = (
-                row[place],
-                min(row[place] + 1, row[place - 1] + 1, before + (sign != against)),
-            )
+            least = min(row[place] + 1, row[place - 1] + 1, before + (sign != against))
+            before, row[place] = row[place], least
     return row[-1]
 
 
@@ -175,24 +168,15 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
     if rows is None:
         return words
     columns: NDArray[np.bool_] = np.any(ink[rows.start : rows.stop], axis=0)
-    walls = [
-        0,
-        *(
-            _gap(columns, one.box.right - left, other.box.left - left, height)
-            for one, other in pairwise(words)
-        ),
-    ]
+    spaces = [(one.box.right - left, other.box.left - left) for one, other in pairwise(words)]
+    walls = [0, *(_gap(columns, *space, height) for space in spaces)]
     found = []
     for word, start, end in zip(words, walls, [*walls[1:], len(columns)], strict=True):
         across = np.flatnonzero(columns[start:end])
         if across.size:
-            place = Box(
-                left=left + start + int(across[0]),
-                right=left + start + int(across[-1]) + 1,
-                top=top + rows.start,
-                bottom=top + rows.stop,
-            )
-            found.append(word.model_copy(update={"box": place}))
+            x0, x1 = (left + start + int(place) for place in (across[0], across[-1] + 1))
+            box = Box(left=x0, right=x1, top=top + rows.start, bottom=top + rows.stop)
+            found.append(word.model_copy(update={"box": box}))
         else:
             found.append(word)
     return found

@@ -43,10 +43,6 @@ def witness_processes() -> int:
     return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
 
 
-def _nothing(_part: UUID) -> None:
-    """Do nothing."""
-
-
 class Witnesses:
     """The witnesses of one worker. For one loop."""
 
@@ -55,7 +51,7 @@ class Witnesses:
         default: Witness,
         engine: Generator | None = None,
         processes: int = 0,
-        freed: Callable[[UUID], None] = _nothing,
+        freed: Callable[[UUID], None] = lambda _part: None,
     ) -> None:
         """`freed` is called with a part that needs nothing of the model's engine any more."""
         self._default = default
@@ -88,13 +84,10 @@ class Witnesses:
             witnessed.text = partial(WitnessText, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self._engine and not image.blocks):
             witnessed.is_due = True
-            if self._engine and self._reads(task.language):
+            known = self._engine.capabilities.languages if self._engine else None
+            if self._engine and (task.language is None or known is None or task.language in known):
                 self.queue(witnessed, request.priority)
         return witnessed
-
-    def _reads(self, language: str | None) -> bool:
-        known = self._engine.capabilities.languages if self._engine else None
-        return language is None or known is None or language in known
 
     def queue(self, witnessed: WitnessedPage, urgency: int) -> None:
         """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""

@@ -32,7 +32,7 @@ from pecia_schemas.states import Stage
 from pecia_workers.engines import base
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-from pecia_workers.reading.values import is_value
+from pecia_workers.reading.lines import is_value
 
 if TYPE_CHECKING:
     from pecia_workers.reading.coverage import Letters
