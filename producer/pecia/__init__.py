@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         WebhookVerificationError,
         WrongLoopError,
     )
-    from pecia.exporting import ExportFormat
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
     from pecia.records import (
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         Usage,
         UsageFigures,
     )
+    from pecia.saving import ExportFormat
     from pecia.submission import Submission
     from pecia_schemas.blocks import (
         Block,
@@ -120,7 +120,7 @@ _HOMES = (
     *("pecia.errors", "pecia_schemas.states", "pecia_schemas.failures", "pecia_schemas.events"),
     *("pecia_schemas.blocks", "pecia_schemas.results", "pecia.records", "pecia.submission", "pecia.client"),
     *("pecia.job", "pecia.aio.client", "pecia.aio.job", "pecia_schemas.tasks", "pecia_schemas.settings"),
-    *("pecia.formats", "pecia.exporting"),
+    *("pecia.formats", "pecia.saving"),
 )
 """Where a name is looked for, in this order: what is slow to load comes late."""
 

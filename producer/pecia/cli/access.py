@@ -10,7 +10,7 @@ from uuid import UUID
 
 import typer
 
-from pecia.access import AccessKey, AccessKeys, Load, Scope
+from pecia.accounts import AccessKey, AccessKeys, Load, Scope
 from pecia.cli import output, values
 from pecia.cli.output import fitting
 from pecia.configuration import resolve

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from obstore.exceptions import BaseError
 
-from pecia import submission
+from pecia import asking
 from pecia.cli import endings, output, reading, submitting, values
 from pecia.cli.endings import Ending
 from pecia.cli.ray_worker import ray_worker
@@ -243,7 +243,7 @@ def backfill(
             cache=not no_cache,
         )
         told = values.metadata(metadata)
-        name = submission.checked_batch(batch) or submitting.new_name("backfill")
+        name = asking.checked_batch(batch) or submitting.new_name("backfill")
         order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook, name=name)
         with endings.going_on(f"pecia watch --batch {name}"), Client(settings=settings) as client:
             batches = _batches(documents_below(where), step)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from pecia import submission
+from pecia import asking
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
@@ -104,7 +104,7 @@ def told(
         expires=values.moment(expires, "--expires"),
         block=block,
     )
-    return Told(key, submission.checked_batch(batch), asked)
+    return Told(key, asking.checked_batch(batch), asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
