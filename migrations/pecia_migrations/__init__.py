@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import NullPool, create_engine, inspect, text
 
 from pecia_migrations.locks import patiently
-from pecia_schemas.connecting import CONNECT_ARGS
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.tables import REVISION
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from alembic import context
 from sqlalchemy import NullPool, create_engine, text
 
 from pecia_migrations.locks import LOCK_TIMEOUT_S
-from pecia_schemas.connecting import CONNECT_ARGS
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.tables import Base
 
 _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version

@@ -8,8 +8,7 @@ from typing import Final
 
 from sqlalchemy import NullPool, create_engine, text
 
-from pecia_schemas.connecting import CONNECT_ARGS, sqlstate_of
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS, sqlalchemy_url, sqlstate_of
 
 LOCK_TIMEOUT_S: Final = 2
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)

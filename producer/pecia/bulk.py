@@ -32,7 +32,7 @@ from pecia.handles import Accepted, GroupHandle
 from pecia.records import Load
 from pecia.submission import Item, NewJob, Options, Submission
 from pecia_schemas import tracing
-from pecia_schemas.messages import SYSTEM, PartMessage
+from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane
 from pecia_schemas.tracing import Attributes, Kind, Span
 
@@ -215,22 +215,11 @@ def became(span: Span, outcome: Accepted | SubmitError) -> None:
 
 def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
     """Publish messages in a span below the one under way."""
-    about: Attributes = {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "send",
-        "messaging.operation.type": "send",
-        "messaging.batch.message_count": len(messages),
-    }
-    return tracing.span("send", about, kind=Kind.PRODUCER)
+    return tracing.span("send", tracing.messaging("send", len(messages)), kind=Kind.PRODUCER)
 
 
 def _about(lane: Lane) -> Attributes:
-    return {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "submit",
-        "messaging.operation.type": "create",
-        "pecia.lane": lane,
-    }
+    return tracing.messaging("submit") | {"messaging.operation.type": "create", "pecia.lane": lane}
 
 
 _REST_S = 1.0

@@ -30,8 +30,8 @@ from pecia.formats import Format, Result, check, known, missing, render
 from pecia.handles import PDF_QUALITY, JobHandle, assemble
 from pecia.records import Exported, PartOutcome
 from pecia.sources import Original, at_hand
+from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
-from pecia_schemas.pictures import GROUP, OpenPictures
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.settings import SettingsError
 from pecia_schemas.tasks import ReadDocument, task_type

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from pecia.aio.waiting import attentive
 from pecia.database import STATEMENT_TIMEOUT, Tries, connecting, translated
 from pecia.store import Connection, Rows
-from pecia_schemas.database import close_after
+from pecia_schemas.connecting import close_after
 
 T = TypeVar("T")
 
