@@ -31,7 +31,7 @@ from typing import Any
 from PIL import Image
 
 from harness.report import Report, Table, parser
-from pecia.access import Scope
+from pecia.accounts import Scope
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia_schemas.settings import WorkerSettings

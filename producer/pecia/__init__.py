@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         WebhookVerificationError,
         WrongLoopError,
     )
-    from pecia.exporting import ExportFormat
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
     from pecia.records import (
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         Usage,
         UsageFigures,
     )
+    from pecia.saving import ExportFormat
     from pecia.submission import Submission
     from pecia_schemas.blocks import (
         Block,
@@ -116,115 +116,13 @@ if TYPE_CHECKING:
         Witness,
     )
 
-_HOMES = {
-    "pecia.aio.client": ["AsyncClient"],
-    "pecia.aio.job": ["AsyncJob", "AsyncJobGroup"],
-    "pecia.client": ["Client"],
-    "pecia.errors": [
-        "AccessError",
-        "BatchNotFoundError",
-        "ConfigurationError",
-        "DatabaseRefusedError",
-        "DatabaseUnavailableError",
-        "DocumentGoneError",
-        "GatewayUnavailableError",
-        "IdempotencyConflictError",
-        "InvalidFormatError",
-        "InvalidOptionError",
-        "InvalidSettingError",
-        "InvalidSourceError",
-        "JobCancelledError",
-        "JobErasedError",
-        "JobError",
-        "JobExpiredError",
-        "JobFailedError",
-        "JobNotFoundError",
-        "JobTimeoutError",
-        "PayloadStoreUnavailableError",
-        "PeciaError",
-        "QueueFullError",
-        "RetryRefusedError",
-        "SubmitError",
-        "SubmitManyError",
-        "UnavailableError",
-        "WebhookVerificationError",
-        "WrongLoopError",
-    ],
-    "pecia.exporting": ["ExportFormat"],
-    "pecia.formats": ["Format"],
-    "pecia.job": ["Job", "JobGroup"],
-    "pecia.records": [
-        "AuditAction",
-        "AuditEntry",
-        "Batch",
-        "Counts",
-        "DeadPart",
-        "Delivery",
-        "DeliveryAttempt",
-        "DocumentFate",
-        "Endpoint",
-        "Erasure",
-        "Exported",
-        "FoundPage",
-        "Percentiles",
-        "Usage",
-        "UsageFigures",
-    ],
-    "pecia.submission": ["Submission"],
-    "pecia_schemas.blocks": [
-        "Block",
-        "BlockKind",
-        "Box",
-        "Cell",
-        "Doubt",
-        "DoubtReason",
-        "Grounding",
-        "Line",
-        "Mark",
-        "MarkKind",
-        "MarkState",
-        "MergeRule",
-        "Place",
-        "Source",
-        "Standing",
-        "Table",
-        "Witnessed",
-        "Word",
-    ],
-    "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
-    "pecia_schemas.failures": ["Failure", "FailureCode"],
-    "pecia_schemas.results": [
-        "CachedFrom",
-        "Captions",
-        "Change",
-        "Correction",
-        "Document",
-        "Page",
-        "PageFailure",
-        "ReadingAttempt",
-        "Revision",
-        "Segment",
-        "SegmentFailure",
-        "Shrunk",
-        "Summary",
-        "Verdict",
-    ],
-    "pecia_schemas.settings": ["ClientSettings"],
-    "pecia_schemas.states": ["DeliveryState", "JobState", "Lane"],
-    "pecia_schemas.tasks": [
-        "CaptionStyle",
-        "CaptionVideo",
-        "DocumentType",
-        "GenerationOptions",
-        "Prefer",
-        "Preparation",
-        "Preset",
-        "ReadDocument",
-        "Task",
-        "Witness",
-    ],
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOMES = (
+    *("pecia.errors", "pecia_schemas.states", "pecia_schemas.failures", "pecia_schemas.events"),
+    *("pecia_schemas.blocks", "pecia_schemas.results", "pecia.records", "pecia.submission", "pecia.client"),
+    *("pecia.job", "pecia.aio.client", "pecia.aio.job", "pecia_schemas.tasks", "pecia_schemas.settings"),
+    *("pecia.formats", "pecia.saving"),
+)
+"""Where a name is looked for, in this order: what is slow to load comes late."""
 
 __all__ = [
     "AccessError",
@@ -336,12 +234,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(home)
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

@@ -1,98 +1,29 @@
-"""What a fleet has worked on and what it took, and who read or erased what. Names, ids and times; no text."""
+"""What operators ask of a fleet: usage, who read or erased what, dead parts, and the keys of its gateway.
+
+Names, ids and times; no text. Of a key Postgres keeps a hash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Self
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
 from uuid import UUID
 
-from pecia.errors import InvalidOptionError, JobErasedError
-from pecia.records import AuditAction, AuditEntry, Usage, UsageFigures
-from pecia.statements import Connection, D_co, Statements, transaction
+from pydantic import Field
 
-_PAGE = 500
-
-# Read after the result, in the same transaction: a result that is not erased now was whole when it was read.
-_NOTE = """
-    INSERT INTO reads (job_id, client, what)
-    SELECT id, :client, :what FROM jobs WHERE id = :job_id AND erased_at IS NULL
-    RETURNING id
-    """
-
-_ERASED_AT = "SELECT erased_at FROM jobs WHERE id = :job_id"
-
-# Two tables, each by its own index; `before` is where the last page ended.
-_ENTRIES = """
-    SELECT * FROM (
-        SELECT at, 0 AS source, id, job_id, 'client:' || client AS actor, what, NULL AS reason, NULL AS counts
-        FROM reads
-        UNION ALL
-        SELECT at, 1, id, job_id, actor, 'erased', reason, counts FROM erasures
-    ) AS trail
-    WHERE at >= coalesce(CAST(:since AS timestamptz), '-infinity')
-      AND (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
-      AND (CAST(:actor AS text) IS NULL OR actor = :actor)
-      AND (CAST(:before AS timestamptz) IS NULL
-           OR (at, source, id) < (:before, CAST(:source AS int), CAST(:id AS bigint)))
-    ORDER BY at DESC, source DESC, id DESC
-    LIMIT :limit
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A place in the trail: after which of its rows the next page begins."""
-
-    before: datetime | None = None
-    source: int | None = None
-    id: int | None = None
-
-    @classmethod
-    def after(cls, row: Mapping[str, Any]) -> Self:
-        """Return the place after a row."""
-        return cls(before=row["at"], source=row["source"], id=row["id"])
-
-
-class TrailPages(Statements[D_co]):
-    """What the database remembers of reading and erasing, page by page."""
-
-    @transaction
-    def page(
-        self,
-        connection: Connection,
-        place: Place,
-        *,
-        job_id: UUID | None,
-        client: str | None,
-        since: datetime | None,
-    ) -> tuple[list[AuditEntry], Place]:
-        """Return the entries that fit and follow the place, newest first, and the place after them."""
-        who = client and f"client:{client}"
-        asked = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **asdict(place)}
-        rows = connection.execute(_ENTRIES, asked).mappings().all()
-        return [_entry(dict(row)) for row in rows], Place.after(dict(rows[-1])) if rows else place
-
-
-def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:
-    """Write down, in the transaction that read it, who has read a job's result. Raises `JobErasedError`."""
-    if connection.execute(_NOTE, {"job_id": job_id, "client": client, "what": what}).scalar() is None:
-        erased_at = connection.execute(_ERASED_AT, {"job_id": job_id}).scalar()
-        if erased_at is not None:
-            raise JobErasedError(job_id, erased_at)
-
-
-def _entry(row: dict[str, Any]) -> AuditEntry:
-    return AuditEntry(
-        at=row["at"],
-        job_id=row["job_id"],
-        actor=row["actor"],
-        action=row["what"],
-        reason=row["reason"],
-        counts=row["counts"] or {},
-    )
-
+from pecia.errors import InvalidOptionError
+from pecia.records import AuditEntry, DeadPart, Record, Usage, UsageFigures
+from pecia.store import Connection, D_co, Statements, least_id, transaction, unrepeatable
+from pecia_schemas import storable
+from pecia_schemas.events import JobEvent
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import Lane, new_id
 
 _METADATA = "metadata:"
 _GROUPS = {
@@ -132,7 +63,7 @@ class Accounts(Statements[D_co]):
     def since(self, connection: Connection, moment: datetime | None, by: str | None) -> Usage:
         """Return the sums over the parts that have ended since. Raises `InvalidOptionError` for an unknown `by`."""
         key = (by or "").removeprefix(_METADATA)
-        rows = _rows(connection, _sums(by, _ENDED_SINCE), {"since": moment, "key": key})
+        rows = connection.execute(_sums(by, _ENDED_SINCE), {"since": moment, "key": key}).mappings()
         return Usage(
             since=moment,
             by=by,
@@ -143,12 +74,8 @@ class Accounts(Statements[D_co]):
     @transaction
     def of_job(self, connection: Connection, job_id: UUID) -> UsageFigures:
         """Return the sums over one job's parts, those that are tried again included."""
-        rows = _rows(connection, _sums(None, _OF_JOB), {"job_id": job_id})
+        rows = connection.execute(_sums(None, _OF_JOB), {"job_id": job_id}).mappings()
         return next(UsageFigures.of(row) for row in rows if row["total"])
-
-
-def _rows(connection: Connection, query: str, asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return connection.execute(query, asked).mappings().all()
 
 
 def _sums(by: str | None, which: str) -> str:
@@ -160,3 +87,276 @@ def _sums(by: str | None, which: str) -> str:
     if key in ("", by):
         raise InvalidOptionError(f"Usage is told apart by {', '.join(_GROUPS)} or {_METADATA}KEY.")
     return _SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)
+
+
+_PAGE: Final = 500
+
+# Two tables, each by its own index; `before` is where the last page ended.
+_ENTRIES = """
+    SELECT at, source, id, job_id, actor, action, reason, coalesce(counts, '{}') AS counts FROM (
+        SELECT at, 0 AS source, id, job_id, 'client:' || client AS actor, what AS action, NULL AS reason, NULL AS counts
+        FROM reads
+        UNION ALL
+        SELECT at, 1, id, job_id, actor, 'erased', reason, counts FROM erasures
+    ) AS trail
+    WHERE at >= coalesce(CAST(:since AS timestamptz), '-infinity')
+      AND (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
+      AND (CAST(:actor AS text) IS NULL OR actor = :actor)
+      AND (CAST(:before AS timestamptz) IS NULL
+           OR (at, source, id) < (:before, CAST(:source AS int), CAST(:id AS bigint)))
+    ORDER BY at DESC, source DESC, id DESC
+    LIMIT :limit
+    """
+
+_FROM_START: Final[Mapping[str, Any]] = {"before": None, "source": None, "id": None}
+
+
+TrailPage = tuple[list[AuditEntry], Mapping[str, Any]]
+"""Some entries, and the place after them."""
+
+
+class Trail(Statements[D_co]):
+    """What the database remembers of reading and erasing."""
+
+    @transaction
+    def page(
+        self,
+        connection: Connection,
+        place: Mapping[str, Any] = _FROM_START,
+        *,
+        job_id: UUID | None,
+        client: str | None,
+        since: datetime | None,
+    ) -> TrailPage:
+        """Return some entries that fit and follow the place, newest first, and the place after them."""
+        who = client and f"client:{client}"
+        asked = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **place}
+        rows = connection.execute(_ENTRIES, asked).mappings()
+        if rows:
+            place = {"before": rows[-1]["at"], "source": rows[-1]["source"], "id": rows[-1]["id"]}
+        return [AuditEntry(**row) for row in rows], place
+
+
+_CODES = tuple(code for code in FailureCode if code.retryable or code is FailureCode.POISONED)
+"""Failures that another attempt may mend: all attempts at the part are used up, or its workers died on it."""
+
+# Of a job that is not wanted any more, or whose document is gone, nothing waits.
+_DEAD = """
+    SELECT parts.id, parts.job_id, jobs.state AS job_state, jobs.kind, parts.stage,
+           parts.ordinal + 1 AS number, parts.lane, parts.failure, parts.attempt AS attempts, parts.strikes,
+           parts.deaths, parts.worker, parts.finished_at AS failed_at
+    FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.state = 'failed' AND parts.failure->>'code' = ANY(CAST(:codes AS text[]))
+      AND jobs.state NOT IN ('cancelled', 'expired') AND coalesce(jobs.erased_at, jobs.payload_released_at) IS NULL
+"""
+
+_LIST_DEAD = f"""
+    {_DEAD} AND parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
+      AND (CAST(:job_id AS uuid) IS NULL OR parts.job_id = :job_id)
+    ORDER BY parts.finished_at DESC, parts.id LIMIT :limit
+    """
+
+_CHOSEN = f"{_DEAD} AND parts.id = ANY(CAST(:part_ids AS uuid[])) ORDER BY parts.id"
+
+_HISTORY = """
+    SELECT job_events.* FROM job_events JOIN parts ON parts.id = :part_id AND parts.job_id = job_events.job_id
+    WHERE job_events.part_id = :part_id ORDER BY sequence
+    """
+
+
+class DeadParts(Statements[D_co]):
+    """All of them, as a client may ask for them."""
+
+    @transaction
+    def latest(
+        self,
+        connection: Connection,
+        *,
+        job_id: UUID | None,
+        code: FailureCode | str | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[DeadPart]:
+        """Return those that failed last first. Raises `InvalidOptionError` for a code that is final."""
+        if code is not None and code not in _CODES:
+            raise InvalidOptionError(f"What is dead failed with one of {', '.join(_CODES)}; {code} is final.")
+        codes = list(_CODES if code is None else [code])
+        asked = {"codes": codes, "job_id": job_id, "since": since, "limit": limit}
+        return [DeadPart(**row) for row in connection.execute(_LIST_DEAD, asked).mappings()]
+
+    @transaction
+    def one(self, connection: Connection, part_id: UUID) -> DeadPart:
+        """Return the part with its events. Raises `InvalidOptionError` if it is not one of them."""
+        (part,) = _chosen(connection, [part_id])
+        told = connection.execute(_HISTORY, {"part_id": part_id}).mappings()
+        return part.model_copy(update={"events": tuple(JobEvent(**row) for row in told)})
+
+    @transaction
+    def chosen(self, connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
+        """Return the parts. Raises `InvalidOptionError` if there is one among them that is not dead."""
+        return _chosen(connection, part_ids)
+
+
+def _chosen(connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
+    asked = {"codes": list(_CODES), "part_ids": list(part_ids)}
+    parts = [DeadPart(**row) for row in connection.execute(_CHOSEN, asked).mappings()]
+    for missing in set(part_ids) - {part.id for part in parts}:
+        raise InvalidOptionError(f"There is no dead part {missing}; `pecia dead list` shows those there are.")
+    return parts
+
+
+_PREFIX: Final = "pecia"
+_NAME: Final = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{storable.TENANT - 1}}}")
+
+_ADD = """
+    INSERT INTO access_keys (id, digest, tenant, name, scopes, lanes, pages_per_day, pages_in_flight, expires_at)
+    VALUES (:id, :digest, :tenant, :name, :scopes, :lanes, :pages_per_day, :pages_in_flight, :expires_at)
+    RETURNING created_at
+    """
+_LIST = "SELECT * FROM access_keys WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY tenant, name, id"
+_ONE = "SELECT * FROM access_keys WHERE id = :id"
+_REVOKE = "UPDATE access_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id RETURNING id"
+
+# A document that is not cut yet counts as one page. Ids begin with the time at which they were drawn.
+_LOAD = """
+    SELECT (
+        SELECT coalesce(sum(coalesce(total, 1)), 0) FROM jobs
+        WHERE tenant = :tenant AND client = :client AND id >= :oldest AND created_at > now() - interval '1 day'
+    ) AS pages_of_day, (
+        SELECT coalesce(sum(coalesce(total, 1) - done - failed - cancelled), 0) FROM jobs
+        WHERE tenant = :tenant AND client = :client AND state IN ('queued', 'running')
+    ) AS pages_in_flight
+    """
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    SUBMIT = "submit"
+    """Submit work, cancel it and run it again."""
+    READ = "read"
+    """See jobs, their results and events."""
+    REVIEW = "review"
+    """Find the pages that a person should look at."""
+    ADMIN = "admin"
+    """Erase jobs; register webhooks and see what they were told."""
+
+
+class AccessKey(Record):
+    """A key as it is known, without its secret."""
+
+    id: UUID
+    tenant: str
+    """Whose jobs it sees, and no others."""
+    name: str
+    scopes: tuple[Scope, ...]
+    lanes: tuple[Lane, ...]
+    """Into which it may submit."""
+    pages_per_day: int | None
+    """None: no limit. Keys of a tenant that have the same name share their limits."""
+    pages_in_flight: int | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    digest: bytes = Field(default=b"", exclude=True, repr=False)
+
+    @property
+    def client(self) -> str:
+        """By which name its jobs were submitted, and the audit trail knows who read."""
+        return f"{self.tenant}/{self.name}"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it opens anything."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > datetime.now(UTC))
+
+    def opens(self, secret: bytes) -> bool:
+        """Whether that is its secret; takes as long for every one that is not."""
+        return hmac.compare_digest(hashlib.sha256(secret).digest(), self.digest) and self.is_valid
+
+
+class Load(Record):
+    """What of a key's limits is taken."""
+
+    pages_of_day: int
+    """Submitted in the last 24 hours."""
+    pages_in_flight: int
+
+
+def parsed(key: str) -> tuple[UUID, bytes] | None:
+    """Return the id and the secret of a key; None for what has not its form."""
+    prefix, _, rest = key.partition("_")
+    identifier, _, secret = rest.partition("_")
+    try:
+        return (UUID(identifier), secret.encode()) if prefix == _PREFIX and secret else None
+    except ValueError:
+        return None
+
+
+class AccessKeys(Statements[D_co]):
+    """All keys, as an operator makes them and the gateway asks for them."""
+
+    @unrepeatable
+    def add(
+        self,
+        connection: Connection,
+        *,
+        tenant: str,
+        name: str,
+        scopes: Collection[Scope],
+        lanes: Collection[Lane],
+        pages_per_day: int | None,
+        pages_in_flight: int | None,
+        expires_at: datetime | None,
+    ) -> tuple[AccessKey, str]:
+        """Make a key; return it, and the text that its bearer shows, which is told once.
+
+        Raises `InvalidOptionError` for a name that cannot be one.
+        """
+        for text, what in ((tenant, "tenant"), (name, "key")):
+            if not _NAME.fullmatch(text):
+                raise InvalidOptionError(
+                    f"The name of a {what} has 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
+                    "a letter or digit first."
+                )
+        secret = secrets.token_urlsafe(32)
+        row: dict[str, Any] = {
+            "id": new_id(),
+            "digest": hashlib.sha256(secret.encode()).digest(),
+            "tenant": tenant,
+            "name": name,
+            "scopes": list(scopes),
+            "lanes": list(lanes),
+            "pages_per_day": pages_per_day,
+            "pages_in_flight": pages_in_flight,
+            "expires_at": expires_at,
+        }
+        created_at = connection.execute(_ADD, row).scalar()
+        key = AccessKey(**row, created_at=created_at, revoked_at=None)
+        return key, f"{_PREFIX}_{key.id.hex}_{secret}"
+
+    @transaction
+    def all(self, connection: Connection, tenant: str | None) -> list[AccessKey]:
+        """Return all keys, those of one tenant if it is named."""
+        return [
+            AccessKey.model_validate(row) for row in connection.execute(_LIST, {"tenant": tenant}).mappings()
+        ]
+
+    @transaction
+    def one(self, connection: Connection, key: UUID) -> AccessKey | None:
+        """Return the key of that id, also one that is revoked."""
+        row = connection.execute(_ONE, {"id": key}).mappings().first()
+        return None if row is None else AccessKey.model_validate(row)
+
+    @transaction
+    def revoke(self, connection: Connection, key: UUID) -> None:
+        """End a key. Raises `InvalidOptionError` if there is no such key."""
+        if connection.execute(_REVOKE, {"id": key}).first() is None:
+            raise InvalidOptionError(f"There is no key {key}; `pecia access list` shows those there are.")
+
+    @transaction
+    def load(self, connection: Connection, key: AccessKey) -> Load:
+        """Return how much of its limits a key has taken."""
+        oldest = least_id(datetime.now(UTC) - timedelta(days=2))  # clients' clocks may differ by one more
+        asked = {"tenant": key.tenant, "client": key.client, "oldest": oldest}
+        return Load(**connection.execute(_LOAD, asked).mappings().first())

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from uuid import UUID
 
 from pydantic import ValidationError
 
-from pecia import submission
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, DeadPart, Delivery, Endpoint, Listing, Selection
 from pecia_schemas import storable
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.states import DeliveryState, JobState, JobStateName, as_prefix, is_whole
+from pecia_schemas.states import JobState, JobStateName, as_prefix, is_whole
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
+
+E = TypeVar("E", bound=StrEnum)
 
 _LARGEST = 16 * 1024
 """Characters of the schema as JSON: it is part of what the model reads with every page."""
@@ -152,25 +155,32 @@ def listing(which: Which) -> Listing:
     """Return which jobs are to be listed, of whatever batch. Raises `InvalidOptionError` for what there is not."""
     metadata, part = which.get("metadata"), which.get("part")
     return Listing(
-        states=_states(which.get("state", ())),
-        verdicts=_verdicts(which.get("verdict", ())),
+        states=some_of(JobState, which.get("state", ()), "A job's state"),
+        verdicts=some_of(Verdict, which.get("verdict", ()), "A page's verdict"),
         kind=which.get("kind"),
         part=None if part is None else _uuid(part, "A part's id is a UUID, as logs and Flower have it."),
-        metadata=None if metadata is None else submission.checked_metadata(metadata),
+        metadata=None if metadata is None else checked_metadata(metadata),
         since=past(which.get("since")),
     )
 
 
 def verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict, ...]:
     """Return the verdicts that are meant: with none, all that need review. Raises `InvalidOptionError`."""
-    return _verdicts(verdict) or tuple(one for one in Verdict if one.needs_review)
+    chosen = some_of(Verdict, verdict, "A page's verdict")
+    return chosen or tuple(one for one in Verdict if one.needs_review)
 
 
-def _verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict, ...]:
+def some_of(kind: type[E], given: str | Iterable[str], what: str) -> tuple[E, ...]:
+    """Return the members that are meant. Raises `InvalidOptionError` if there is no such member."""
     try:
-        return tuple(Verdict(one) for one in ([verdict] if isinstance(verdict, str) else verdict))
+        return tuple(kind(one) for one in ([given] if isinstance(given, str) else given))
     except ValueError:
-        raise InvalidOptionError(f"A page's verdict is one of {', '.join(Verdict)}.") from None
+        raise InvalidOptionError(f"{what} is one of {', '.join(kind)}.") from None
+
+
+def one_of(kind: type[E], given: str, what: str) -> E:
+    """Return the member that is meant. Raises `InvalidOptionError` if there is no such member."""
+    return some_of(kind, [given], what)[0]
 
 
 def check_pages(limit: int | None, page_size: int) -> None:
@@ -188,8 +198,8 @@ def selection(
     """Return which jobs are to be purged. Raises `InvalidOptionError` if nothing says which."""
     asked = Selection(
         job_ids=job_ids,
-        before=submission.moment(-before if isinstance(before, timedelta) else before, "before"),
-        metadata=submission.checked_metadata(metadata or {}),
+        before=moment(-before if isinstance(before, timedelta) else before, "before"),
+        metadata=checked_metadata(metadata or {}),
     )
     if asked.job_ids is None and asked.before is None and not asked.metadata:
         raise InvalidOptionError("Say what to purge: jobs, before or metadata.")
@@ -198,7 +208,7 @@ def selection(
 
 def past(since: datetime | timedelta | None) -> datetime | None:
     """Return the point in time that a datetime, or a distance into the past, stands for."""
-    return submission.moment(-since if isinstance(since, timedelta) else since, "since")
+    return moment(-since if isinstance(since, timedelta) else since, "since")
 
 
 def id_of(job: JobHandle[Any] | UUID | str) -> UUID:
@@ -238,19 +248,24 @@ def _uuid(text: UUID | str, otherwise: str) -> UUID:
         raise InvalidOptionError(otherwise) from None
 
 
-def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
+def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     """Return where to post what. Raises `InvalidOptionError` if there is no such event, or it is no address."""
     try:
         asked = ENDINGS if events is None else tuple(NoticeType(event) for event in events)
     except ValueError:
-        raise InvalidOptionError(f"An endpoint is told of {', '.join(_CHOICE)}.") from None
+        asked = ()
     if not asked or NoticeType.TEST in asked:
         raise InvalidOptionError(f"An endpoint is told of one or more of {', '.join(_CHOICE)}.")
+    return webhook(url, tuple(dict.fromkeys(asked)), "An endpoint")
+
+
+def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A webhook") -> Webhook:
+    """Return where to post notices. Raises `InvalidOptionError` if it is no address."""
     try:
-        return Webhook.model_validate({"url": url, "events": tuple(dict.fromkeys(asked))})
+        return Webhook.model_validate({"url": url, "events": events})
     except ValidationError:
         raise InvalidOptionError(
-            "An endpoint is an absolute http or https URL without a user name or password, of at most "
+            f"{what} is an absolute http or https URL without a user name or password, of at most "
             f"{storable.WEBHOOK_URL:,} characters."
         ) from None
 
@@ -280,11 +295,6 @@ def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | N
     return view
 
 
-def ids_of_parts(parts: Iterable[DeadPart | UUID]) -> set[UUID]:
-    """Return the ids of dead parts, each once."""
-    return {part.id if isinstance(part, DeadPart) else part for part in parts}
-
-
 def by_job(parts: Iterable[DeadPart]) -> dict[UUID, list[UUID]]:
     """Return the ids of the parts of each job."""
     chosen: dict[UUID, list[UUID]] = {}
@@ -293,16 +303,70 @@ def by_job(parts: Iterable[DeadPart]) -> dict[UUID, list[UUID]]:
     return chosen
 
 
-def delivery_state(state: DeliveryState | str | None) -> DeliveryState | None:
-    """Return the state that is meant. Raises `InvalidOptionError` if there is no such state."""
-    try:
-        return None if state is None else DeliveryState(state)
-    except ValueError:
-        raise InvalidOptionError(f"A delivery's state is one of {', '.join(DeliveryState)}.") from None
+_BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{storable.BATCH - 1}}}")
 
 
-def _states(status: JobState | str | Iterable[JobState | str]) -> tuple[JobState, ...]:
-    try:
-        return tuple(JobState(state) for state in ([status] if isinstance(status, str) else status))
-    except ValueError:
-        raise InvalidOptionError(f"A job's state is one of {', '.join(JobState)}.") from None
+def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
+    """Return the point in time that a datetime, or a distance from now, stands for."""
+    if isinstance(value, timedelta):
+        try:
+            return datetime.now(UTC) + value
+        except OverflowError:
+            raise InvalidOptionError(f"{name} is further away than any date: give less.") from None
+    if value is not None and value.tzinfo is None:
+        raise InvalidOptionError(
+            f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."
+        )
+    return value
+
+
+def checked_key(key: str) -> str:
+    """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
+    if not 0 < len(key) <= storable.IDEMPOTENCY_KEY or not storable.is_storable(key):
+        raise InvalidOptionError(
+            f"An idempotency key has 1 to {storable.IDEMPOTENCY_KEY} characters, none of them NUL."
+        )
+    return key
+
+
+def checked_label(label: str | None) -> str | None:
+    """Return what a document is called. Raises `InvalidOptionError` if that cannot be stored."""
+    if label is not None and not (0 < len(label) <= storable.LABEL and storable.is_storable(label)):
+        raise InvalidOptionError(f"A label has 1 to {storable.LABEL:,} characters, none of them NUL.")
+    return label
+
+
+def checked_batch(name: str | None) -> str | None:
+    """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
+    if name is not None and not _BATCH_NAME.fullmatch(name):
+        raise InvalidOptionError(
+            f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
+        )
+    return name
+
+
+def check_task(task: Task[Any]) -> None:
+    """Raise `InvalidOptionError` if it is no task, or says what cannot be written down."""
+    from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
+
+    if not isinstance(task, Task):
+        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
+    if not (getattr(task, "adapter", None) or " ").isprintable():
+        raise InvalidOptionError("The name of an adapter is printable text.")
+
+
+def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
+    if len(metadata) > storable.METADATA_ENTRIES:
+        raise InvalidOptionError(
+            f"Metadata has at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
+        )
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
+        too_long = max(len(key), len(value)) > storable.METADATA
+        if not key or too_long or not storable.is_storable(key + value):
+            raise InvalidOptionError(
+                f"Metadata keys and values have at most {storable.METADATA} characters, none of them NUL."
+            )
+    return metadata

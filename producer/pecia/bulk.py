@@ -1,20 +1,26 @@
-"""Many tasks at once, and one as many: the way from tasks to jobs, for a client of either kind.
+"""Many tasks at once, and one as many: what both kinds of client decide on the way from tasks to jobs.
 
-Tasks go in steps: one is prepared (`prepare`) while the one before is written (`Store.accept`) and published. A task
-that is refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before.
+Tasks go in steps: one is prepared (`concurrency.prepare`) while the one before is written and published. A task that is
+refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before. In each
+task's span its job's trace begins.
+
+Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
+its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
+times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
+than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from uuid import UUID
 
-from pecia import asking, sources, submission
+from pecia import asking, sources
 from pecia.errors import (
     InvalidOptionError,
     QueueFullError,
@@ -23,16 +29,14 @@ from pecia.errors import (
     UnavailableError,
 )
 from pecia.handles import Accepted, GroupHandle
-from pecia.sources import StoredSource
-from pecia.submission import NewJob, Options, Submission
+from pecia.records import Load
+from pecia.submission import Item, NewJob, Options, Submission
 from pecia_schemas import tracing
-from pecia_schemas.encryption import Keyring
-from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.states import Lane, new_id
+from pecia_schemas.states import Lane
+from pecia_schemas.tracing import Attributes, Kind, Span
 
 if TYPE_CHECKING:
-    from pecia_schemas.payloads import PayloadStore
     from pecia_schemas.tasks import Task
 
 J = TypeVar("J")
@@ -41,50 +45,12 @@ G = TypeVar("G", bound=GroupHandle[Any])
 Outcome = tuple[int, Accepted | SubmitError]
 """The number of a task, and what became of it."""
 Outcomes = Iterable[Outcome]
+Prepared = list[tuple[int, NewJob | SubmitError]]
+"""A step whose documents are stored, ready to be written: what came of each task, by its number."""
 
-PAYLOAD_THREADS: Final = 4
-"""Documents that are stored at a time."""
-
-_GROUPS: Final = 64
-"""Of a step, for the threads: handing each document over alone took as long as making its row."""
-_MOST_TASKS = 1_000
-_MOST_BYTES = 64 * 1024**2
+_MOST_TASKS: Final = 1_000
+_MOST_BYTES: Final = 64 * 1024**2
 """Where a step ends: so many tasks, or so many bytes of documents that are held in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One task of those that are submitted together; counted from 0."""
-
-    number: int
-    task: Task[Any]
-    key: str | None
-    own: Submission[Any]
-    """What is asked for it alone."""
-    job_id: UUID = field(default_factory=new_id)
-    """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
-    traceparent: str | None = None
-    """The span in which it is submitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A step whose documents are stored, ready to be written."""
-
-    numbers: Sequence[int]
-    made: Sequence[NewJob | SubmitError]
-    """What came of each task."""
-
-    @property
-    def new(self) -> list[NewJob]:
-        """The jobs to write."""
-        return [new for new in self.made if isinstance(new, NewJob)]
-
-    def outcomes(self, accepted: Iterable[Accepted | SubmitError]) -> Outcomes:
-        """Yield what became of each task, given what became of the jobs that were written."""
-        written = iter(accepted)
-        for number, made in zip(self.numbers, self.made, strict=True):
-            yield number, next(written) if isinstance(made, NewJob) else made
 
 
 @dataclass(slots=True)
@@ -103,7 +69,9 @@ class Tally(Generic[J, G]):
         """Count a step."""
         for number, outcome in outcomes:
             if isinstance(outcome, SubmitError):
-                self.failures[number] = _bare(outcome)
+                # A traceback would keep every document that was on its way.
+                outcome.__cause__ = outcome.__context__ = None
+                self.failures[number] = outcome.with_traceback(None)
             else:
                 self.jobs[number] = self.job(outcome)
 
@@ -126,29 +94,17 @@ class Tally(Generic[J, G]):
             raise
 
 
-class Named:
-    """The idempotency keys of tasks: `prefix/n` for the n-th, those that are given, or none."""
+class Steps:
+    """Tasks as many at a time as are held in memory and written together.
+
+    Their idempotency keys are their own, else `prefix/n` for the n-th, or those that are given, or none.
+    """
 
     def __init__(self, prefix: str | None, keys: Iterable[str] | None) -> None:
         if prefix is not None and keys is not None:
             raise InvalidOptionError("Give idempotency_prefix or idempotency_keys, not both.")
-        self._prefix = None if prefix is None else submission.checked_key(prefix)
+        self._prefix = None if prefix is None else asking.checked_key(prefix)
         self._keys = None if keys is None else iter(keys)
-
-    def key(self, number: int) -> str | None:
-        """Return the key of the next task. Raises `InvalidOptionError` if there are fewer keys than tasks."""
-        if self._keys is None:
-            return None if self._prefix is None else f"{self._prefix}/{number}"
-        for key in self._keys:
-            return key
-        raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
-
-
-class Steps:
-    """Tasks as many at a time as are held in memory and written together."""
-
-    def __init__(self, names: Named) -> None:
-        self._names = names
         self._numbers = count()
         self._step: list[Item] = []
         self._held = 0
@@ -157,25 +113,24 @@ class Steps:
         """Take in the next task; return whether it fills a step."""
         own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
-        key = self._names.key(number) if own.key is None else own.key
-        self._step.append(Item(number, own.task, key, own))
-        self._held += _held(own.task)
+        if own.key is None and (key := self._key(number)) is not None:
+            own = replace(own, key=key)
+        self._step.append(Item(number, own))
+        source = getattr(own.task, "source", None)
+        self._held += len(source) if isinstance(source, bytes) else 0
         return len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES
+
+    def _key(self, number: int) -> str | None:
+        if self._keys is None:
+            return None if self._prefix is None else f"{self._prefix}/{number}"
+        for key in self._keys:
+            return key
+        raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
 
     def take(self) -> list[Item]:
         """Return what has been taken in since the last step."""
         step, self._step, self._held = self._step, [], 0
         return step
-
-
-def steps(tasks: Iterable[Task[Any] | Submission[Any]], names: Named) -> Iterator[list[Item]]:
-    """Yield the tasks step by step."""
-    waiting = Steps(names)
-    for task in tasks:
-        if waiting.add(task):
-            yield waiting.take()
-    if step := waiting.take():
-        yield step
 
 
 def by_lane(items: Sequence[Item], asked: Options) -> list[tuple[list[Item], Options]]:
@@ -187,56 +142,28 @@ def by_lane(items: Sequence[Item], asked: Options) -> list[tuple[list[Item], Opt
     return [(some, replace(asked, lane=lane)) for lane, some in lanes.items()]
 
 
-def row_of(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> NewJob:
-    """Return the rows of one of the tasks, whose document is stored."""
-    return submission.new_job(
-        item.task,
-        source,
-        asked.of(item.own),
-        item.key,
-        keys,
-        job_id=item.job_id,
-        label=item.own.label,
-        traceparent=item.traceparent,
-    )
-
-
-def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
-    """Check the tasks, store their documents, a few at a time, and make their rows.
-
-    Raises `PayloadStoreUnavailableError` if the store does not answer.
-    """
-
-    def make(item: Item) -> NewJob | SubmitError:
-        try:
-            check(item, asked)
-            with tracing.under(item.traceparent, "store"):
-                source = sources.store(payloads, item.task.source)
-            return row_of(item, source, asked, keys)
-        except SubmitError as error:
-            return error
-
-    def make_all(some: Sequence[Item]) -> list[NewJob | SubmitError]:
-        return [make(item) for item in some]
-
-    numbers = [item.number for item in items]
-    if len(items) == 1 or all(_is_stored(item.task) for item in items):
-        return Prepared(numbers=numbers, made=make_all(items))
-    size = max(1, len(items) // _GROUPS)
-    groups = [items[first : first + size] for first in range(0, len(items), size)]
-    with ThreadPoolExecutor(PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
-        return Prepared(numbers=numbers, made=list(chain.from_iterable(threads.map(make_all, groups))))
-
-
 def check(item: Item, asked: Options) -> None:
     """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
-    submission.checked_label(item.own.label)
-    asked.of(item.own)
-    submission.check_task(item.task)
-    asking.check(item.task)
-    if item.key is not None:
-        submission.checked_key(item.key)
-    sources.check(item.task.source)
+    own = item.own
+    asking.checked_label(own.label)
+    asked.of(own)
+    asking.check_task(own.task)
+    asking.check(own.task)
+    if own.key is not None:
+        asking.checked_key(own.key)
+    sources.check(own.task.source)
+
+
+def new_jobs(prepared: Prepared) -> list[NewJob]:
+    """Return the jobs to write."""
+    return [made for _, made in prepared if isinstance(made, NewJob)]
+
+
+def outcomes(prepared: Prepared, accepted: Iterable[Accepted | SubmitError]) -> Outcomes:
+    """Yield what became of each task, given what became of the jobs that were written."""
+    written = iter(accepted)
+    for number, made in prepared:
+        yield number, next(written) if isinstance(made, NewJob) else made
 
 
 def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) -> list[PartMessage]:
@@ -248,16 +175,115 @@ def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) 
     ]
 
 
-def _is_stored(task: Task[Any]) -> bool:
-    return isinstance(getattr(task, "source", None), PayloadRef)
+def submitting(lane: Lane) -> AbstractContextManager[Span]:
+    """Submit one task in the span that its job's trace begins with, or goes on with from the application."""
+    return tracing.first("submit", _about(lane), kind=Kind.PRODUCER)
 
 
-def _held(task: Task[Any]) -> int:
-    source = getattr(task, "source", None)
-    return len(source) if isinstance(source, bytes) else 0
+def traced(
+    items: Sequence[Item], lane: Lane, ending: ExitStack
+) -> tuple[Sequence[Item], Callable[[Outcomes], Outcomes]]:
+    """Give each task of a batch a trace that is linked to the span under way and ends with `ending`.
+
+    Returns the tasks, and what takes note of their outcomes as they pass.
+    """
+    if not tracing.is_on():
+        return items, lambda outcomes: outcomes
+    batch = tracing.current().traceparent
+    links = [batch] if batch else []
+    spans = {
+        item.number: tracing.apart("submit", _about(lane), kind=Kind.PRODUCER, links=links) for item in items
+    }
+
+    def noted(outcomes: Outcomes) -> Iterator[Outcome]:
+        for number, outcome in outcomes:
+            became(spans[number], outcome)
+            yield number, outcome
+
+    for span in spans.values():
+        ending.callback(span.end)
+    return [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
 
 
-def _bare(error: SubmitError) -> SubmitError:
-    """Return an error that holds on to nothing: a traceback would keep every document that was on its way."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+def became(span: Span, outcome: Accepted | SubmitError) -> None:
+    """Say what became of a task. A key that was known names an earlier job, whose trace is another."""
+    if isinstance(outcome, SubmitError):
+        span.fail(type(outcome).__name__)
+    else:
+        span.tell({"pecia.job.id": str(outcome.view.id), "pecia.job.created": outcome.created})
+
+
+def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
+    """Publish messages in a span below the one under way."""
+    return tracing.span("send", tracing.messaging("send", len(messages)), kind=Kind.PRODUCER)
+
+
+def _about(lane: Lane) -> Attributes:
+    return tracing.messaging("submit") | {"messaging.operation.type": "create", "pecia.lane": lane}
+
+
+_REST_S = 1.0
+_SHARE_OF_LOOKING = 20
+"""A count that took a second is followed by the next no sooner than this many seconds later."""
+
+_SHARE_OF_ROOM = 0.1
+_SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
+"""When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    load: Load
+    added: int
+    stale_at: float
+
+
+class Backlog:
+    """What one client knows of the lanes that have a limit. No I/O."""
+
+    def __init__(self, limits: Mapping[Lane, int]) -> None:
+        self._limits = limits
+        self._seen: dict[Lane, _Seen] = {}
+
+    def limit(self, lane: Lane) -> int | None:
+        """Return how many parts may wait in a lane; None: any number."""
+        return self._limits.get(lane)
+
+    def is_stale(self, lane: Lane) -> bool:
+        """Whether it has to be counted before it is known if there is room."""
+        seen = self._seen.get(lane)
+        return seen is None or time.monotonic() >= seen.stale_at
+
+    def saw(self, lane: Lane, load: Load, *, took: float) -> None:
+        """Take in a count, and how many seconds it took."""
+        rest = max(_REST_S, _SHARE_OF_LOOKING * took)
+        self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
+
+    def add(self, lane: Lane, jobs: int) -> None:
+        """Take in that this client has handed over so many jobs."""
+        if seen := self._seen.get(lane):
+            seen.added += jobs
+
+    def refusal(self, lane: Lane) -> QueueFullError | None:
+        """Return what there is to say if there is no room."""
+        limit, seen = self._limits.get(lane), self._seen.get(lane)
+        if limit is None or seen is None or seen.load.waiting + seen.added < limit:
+            return None
+        per_second = seen.load.ended / 60
+        sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
+        return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
+
+
+class Patience:
+    """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
+
+    def __init__(self, *, block: bool, timeout: float | None) -> None:
+        self._block = block
+        self._until = math.inf if timeout is None else time.monotonic() + timeout
+
+    def pause(self, refusal: QueueFullError) -> float:
+        """Return the seconds until it is worth looking again. Raises the refusal when the patience is over."""
+        left = self._until - time.monotonic()
+        if not self._block or left <= 0:
+            raise refusal
+        return min(left, _REST_S)

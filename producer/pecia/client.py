@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, bulk, submission, tracing
+from pecia import asking, bulk, submission
 from pecia.asking import Which
-from pecia.bulk import Item, Named, Outcomes, Tally, by_lane
-from pecia.concurrency import Behind, Opening, closing, run_blocking, sleep
+from pecia.bulk import Outcomes, Patience, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.job import Job, JobGroup, look
@@ -36,15 +36,17 @@ from pecia.records import (
     Listing,
     Usage,
 )
-from pecia.submission import Options, Submission
-from pecia.waiting import Patience
+from pecia.submission import Item, Options, Submission
+from pecia.waiting import Behind, Opening, closing, run_blocking, sleep, steps
+from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 
 if TYPE_CHECKING:
+    from pecia.accounts import TrailPage
     from pecia.connections import Connections
-    from pecia.exporting import ExportFormat
+    from pecia.saving import ExportFormat
     from pecia_schemas.settings import ClientSettings
     from pecia_schemas.tasks import Task
 
@@ -108,14 +110,14 @@ class Client(Opening["Connections"]):
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        with tracing.submitting(asked.lane) as span:
-            patience = Patience(block=block, timeout=timeout)
-            item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
-            accept = self._prepared([item], asked, patience)
+        with bulk.submitting(asked.lane) as span:
+            own = Submission(task, key=idempotency_key, label=label)
+            item = Item(0, own, traceparent=span.traceparent)
+            accept = self._prepared([item], asked, Patience(block=block, timeout=timeout))
             ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            tracing.became(span, outcome)
+            bulk.became(span, outcome)
         return self._job_of(outcome)
 
     def submit_many(
@@ -150,20 +152,20 @@ class Client(Opening["Connections"]):
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        submission.checked_batch(batch)
+        asking.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
-        steps = bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))
-        with tally.told(), tracing.submitting_many(), closing(steps), Behind(tally.add) as behind:
-            for some in steps:
+        taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
+        with tally.told(), tracing.first("submit_many"), closing(taken), Behind(tally.add) as behind:
+            for some in taken:
                 if asked.batch is None:
                     opened = self._open().store.open_batch(batch)
                     asked = replace(asked, batch=opened.id)
-                for items, of_lane in by_lane(some, asked):
+                for items, of_lane in bulk.by_lane(some, asked):
                     if self._open().backlog.limit(of_lane.lane):
                         behind.settle()  # what is being written takes up room
                     patience = Patience(block=block, timeout=timeout)
                     with ExitStack() as spans:
-                        traced, noted = tracing.each(items, of_lane.lane, spans)
+                        traced, noted = bulk.traced(items, of_lane.lane, spans)
                         accept = self._prepared(traced, of_lane, patience)
                         behind.settle()
                         behind.start(accept, noted, spans.pop_all())
@@ -249,7 +251,7 @@ class Client(Opening["Connections"]):
         `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
         and writes.
         """
-        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+        from pecia.saving import Exporter  # noqa: PLC0415  most callers write no files
 
         connections = self._open()
         store = connections.store
@@ -301,7 +303,9 @@ class Client(Opening["Connections"]):
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        chosen = asking.by_job(self._open().dead.chosen(asking.ids_of_parts(parts)))
+        chosen = asking.by_job(
+            self._open().dead.chosen({part.id if isinstance(part, DeadPart) else part for part in parts})
+        )
         jobs = [self.job(job_id) for job_id in chosen]
         return [job.retry(chosen[job.id]) for job in jobs]
 
@@ -329,7 +333,7 @@ class Client(Opening["Connections"]):
         meant = connections.purging.fitting(selection)
         if dry_run:
             return connections.purging.look(meant)
-        erased, cancelled = connections.purging.erase(meant, reason, connections.remove)
+        erased, cancelled = connections.erase(meant, reason)
         connections.bus.announce(cancelled, JobState.CANCELLED)
         return erased
 
@@ -345,7 +349,8 @@ class Client(Opening["Connections"]):
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
         """
         job_id = None if job is None else asking.id_of(job)
-        return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
+        page = self._open().trail.page
+        return self._entries(partial(page, job_id=job_id, client=client, since=asking.past(since)))
 
     def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
@@ -354,7 +359,7 @@ class Client(Opening["Connections"]):
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
-        return self._open().endpoints.add(asking.webhook(url, events))
+        return self._open().endpoints.add(asking.endpoint(url, events))
 
     def endpoints(self) -> list[Endpoint]:
         """Return the registered endpoints and how each does, the oldest first, without their secrets."""
@@ -391,7 +396,7 @@ class Client(Opening["Connections"]):
         return self._open().deliveries.latest(
             job_id=None if job is None else asking.id_of(job),
             endpoint_id=None if endpoint is None else asking.endpoint_id(endpoint),
-            state=asking.delivery_state(state),
+            state=None if state is None else asking.one_of(DeliveryState, state, "A delivery's state"),
             since=asking.past(since),
             limit=limit,
         )
@@ -477,6 +482,12 @@ class Client(Opening["Connections"]):
     def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in look(self._open(), [asking.id_of(job) for job in jobs])]
+
+    def _entries(self, read: Callable[..., TrailPage]) -> Iterator[AuditEntry]:
+        page, place = read()
+        while page:
+            yield from page
+            page, place = read(place)
 
     def _pages(self, which: Which, size: int, limit: int | None) -> Iterator[Job[Any]]:
         listing = self._listing(which)

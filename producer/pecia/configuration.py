@@ -40,18 +40,21 @@ def resolve(
             "A client without a gateway reaches Postgres, Redis and the payload store itself: "
             "pip install 'pecia[stores]', or name a gateway: Client(\"https://…\", api_key=…), PECIA_GATEWAY_URL."
         )
-    given = _urls(settings) | {
-        name: url
-        for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True)
-        if url is not None
-    }
+    given: dict[str, str] = {}
+    for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True):
+        value = getattr(settings, name) if url is None else url
+        given[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
     missing = [name for name in _STORES if not given[name]]
     if missing == list(_STORES):
         given, missing = _of_running_fleet(settings.home), []
     if missing:
-        raise InvalidSettingError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
+        names = ", ".join(f"PECIA_{name.upper()}" for name in missing)
+        raise InvalidSettingError(f"Set {names} too: the three stores of a fleet belong together.")
     if settings.tracing:
-        _trace()
+        try:
+            tracing.enable()
+        except tracing.TracingUnavailableError as error:
+            raise ConfigurationError(f"PECIA_TRACING {error}") from None
     return settings.with_stores(**given)
 
 
@@ -113,21 +116,6 @@ def from_environment() -> ClientSettings:
         raise InvalidSettingError(str(error)) from None
 
 
-def _trace() -> None:
-    try:
-        tracing.enable()
-    except tracing.TracingUnavailableError as error:
-        raise ConfigurationError(f"PECIA_TRACING {error}") from None
-
-
-def _urls(settings: ClientSettings) -> dict[str, str]:
-    values = {name: getattr(settings, name) for name in _STORES}
-    return {
-        name: value.get_secret_value() if isinstance(value, SecretStr) else value
-        for name, value in values.items()
-    }
-
-
 def _of_running_fleet(home: str) -> dict[str, str]:
     try:
         fleet = running.find(home)
@@ -136,7 +124,3 @@ def _of_running_fleet(home: str) -> dict[str, str]:
             raise InvalidSettingError(str(error)) from None
         raise ConfigurationError(str(error)) from None
     return {name: str(getattr(fleet, name)) for name in _STORES}
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    return ", ".join(f"PECIA_{name.upper()}" for name in names)

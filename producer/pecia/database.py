@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -21,7 +21,7 @@ from pecia.errors import (
     DatabaseUnavailableError,
     InvalidSettingError,
 )
-from pecia.statements import Connection, Rows, for_driver
+from pecia.store import Connection, Rows
 from pecia_schemas import refusals
 from pecia_schemas.connecting import (
     BACKEND,
@@ -39,10 +39,6 @@ from pecia_schemas.connecting import (
     verdict_on,
 )
 
-if TYPE_CHECKING:
-    from sqlalchemy import TextClause
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST: Final = 15
@@ -53,16 +49,11 @@ _FRESH_S: Final = 1.0
 """How lately a connection has answered of which it need not be asked whether it lives."""
 
 
-class Pooled:
+class Pooled(Connection):
     """What a transaction is made on."""
 
     def __init__(self, driver: PatientConnection) -> None:
         self._driver = driver
-
-    def execute(self, statement: str | TextClause, parameters: Mapping[str, Any]) -> Rows:
-        """Run SQL in which `:name` stands for a parameter."""
-        written = statement if isinstance(statement, str) else statement.text
-        return self.execute_as_is(for_driver(written), parameters)
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
         """Run SQL in which `%(name)s` stands for a parameter."""
@@ -162,7 +153,11 @@ class Pool:
     def _take_back(self, connection: PatientConnection) -> None:
         if connection.closed:
             self._drop_idle()
-        elif self._over or len(self._idle) >= _KEPT or not _is_idle(connection):
+        elif (
+            self._over
+            or len(self._idle) >= _KEPT
+            or connection.info.transaction_status != TransactionStatus.IDLE
+        ):
             connection.close()
         else:
             connection.be_pinged(self._patience)
@@ -175,10 +170,6 @@ class Pool:
             connection.close()
 
 
-def _is_idle(connection: PatientConnection) -> bool:
-    return connection.info.transaction_status == TransactionStatus.IDLE
-
-
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
 
@@ -189,7 +180,7 @@ class Database:
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._patience = connect_timeout.total_seconds()
         self._pool = Pool(connecting(database_url, self._patience), STATEMENT_TIMEOUT)
-        self._answers = Answers(database_url)
+        self._url = database_url
 
     def transaction(
         self, work: Callable[[Connection], T], *, repeatable: bool = True, alone: bool = False
@@ -200,7 +191,7 @@ class Database:
         """
         tries = Tries(self._patience, repeatable=repeatable)
         while True:
-            with self._answers.translated():
+            with translated(self._url):
                 try:
                     with self._pool.transaction(alone=alone) as connection:
                         return work(connection)
@@ -209,14 +200,13 @@ class Database:
                         raise
             time.sleep(pause)
 
+    def alone(self, work: Callable[[Connection], T | None]) -> T | None:
+        """Run one statement as a transaction of its own, and return what it returns."""
+        return self.transaction(work, alone=True)
+
     def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
         self._pool.dispose(close=close)
-
-
-def within_work(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function as the work of a transaction can call it: as it is."""
-    return call
 
 
 class Tries:
@@ -235,30 +225,20 @@ class Tries:
         return next(self._pauses, None)
 
 
-class Answers:
-    """What the answers of one Postgres mean to those who use a client."""
-
-    def __init__(self, database_url: str) -> None:
-        self._url = database_url
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise what the driver and the pool raise as errors of this client that say what to do."""
-        try:
-            yield
-        except Exception as error:
-            if (verdict := verdict_on(error)) is None:
-                raise
-            said = refusals.explain(error, self._url)
-            if verdict is Verdict.TRANSIENT:
-                raise DatabaseUnavailableError(said) from error
-            # The original quotes what was to be written.
-            refused = (
-                ConfigurationError(said)
-                if verdict is Verdict.FAULT
-                else DatabaseRefusedError(said, name_of(error))
-            )
-            raise refused from None
+@contextmanager
+def translated(database_url: str) -> Iterator[None]:
+    """Raise what the driver and the pool raise as errors of this client that say what to do."""
+    try:
+        yield
+    except Exception as error:
+        if (verdict := verdict_on(error)) is None:
+            raise
+        said = refusals.explain(error, database_url)
+        if verdict is Verdict.TRANSIENT:
+            raise DatabaseUnavailableError(said) from error
+        # The original quotes what was to be written.
+        is_fault = verdict is Verdict.FAULT
+        raise (ConfigurationError(said) if is_fault else DatabaseRefusedError(said, name_of(error))) from None
 
 
 def connecting(database_url: str, patience: float) -> dict[str, Any]:

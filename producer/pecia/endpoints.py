@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from pecia.errors import InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt, Endpoint
-from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
+from pecia.store import Connection, D_co, Rows, Statements, transaction, unrepeatable
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
@@ -68,14 +68,13 @@ _TEST = f"""
 
 def body_of_test() -> dict[str, Any]:
     """Return the notice of a test, but for its time: that of a job that there is not."""
-    progress = {"total": 0, "done": 0, "failed": 0, "cancelled": 0}
     data = {
         "job_id": str(UUID(int=0)),
         "sequence": 0,
         "kind": NoticeType.TEST,
         "state": "succeeded",
         "lane": "normal",
-        "progress": progress,
+        "progress": {"total": 0, "done": 0, "failed": 0, "cancelled": 0},
         "failure": None,
         "metadata": {},
         "created_at": "1970-01-01T00:00:00Z",
@@ -84,8 +83,7 @@ def body_of_test() -> dict[str, Any]:
     return {"type": NoticeType.TEST, "data": data}
 
 
-def missing(endpoint: UUID) -> InvalidOptionError:
-    """Return what is raised for an endpoint that there is not."""
+def _missing(endpoint: UUID) -> InvalidOptionError:
     return InvalidOptionError(f"There is no endpoint {endpoint}; `pecia webhook list` shows those there are.")
 
 
@@ -117,7 +115,8 @@ class Endpoints(Statements[D_co]):
     def all(self, connection: Connection) -> list[Endpoint]:
         """Return all endpoints, the oldest first."""
         return [
-            _of(row) for row in connection.execute(_LIST, {"id": None, "tenant": self._tenant}).mappings()
+            Endpoint.model_validate(row)
+            for row in connection.execute(_LIST, {"id": None, "tenant": self._tenant}).mappings()
         ]
 
     @transaction
@@ -126,7 +125,7 @@ class Endpoints(Statements[D_co]):
         self._one(connection, endpoint)
         connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
         if connection.execute(_REMOVE, {"id": endpoint}).first() is None:
-            raise missing(endpoint)
+            raise _missing(endpoint)
         connection.execute(_FORGET, {"id": endpoint})
 
     @unrepeatable
@@ -137,7 +136,7 @@ class Endpoints(Statements[D_co]):
         sealed = self._keys.seal(json.dumps(secret), endpoint)
         asked = {"id": endpoint, "secret": sealed, "overlap": overlap}
         if connection.execute(_ROTATE, asked).first() is None:
-            raise missing(endpoint)
+            raise _missing(endpoint)
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
     @unrepeatable
@@ -147,18 +146,14 @@ class Endpoints(Statements[D_co]):
         asked = {"id": endpoint, "body": json.dumps(body_of_test())}
         delivery: UUID | None = connection.execute(_TEST, asked).scalar()
         if delivery is None:
-            raise missing(endpoint)
+            raise _missing(endpoint)
         return delivery
 
     def _one(self, connection: Connection, endpoint: UUID) -> Endpoint:
         row = connection.execute(_LIST, {"id": endpoint, "tenant": self._tenant}).mappings().first()
         if row is None:
-            raise missing(endpoint)
-        return _of(row)
-
-
-def _of(row: Mapping[Any, Any]) -> Endpoint:
-    return Endpoint.model_validate(dict(row))
+            raise _missing(endpoint)
+        return Endpoint.model_validate(row)
 
 
 # A tenant is not told of the endpoints that are told of all jobs: these are the operator's.
@@ -203,20 +198,6 @@ _REPLAY = """
     """
 
 
-def missing_delivery(delivery: UUID) -> InvalidOptionError:
-    """Return what is raised for a delivery that is not there."""
-    return InvalidOptionError(
-        f"There is no delivery {delivery}; `pecia webhook deliveries` shows those there are."
-    )
-
-
-def unreplayable(delivery: UUID) -> InvalidOptionError:
-    """Return what is raised for a delivery that is not over, or not there."""
-    return InvalidOptionError(
-        f"There is no delivery {delivery} that is over; `pecia webhook deliveries` shows those there are."
-    )
-
-
 class Deliveries(Statements[D_co]):
     """The outbox, as a client may see it; with a `tenant` what that one's jobs and endpoints promised."""
 
@@ -244,16 +225,18 @@ class Deliveries(Statements[D_co]):
             "limit": limit,
             "tenant": self._tenant,
         }
-        return _with_attempts(connection, connection.execute(_LIST_DELIVERIES, asked).mappings().all())
+        return _with_attempts(connection, connection.execute(_LIST_DELIVERIES, asked).mappings())
 
     @transaction
     def one(self, connection: Connection, delivery_id: UUID) -> Delivery:
         """Return a delivery with its attempts. Raises `InvalidOptionError` if there is no such delivery."""
         found = _with_attempts(
-            connection, connection.execute(_ONE, {"id": delivery_id, "tenant": self._tenant}).mappings().all()
+            connection, connection.execute(_ONE, {"id": delivery_id, "tenant": self._tenant}).mappings()
         )
         if not found:
-            raise missing_delivery(delivery_id)
+            raise InvalidOptionError(
+                f"There is no delivery {delivery_id}; `pecia webhook deliveries` shows those there are."
+            )
         return found[0]
 
     @unrepeatable
@@ -263,18 +246,20 @@ class Deliveries(Statements[D_co]):
         over = set(connection.execute(_OVER, asked).scalars())
         for delivery_id in delivery_ids:
             if delivery_id not in over:
-                raise unreplayable(delivery_id)
+                raise InvalidOptionError(
+                    f"There is no delivery {delivery_id} that is over; "
+                    "`pecia webhook deliveries` shows those there are."
+                )
         connection.execute(_REPLAY, asked)
 
 
-def _with_attempts(connection: Connection, rows: Any) -> list[Delivery]:
+def _with_attempts(connection: Connection, rows: Rows) -> list[Delivery]:
     tries: defaultdict[UUID, list[DeliveryAttempt]] = defaultdict(list)
     for row in connection.execute(_TRIES, {"ids": [row["id"] for row in rows]}).mappings():
         tries[row["delivery_id"]].append(
             DeliveryAttempt.model_validate({**row, "duration": timedelta(seconds=row["duration_s"])})
         )
-    return [Delivery.model_validate({**row, **_next(row), "attempts": tries[row["id"]]}) for row in rows]
-
-
-def _next(row: Any) -> dict[str, datetime | None]:
-    return {"next_at": row["next_at"] if row["state"] == DeliveryState.PENDING else None}
+    for row in rows:
+        if row["state"] != DeliveryState.PENDING:
+            row["next_at"] = None
+    return [Delivery.model_validate({**row, "attempts": tries[row["id"]]}) for row in rows]

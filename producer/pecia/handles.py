@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -17,7 +17,8 @@ from pecia.records import PartOutcome
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.states import JobState, Lane
+from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
+from pecia_schemas.states import JobState, Lane, Stage
 
 if TYPE_CHECKING:
     from pecia_schemas.duty import Lack
@@ -93,7 +94,6 @@ class Accepted:
 
 PDF_QUALITY: Final = 75
 """Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""
-_CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
 class JobHandle(Generic[R_co]):
@@ -175,12 +175,6 @@ class JobHandle(Generic[R_co]):
         """Whether it was over, well or badly."""
         return self.state.is_terminal
 
-    def _assembled(self, outcomes: Sequence[PartOutcome]) -> R_co:
-        """Return the result that its parts make."""
-        from pecia import assembly  # noqa: PLC0415  results are slow to load
-
-        return cast("R_co", assembly.assemble(self.kind, outcomes))
-
     def _check_pages(self) -> None:
         from pecia_schemas.tasks import ReadDocument  # noqa: PLC0415  tasks are slow to load
 
@@ -240,19 +234,8 @@ class GroupHandle(Sequence[J_co]):
             job._view = view  # noqa: SLF001  a group and its jobs are one thing
         return self._by_id[view.id][0]
 
-    def _batches(self) -> Iterator[list[UUID]]:
-        """Yield the ids of the jobs as many at a time as one transaction cancels."""
-        job_ids = list(self._by_id)
-        for start in range(0, len(job_ids), _CANCEL_AT_ONCE):
-            yield job_ids[start : start + _CANCEL_AT_ONCE]
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)}>"
-
-
-def waiting(jobs: Iterable[JobHandle[Any]]) -> list[UUID]:
-    """Return those of the jobs for which no worker may be running."""
-    return [job.id for job in jobs if not job.done]
 
 
 def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
@@ -262,3 +245,37 @@ def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
         assert lack.job_id is not None  # noqa: S101  asked by job
         said.setdefault(lack.job_id, []).append(lack.sentence)
     return {job_id: "; ".join(sentences) for job_id, sentences in said.items()}
+
+
+def assemble(kind: str, outcomes: Sequence[PartOutcome]) -> Document | Captions:
+    """Return the result of a job of this kind. Raises `KeyError` for a kind this version does not know."""
+    from pecia_schemas.tasks import CaptionVideo, ReadDocument  # noqa: PLC0415  tasks are slow to load
+
+    return {ReadDocument.kind: _document, CaptionVideo.kind: _captions}[kind](outcomes)
+
+
+def _document(outcomes: Sequence[PartOutcome]) -> Document | Captions:
+    return Document(
+        pages=tuple(
+            Page.model_validate(outcome.content) for outcome in outcomes if outcome.content is not None
+        ),
+        failed=tuple(
+            PageFailure(number=outcome.ordinal + 1, failure=outcome.failure)
+            for outcome in outcomes
+            if outcome.failure is not None
+        ),
+    )
+
+
+def _captions(outcomes: Sequence[PartOutcome]) -> Document | Captions:
+    segments = [outcome for outcome in outcomes if outcome.stage == Stage.CAPTION]
+    summaries = [outcome for outcome in outcomes if outcome.stage == Stage.SUMMARIZE and outcome.content]
+    return Captions(
+        segments=tuple(Segment.model_validate(outcome.content) for outcome in segments if outcome.content),
+        failed=tuple(
+            SegmentFailure(number=outcome.ordinal + 1, failure=outcome.failure)
+            for outcome in segments
+            if outcome.failure is not None
+        ),
+        summary=Summary.model_validate(summaries[0].content) if summaries else None,
+    )

@@ -6,15 +6,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
 from pecia import asking
-from pecia.concurrency import closing, run_blocking, sleep
 from pecia.errors import UnavailableError
-from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, hints_of, waiting
+from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
-from pecia.waiting import FETCH, Deadline, Outage, Pending, ReadEvents, ReadParts, batches, in_order
+from pecia.waiting import (
+    FETCH,
+    OUTAGE_PAUSE_S,
+    OUTAGE_S,
+    Deadline,
+    Pending,
+    ReadEvents,
+    ReadParts,
+    batches,
+    closing,
+    in_order,
+    run_blocking,
+    sleep,
+)
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
@@ -22,14 +34,10 @@ from pecia_schemas.states import JobState
 if TYPE_CHECKING:
     from pecia.connections import Connections
     from pecia.formats import Format
-    from pecia.publishing import Announcements
 
 T = TypeVar("T")
 
-
-def announcements(connections: Connections, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
-    """Return the news about these jobs, at the client's own polling interval."""
-    return connections.announcements(job_ids, deadline)
+_CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
 def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadline) -> Iterator[JobView]:
@@ -38,7 +46,7 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
     Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
     """
     pending = Pending(job_ids, deadline)
-    with announcements(connections, job_ids, deadline) as news:
+    with connections.announcements(job_ids, deadline) as news:
         while pending:
             for view in outlast(lambda: look(connections, pending.look_at), deadline):
                 if pending.settle(view):
@@ -53,12 +61,12 @@ def outlast(look: Callable[[], T], deadline: Deadline) -> T:
 
     Raises `UnavailableError` when that is over.
     """
-    outage = Outage(deadline)
+    patience = Deadline(OUTAGE_S)
     while True:
         try:
             return look()
         except UnavailableError:
-            if not (pause := outage.pause()):
+            if not (pause := deadline.within(patience.within(OUTAGE_PAUSE_S))):
                 raise
             sleep(pause)
 
@@ -82,7 +90,7 @@ def parts_as_they_end(
     `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
     """
     store, read = connections.store, read or ReadParts()
-    with announcements(connections, [job_id], deadline) as news:
+    with connections.announcements([job_id], deadline) as news:
         while True:
             over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
             barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
@@ -110,7 +118,7 @@ def events_as_written(
 ) -> Iterator[JobEvent]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
     store, read = connections.store, read or ReadEvents()
-    with announcements(connections, [job_id], deadline) as news:
+    with connections.announcements([job_id], deadline) as news:
         while True:
             over = outlast(is_over, deadline)  # asked first: the event of the end is read next
             fresh = outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
@@ -161,7 +169,8 @@ class Job(JobHandle[R_co]):
         self.wait(timeout)
         self._check_result()
         store = self._open().store
-        return self._assembled(store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision))
+        ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision)
+        return cast("R_co", assemble(self.kind, ended))
 
     def save(
         self,
@@ -228,7 +237,7 @@ class Job(JobHandle[R_co]):
 
         Looks into the database; None for a job that only waits for its turn.
         """
-        found = hints(self._open(), [self])
+        found = JobGroup(self._open, [self]).hints()
         return found.get(self.id)
 
     def usage(self) -> UsageFigures:
@@ -270,14 +279,14 @@ class JobGroup(GroupHandle[Job[R_co]]):
 
     def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
-        for batch in batches(list(self._by_id)):
-            for view in look(self._open(), batch):
-                self._see(view)
+        for view in look(self._open(), list(self._by_id)):
+            self._see(view)
         return self
 
     def hints(self) -> dict[UUID, str]:
         """Return what `hint` says of each job of which it says something."""
-        return hints(self._open(), self._jobs)
+        job_ids = [job.id for job in self._jobs if not job.done]
+        return hints_of(self._open().store.lacking(job_ids)) if job_ids else {}
 
     def as_completed(self, timeout: float | None = None) -> Iterator[Job[R_co]]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
@@ -301,7 +310,7 @@ class JobGroup(GroupHandle[Job[R_co]]):
         """End all jobs that are not over; return how many that were."""
         connections = self._open()
         cancelled: list[UUID] = []
-        for batch in self._batches():
+        for batch in batches(list(self._by_id), _CANCEL_AT_ONCE):
             cancelled += connections.transitions.cancel(batch, reason)
         connections.bus.announce(cancelled, JobState.CANCELLED)
         return len(cancelled)
@@ -309,9 +318,3 @@ class JobGroup(GroupHandle[Job[R_co]]):
 
 AnyJob = Job[Any]
 """A job whose kind of result is not known to the type checker."""
-
-
-def hints(connections: Connections, jobs: Sequence[AnyJob]) -> dict[UUID, str]:
-    """Return, for each job that no running worker can do, what is missing and what to start."""
-    job_ids = waiting(jobs)
-    return hints_of(connections.store.lacking(job_ids)) if job_ids else {}

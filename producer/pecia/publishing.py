@@ -15,12 +15,15 @@ from redis.backoff import NoBackoff
 from redis.client import Pipeline, PubSub
 from redis.retry import Retry
 
-from pecia.breaker import RETRIES, Breaker, announce, open_redis
-from pecia.concurrency import Semaphore, attentive, sleep
-from pecia.waiting import CONFIRMATION_S, LOOK_AT, Channels, Deadline
-from pecia_schemas.messages import PartMessage, enqueue, refused
+from pecia.configuration import no_redis_url
+from pecia.waiting import CONFIRMATION_S, LOOK_AT, Breaker, Channels, Deadline, Semaphore, attentive, sleep
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel, refused
 from pecia_schemas.states import JobState
 
+_CONNECT_S = 1.0
+_SOCKET_S = 5.0
+_RETRIES = 1
+"""Of a command: a pooled connection may have gone stale."""
 _CONNECTING = 10
 """Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
 
@@ -33,8 +36,17 @@ class Bus(Breaker):
         self._window = window
         self.connecting = Semaphore(_CONNECTING)
         """To be held while a subscription connects."""
-        retry = Retry(NoBackoff(), RETRIES)
-        self._redis = open_redis(Redis.from_url, redis_url, connect_timeout, retry)
+        try:
+            self.redis = Redis.from_url(
+                redis_url,
+                decode_responses=True,
+                encoding_errors="replace",  # a publisher can send what is no text
+                socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
+                socket_timeout=_SOCKET_S,
+                retry=Retry(NoBackoff(), _RETRIES),
+            )
+        except ValueError:
+            raise no_redis_url() from None
 
     def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
         """Queue the messages for the fleet; return those that Redis may not have."""
@@ -44,14 +56,21 @@ class Bus(Breaker):
 
     def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
         """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
-        self._send(lambda pipe: announce(pipe, job_ids, state))
+
+        def fill(pipe: Pipeline) -> None:
+            for job_id in job_ids:
+                if state is JobState.CANCELLED:
+                    pipe.publish(CANCEL_CHANNEL, str(job_id))
+                pipe.publish(job_channel(job_id), state)
+
+        self._send(fill)
 
     def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
         """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
         if self.resting:
             return None
         try:
-            with self._redis.pipeline(transaction=False) as pipe:
+            with self.redis.pipeline(transaction=False) as pipe:
                 fill(pipe)
                 replies: list[Any] = attentive(pipe.execute())
         except (RedisError, OSError) as error:
@@ -59,16 +78,9 @@ class Bus(Breaker):
             return None
         return replies
 
-    def subscription(self) -> PubSub | None:
-        """Return a connection to listen on, None while Redis rests from a failure."""
-        if self.resting:
-            return None
-        pubsub: PubSub = self._redis.pubsub()
-        return pubsub
-
     def close(self) -> None:
         """Close all connections."""
-        self._redis.close()
+        self.redis.close()
 
 
 class Announcements:
@@ -103,13 +115,14 @@ class Announcements:
         return self._listen(self._pubsub, pause)
 
     def _subscribe(self) -> bool:
-        self._pubsub = self._bus.subscription()
-        if self._pubsub is None:
+        if self._bus.resting:
             return False
+        pubsub: PubSub = self._bus.redis.pubsub()
+        self._pubsub = pubsub
         try:
             with self._bus.connecting:
-                attentive(self._pubsub.subscribe(*self._channels.ask()))
-                return self._confirmed(self._pubsub) or self._give_up()
+                attentive(pubsub.subscribe(*self._channels.ask()))
+                return self._confirmed(pubsub) or self._give_up()
         except (RedisError, OSError):
             return self._give_up()
 

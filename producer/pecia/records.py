@@ -17,6 +17,12 @@ from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import DeliveryState, JobState, Lane, Stage
 
 
+class Record(BaseModel):
+    """What is handed out; built when it is first used."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """Which jobs a caller wants to see. Empty fields mean any."""
@@ -34,10 +40,18 @@ class Listing:
     since: datetime | None = None
 
 
-class Counts(BaseModel):
-    """How far some jobs are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a lane has before it."""
 
-    model_config = ConfigDict(defer_build=True, frozen=True)
+    waiting: int
+    """Parts that are queued and may run now, counted up to the limit."""
+    ended: int
+    """Parts of that lane that the engines ended within the last minute."""
+
+
+class Counts(Record):
+    """How far some jobs are."""
 
     states: dict[JobState, int] = Field(default_factory=dict)
     """How many jobs are in each state, of those in which there are any."""
@@ -83,10 +97,8 @@ class Exported(BaseModel):
         return self.written + self.before + self.empty + self.open
 
 
-class Batch(BaseModel):
+class Batch(Record):
     """Jobs that were submitted together."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     name: str | None
@@ -133,10 +145,8 @@ class DocumentFate(StrEnum):
     """The payload store did not answer: upkeep removes it once it does."""
 
 
-class Erasure(BaseModel):
+class Erasure(Record):
     """What was erased of one job, or what would be."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     job_id: UUID
     results: int
@@ -162,10 +172,8 @@ class AuditAction(StrEnum):
     """Something of it was erased."""
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(Record):
     """One line of the audit trail."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     at: datetime
     job_id: UUID
@@ -178,10 +186,8 @@ class AuditEntry(BaseModel):
     """How much of each was erased."""
 
 
-class DeadPart(BaseModel):
+class DeadPart(Record):
     """A part that failed for good although its document may be fine."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     job_id: UUID
@@ -206,16 +212,9 @@ class DeadPart(BaseModel):
     events: tuple[JobEvent, ...] = ()
     """All that has happened to it, if it was asked for alone: who made each attempt, and how it ended."""
 
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """Return the part of a row."""
-        return cls.model_validate({**row, "number": row["ordinal"] + 1})
 
-
-class Endpoint(BaseModel):
+class Endpoint(Record):
     """A receiver that is told of every job, and how it does."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     url: str
@@ -243,10 +242,8 @@ NO_SECRET = "no_secret"  # noqa: S105  a code
 """Why a delivery waits: no webhook worker has `PECIA_WEBHOOK_SECRET`."""
 
 
-class DeliveryAttempt(BaseModel):
+class DeliveryAttempt(Record):
     """One try, and what came of it."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     number: int
     """Counted from 1."""
@@ -261,10 +258,8 @@ class DeliveryAttempt(BaseModel):
     """How the answer's body began: at most 512 bytes, the receiver's own words."""
 
 
-class Delivery(BaseModel):
+class Delivery(Record):
     """One notice to one receiver."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     """The `webhook-id`: the same in every try, and after a replay."""
@@ -289,18 +284,14 @@ class Delivery(BaseModel):
 _COUNTS = ("name", "jobs", "parts", "pages", "segments", "reused", "saved")
 
 
-class _Figures(BaseModel):
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-
-class Percentiles(_Figures):
+class Percentiles(Record):
     """Seconds that half of the parts, and 95 of 100, stayed below."""
 
     p50: float
     p95: float
 
 
-class UsageFigures(_Figures):
+class UsageFigures(Record):
     """Sums over parts that an engine has worked on, all their attempts counted."""
 
     name: str | None = None
@@ -338,7 +329,7 @@ class UsageFigures(_Figures):
         )
 
 
-class Usage(_Figures):
+class Usage(Record):
     """What ended since a point in time: all of it, and in groups."""
 
     since: datetime | None

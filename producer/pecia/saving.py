@@ -1,24 +1,43 @@
-"""Results as files. A job's handle does the waiting and the SQL for itself; the rest is here, for both kinds."""
+"""Results as files: that of one job, and those of many in a folder or below `s3://bucket/prefix`.
+
+Many are written in steps of some hundred jobs. A step's files are there before its part of the manifest is, so a run
+that broke off repeats one step at most; no more than a step is held in memory, and a hash of each job that was
+exported before. One run at a time may write to a place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
-from pecia.formats import Format, Result, check, known, render
-from pecia.handles import PDF_QUALITY
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore
+
+from pecia.configuration import document_settings
+from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError, UnavailableError
+from pecia.formats import Format, Result, check, known, missing, render
+from pecia.handles import PDF_QUALITY, JobHandle, assemble
+from pecia.records import Exported, PartOutcome
 from pecia.sources import Original, at_hand
 from pecia_schemas.media import GROUP, OpenPictures
-from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.results import Document
+from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
+from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.settings import SettingsError
-from pecia_schemas.tasks import task_type
+from pecia_schemas.tasks import ReadDocument, task_type
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 _QUALITIES: Final = range(1, 96)
 
@@ -104,3 +123,272 @@ def _replacing(target: Path) -> Iterator[Path]:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+_RETRIES: Final = 3
+_STEP_JOBS: Final = 200
+_STEP_BYTES: Final = 32 * 1024**2
+_MANIFEST: Final = "manifest/"
+_WORST: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+class ExportFormat(StrEnum):
+    """A form in which many results are written."""
+
+    JSONL = "jsonl"
+    """A line for each job, in files of some hundred."""
+    PARQUET = "parquet"
+    """A row for each page or segment, in files of some hundred jobs."""
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    HOCR = "hocr"
+    PDF = "pdf"
+
+    @property
+    def of_one(self) -> Format | None:
+        """The form of a file that holds one job; None: a file holds many."""
+        return Format(self.value) if self not in (ExportFormat.JSONL, ExportFormat.PARQUET) else None
+
+
+class Place:
+    """Where the files go."""
+
+    def __init__(self, to: str | os.PathLike[str]) -> None:
+        where = os.fspath(to)
+        self._prefix = ""
+        self._store: LocalStore | S3Store
+        if found := in_bucket(where):
+            bucket, prefix = found
+            if not bucket:
+                raise InvalidFormatError("Name a bucket: s3://bucket/prefix.")
+            self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+            self._store = open_bucket(bucket, document_settings(), retries=_RETRIES)
+        else:
+            with _answering():
+                self._store = LocalStore(Path(where).absolute(), mkdir=True)
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write a file: it is whole, or as it was."""
+        with _answering():
+            self._store.put(self._prefix + name, content)
+
+    def parts(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the parts of the manifest, in no order."""
+        with _answering():
+            for found in self._store.list(self._prefix + _MANIFEST):
+                for one in found:
+                    yield one["path"], bytes(self._store.get(one["path"]).bytes())
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is not in the manifest yet."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    size: int = 0
+
+
+class Exporter:
+    """One run of an export. One that is not finished leaves its last step to the next."""
+
+    def __init__(
+        self, to: str | os.PathLike[str], form: ExportFormat | str, payloads: Callable[[], PayloadStore]
+    ) -> None:
+        try:
+            self._form = ExportFormat(form)
+        except ValueError:
+            raise InvalidFormatError(f"An export is one of {', '.join(ExportFormat)}.") from None
+        self.payloads: PayloadStore | None = None
+        """Where documents are, whose pictures the results are written with."""
+        if self._form is ExportFormat.PARQUET:
+            _parquet()
+        if self._form is ExportFormat.PDF:
+            form_of(ReadDocument.kind, Path(), Format.PDF)
+            self.payloads = payloads()
+        self._place = Place(to)
+        self._known: set[int] = set()
+        self._number = 0
+        for path, part in self._place.parts():
+            self._number = max(self._number, int(Path(path).stem))
+            for line in part.splitlines():
+                entry = json.loads(line)
+                if entry["format"] == self._form:
+                    self._known.add(hash((entry["id"], entry["state"], entry["finished_at"])))
+        self._step = _Step()
+        self.exported = Exported()
+
+    def finish(self) -> Exported:
+        """Write what is left of the last step, and return what was done."""
+        self._flush()
+        return self.exported
+
+    def wants(self, job: JobHandle[Any]) -> bool:
+        """Return whether a job is over and not exported as it is now; counts it."""
+        if not job.done:
+            self.exported.open += 1
+            return False
+        if hash(_as_told(job)) in self._known:
+            self.exported.before += 1
+            return False
+        return True
+
+    def add(
+        self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None, original: Original | None
+    ) -> None:
+        """Write the result that a job's parts make; None: it has none, which the manifest says.
+
+        Raises `InvalidFormatError` if a result of its kind has no such form.
+        """
+        result = None if ended is None else assemble(job.kind, ended)
+        step, file, digest = self._step, None, None
+        if result is None:
+            self.exported.empty += 1
+        else:
+            self.exported.written += 1
+            one = self._form.of_one
+            if one is not None:
+                file = f"{job.id}{one.suffix}"
+                digest = self._write(result, one, file, original)
+            elif self._form is ExportFormat.JSONL:
+                step.lines.append(_line(job, result))
+                step.size += len(step.lines[-1])
+            else:
+                rows = list(_rows(job, result))
+                step.rows += rows
+                step.size += sum(len(row["text"] or "") + len(row["fields"] or "") for row in rows)
+        identifier, state, finished_at = _as_told(job)
+        step.entries.append(
+            {
+                "id": identifier,
+                "label": job.label,
+                "state": state,
+                "verdict": _worst(result),
+                "finished_at": finished_at,
+                "format": self._form,
+                "file": file,
+                "sha256": digest,
+                "shared": file is None and result is not None,
+            }
+        )
+        if len(step.entries) >= _STEP_JOBS or step.size >= _STEP_BYTES:
+            self._flush()
+
+    def _write(self, result: Document | Captions, form: Format, file: str, original: Original | None) -> str:
+        """Write the file of one job; return its SHA-256."""
+        check(form, type(result))
+        if isinstance(result, Document) and original is not None and self.payloads is not None:
+            with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
+                written = Path(scratch) / file
+                write_with_pictures(result, original, self.payloads, written, form, quality=PDF_QUALITY)
+                self._place.put(file, written)
+                with written.open("rb") as whole:
+                    return hashlib.file_digest(whole, "sha256").hexdigest()
+        content = render(result, form).encode()
+        self._place.put(file, content)
+        self._step.size += len(content)
+        return hashlib.sha256(content).hexdigest()
+
+    def _flush(self) -> None:
+        step, self._step = self._step, _Step()
+        if not step.entries:
+            return
+        self._number += 1
+        name, digest = None, None
+        if content := b"".join(step.lines) or (_table(step.rows) if step.rows else b""):
+            name, digest = f"part-{self._number:06}.{self._form.value}", hashlib.sha256(content).hexdigest()
+            self._place.put(name, content)
+        for entry in step.entries:
+            if entry.pop("shared"):
+                entry |= {"file": name, "sha256": digest}
+        manifest = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in step.entries)
+        self._place.put(f"{_MANIFEST}{self._number:06}.jsonl", manifest.encode())
+
+
+def _as_told(job: JobHandle[Any]) -> tuple[str, str, str | None]:
+    """Return what tells that a job was exported as it is now: a retry changes it."""
+    return str(job.id), job.state.value, job.finished_at.isoformat() if job.finished_at else None
+
+
+def _worst(result: Document | Captions | None) -> Verdict | None:
+    pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
+    return max((piece.verdict for piece in pieces), key=_WORST.__getitem__, default=None)
+
+
+def _line(job: JobHandle[Any], result: Document | Captions) -> bytes:
+    told = _about(job) | {"kind": job.kind, "metadata": dict(job.metadata)}
+    said = {
+        name: value.isoformat() if name.endswith("_at") and value else value for name, value in told.items()
+    }
+    return (json.dumps(said | {"result": result.model_dump(mode="json")}, ensure_ascii=False) + "\n").encode()
+
+
+def _about(job: JobHandle[Any]) -> dict[str, Any]:
+    return {
+        "job": str(job.id),
+        "label": job.label,
+        "state": job.state.value,
+        "submitted_at": job.submitted_at,
+        "finished_at": job.finished_at,
+    }
+
+
+def _rows(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
+    """Yield a row for each page or segment, those that failed among them."""
+    about = _about(job) | {"metadata": list(job.metadata.items())}
+    pieces: Any = (
+        missing.pages(result) if isinstance(result, Document) else (*result.segments, *result.failed)
+    )
+    for piece in pieces:
+        row = about | dict.fromkeys(("verdict", "text", "fields", "engine", "start_s", "end_s", "failure"))
+        if isinstance(piece, PageFailure | SegmentFailure):
+            row["failure"] = piece.failure.code.value
+        else:
+            row |= {"verdict": piece.verdict.value, "text": piece.text, "engine": piece.engine}
+            if (fields := getattr(piece, "fields", None)) is not None:
+                row["fields"] = json.dumps(fields, ensure_ascii=False)
+            if isinstance(result, Captions):
+                row |= {"start_s": piece.start.total_seconds(), "end_s": piece.end.total_seconds()}
+        yield row | {"number": piece.number}
+
+
+def _table(rows: list[dict[str, Any]]) -> bytes:
+    """Return the rows as Parquet."""
+    pyarrow, parquet = _parquet()
+    moment, text, number = pyarrow.timestamp("us", tz="UTC"), pyarrow.string(), pyarrow.float64()
+    columns = {
+        **dict.fromkeys(("job", "label", "state"), text),
+        "number": pyarrow.int32(),
+        **dict.fromkeys(("verdict", "text", "fields", "engine"), text),
+        **dict.fromkeys(("start_s", "end_s"), number),
+        "failure": text,
+        "metadata": pyarrow.map_(text, text),
+        **dict.fromkeys(("submitted_at", "finished_at"), moment),
+    }
+    written = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(columns)), written)
+    content: bytes = written.getvalue().to_pybytes()
+    return content
+
+
+def _parquet() -> tuple[Any, Any]:
+    """Return pyarrow. Raises `ConfigurationError` without it."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415  comes with pecia[parquet]
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError:
+        raise ConfigurationError("Parquet is written by pyarrow: pip install 'pecia[parquet]'.") from None
+    return pa, parquet
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise what the place raises as `UnavailableError`: its own text may name a document."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise UnavailableError(
+            f"The export cannot be written or read ({type(error).__name__}): check that the place is there and may be "
+            "written, and for a bucket PECIA_SOURCE_OPTIONS."
+        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from uuid import UUID
 from pydantic import SecretStr
 
 from pecia.errors import (
+    ConfigurationError,
     DocumentGoneError,
     InvalidSettingError,
     InvalidSourceError,
@@ -24,12 +26,11 @@ from pecia.errors import (
 )
 from pecia_schemas import storable
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_task
-from pecia_schemas.media import MAX_SIDE, URL_SCHEMES, MediaType, PayloadRef, UrlRef
+from pecia_schemas.media import MAX_SIDE, URL_SCHEMES, PayloadRef, UrlRef
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from pecia_schemas.payloads import Deposit, PayloadStore
+    from pecia_schemas.settings import ClientSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,8 @@ def _fetched(original: Original, payloads: PayloadStore, target: Path) -> Path:
 # Its debug logs quote a picture's notes.
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
 
+_payload_processes: set[int] = set()
+"""Processes, this one and those it was forked from, that have used a payload store."""
 _IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
 _ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
@@ -111,6 +114,38 @@ class StoredSource:
     """Of its content; None: it was in the store before, or is not there yet."""
     pixels: tuple[int, int] | None = None
     """Width and height of the upright picture; None: the fleet has to look inside."""
+
+
+def open_payloads(settings: ClientSettings, keys: Keyring) -> PayloadStore:
+    """Return the payload store. Its runtime does not survive a fork: a child would wait for its threads for ever.
+
+    Raises `ConfigurationError` in such a child, `PayloadStoreUnavailableError` if it cannot be opened.
+    """
+    from pecia_schemas.payloads import PayloadStore  # noqa: PLC0415  slow to load
+
+    if _payload_processes - {os.getpid()}:
+        raise ConfigurationError(
+            "This process was forked from one that had already submitted, which the payload store does not "
+            "survive: submit for the first time after the fork, or start processes with 'spawn'."
+        )
+    _payload_processes.add(os.getpid())
+    with store_answers("cannot be opened", "PECIA_PAYLOAD_URL, its credentials and permissions"):
+        return PayloadStore.open(settings.payload_url, settings.payload_options, keys=keys)
+
+
+@contextmanager
+def store_answers(
+    said: str = "does not answer", check: str = "PECIA_PAYLOAD_URL and its credentials"
+) -> Iterator[None]:
+    """Raise what the payload store raises as `PayloadStoreUnavailableError`."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415  slow to load
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise PayloadStoreUnavailableError(
+            f"The payload store {said} ({type(error).__name__}): check {check}."
+        ) from error
 
 
 def store(payloads: PayloadStore, source: object) -> StoredSource:
@@ -214,27 +249,18 @@ def opened(source: object) -> Iterator[IO[bytes]]:
 @contextmanager
 def _seeking(source: Any) -> Iterator[IO[bytes]]:
     """Yield the file itself if it can seek, else a copy."""
-    if _can_seek(source):
-        yield cast("IO[bytes]", source)
-    else:
-        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as copy:
-            _copy(source, copy)
-            yield cast("IO[bytes]", copy)
-
-
-def _can_seek(file: Any) -> bool:
-    if getattr(file, "closed", False):
+    if getattr(source, "closed", False):
         raise InvalidSourceError("The file object is closed: submit it while it is open.")
-    return bool(getattr(file, "seekable", lambda: False)())
-
-
-def _copy(source: Any, target: tempfile.SpooledTemporaryFile[bytes]) -> None:
-    try:
-        while chunk := source.read(1024**2):
-            target.write(chunk)
-    except (OSError, TypeError) as error:
-        raise unreadable(error) from error
-    target.seek(0)
+    if getattr(source, "seekable", lambda: False)():
+        yield source
+        return
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as copy:
+        try:
+            shutil.copyfileobj(source, copy, 1024**2)
+        except (OSError, TypeError) as error:
+            raise unreadable(error) from error
+        copy.seek(0)
+        yield cast("IO[bytes]", copy)
 
 
 def unreadable(error: Exception) -> InvalidSourceError:
@@ -246,30 +272,22 @@ def unreadable(error: Exception) -> InvalidSourceError:
 
 
 def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
+    """Return the size of the upright picture, undecoded; None if that takes a look inside."""
     if payload.media_type is None or not payload.media_type.is_single_image:
         return None
-    file.seek(0)
-    try:
-        with _header(file, payload.media_type) as image:
-            size = _upright(image)
-            return size if min(size) > 0 and max(size) <= MAX_SIDE else None
-    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
-        return None
-
-
-def _header(file: IO[bytes], media_type: MediaType) -> Image.Image:
-    """Return the picture, undecoded. `Image.open` would warn of a large one; only the fleet knows what is too large."""
     from PIL import Image  # noqa: PLC0415  slow to load, and for pictures alone
 
-    if media_type.name not in Image.OPEN:
-        Image.init()
-    opened, _ = Image.OPEN[media_type.name]
-    return opened(file, "")
-
-
-def _upright(image: Image.Image) -> tuple[int, int]:
-    width, height = image.size
-    # Asking a PNG without EXIF for it would decode the whole picture.
-    if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
-        return height, width
-    return width, height
+    file.seek(0)
+    try:
+        if payload.media_type.name not in Image.OPEN:
+            Image.init()
+        # `Image.open` would warn of a large one; only the fleet knows what is too large.
+        opening, _ = Image.OPEN[payload.media_type.name]
+        with opening(file, "") as image:
+            width, height = image.size
+            # Asking a PNG without EXIF for it would decode the whole picture.
+            if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
+                width, height = height, width
+    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
+        return None
+    return (width, height) if 0 < min(width, height) <= max(width, height) <= MAX_SIDE else None

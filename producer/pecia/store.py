@@ -1,27 +1,206 @@
-"""Every SQL statement of the client: what it writes when it submits, and what it reads while it waits."""
+"""The client's SQL about jobs and batches, written once for both kinds of client.
+
+A statement is a method that is the work of one transaction. On a `Database` it runs and returns; on an `AsyncDatabase`
+it returns something to await. The work is given a `Connection` before its arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 from uuid import UUID
 
-from pecia import accepting
-from pecia.accounts import note_read
-from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
-from pecia.handles import COLUMNS, Accepted, JobView
-from pecia.listing import BatchStatements, conditions, given, sql
-from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
+from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError, JobNotFoundError
+from pecia.handles import COLUMNS, JobView
+from pecia.records import AuditAction, Batch, Counts, FoundPage, Listing, Load, PartOutcome
 from pecia.sources import Original
-from pecia.statements import Connection, D_co, transaction
-from pecia.submission import NewJob
-from pecia.waiting import Load
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
-from pecia_schemas.failures import Failure
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
-from pecia_schemas.states import Lane, PartState, Stage
+from pecia_schemas.states import JobState, Lane, PartState, Stage, as_prefix, is_whole, new_id
+
+if TYPE_CHECKING:
+    from sqlalchemy import TextClause
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NAMED: Final = re.compile(r"(?<![:\w]):(\w+)(?!:)")
+
+
+@lru_cache(maxsize=256)
+def for_driver(statement: str) -> str:
+    """Return SQL with `:name` as psycopg takes it."""
+    return _NAMED.sub(r"%(\1)s", statement.replace("%", "%%"))
+
+
+class Rows(list[Any]):
+    """What a statement returned: rows that are tuples with names."""
+
+    def all(self) -> Self:
+        """Return all of them, as a result of SQLAlchemy's does."""
+        return self
+
+    def first(self) -> Any:
+        """Return the first; None if there is none."""
+        return self[0] if self else None
+
+    def mappings(self) -> Self:
+        """Return the rows as mappings."""
+        return type(self)([row._asdict() for row in self])
+
+    def scalars(self) -> list[Any]:
+        """Return the first column."""
+        return [row[0] for row in self]
+
+    def scalar(self) -> Any:
+        """Return the first column of the first row; None if there is none."""
+        return self[0][0] if self else None
+
+
+class Connection:
+    """What a transaction is made on."""
+
+    def execute(self, statement: str | TextClause, parameters: Mapping[str, Any]) -> Rows:
+        """Run SQL in which `:name` stands for a parameter."""
+        written = statement if isinstance(statement, str) else statement.text
+        return self.execute_as_is(for_driver(written), parameters)
+
+    def execute_as_is(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+        """Run SQL in which `%(name)s` stands for a parameter."""
+        raise NotImplementedError
+
+
+class Blocking(Protocol):
+    """A database whose transactions keep their caller's thread."""
+
+    def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        """Run `work` in one transaction and return what it returns."""
+        ...
+
+
+class Awaitable(Protocol):
+    """A database whose transactions are awaited."""
+
+    async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        """Run `work` in one transaction and return what it returns."""
+        ...
+
+
+D_co = TypeVar("D_co", bound=Blocking | Awaitable, covariant=True)
+
+
+class Statements(Generic[D_co]):
+    """What can be asked of a database, of either kind."""
+
+    def __init__(self, database: D_co) -> None:
+        self._database = database
+
+
+class Transaction(Generic[P, T]):
+    """A method of `Statements` that is written as the work of a transaction and called without its connection."""
+
+    def __init__(self, work: Callable[Concatenate[Any, Any, P], T], *, repeatable: bool) -> None:
+        self.__doc__ = work.__doc__
+        self._work = work
+        self._repeatable = repeatable
+
+    @overload
+    def __get__(self, owner: Statements[Blocking], kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, owner: Statements[Awaitable], kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, owner: Statements[Any], kind: type) -> Callable[P, Any]:
+        def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return owner._database.transaction(  # noqa: SLF001  a method of its owner
+                lambda connection: self._work(owner, connection, *args, **kwargs), repeatable=self._repeatable
+            )
+
+        return run
+
+
+def transaction(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
+    """Make a method of a transaction that may run again after a lost connection, committed or not."""
+    return Transaction(work, repeatable=True)
+
+
+def unrepeatable(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
+    """Make a method of a transaction that must not run twice."""
+    return Transaction(work, repeatable=False)
+
+
+_CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
+_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
+
+
+_WITH_VERDICTS = """EXISTS (
+    SELECT FROM parts AS page WHERE page.job_id = jobs.id AND page.stage = 'read'
+      AND page.verdict = ANY(CAST(:with_verdicts AS text[])))"""
+
+
+def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]]:
+    """Return the conditions on jobs, in SQL, each with its parameters."""
+    candidates: tuple[tuple[object, str, dict[str, Any]], ...] = (
+        (tenant, "jobs.tenant = :tenant", {"tenant": tenant}),
+        (listing.batch, "jobs.batch = :batch", {"batch": listing.batch}),
+        (listing.prefix or None, "jobs.id BETWEEN :lowest AND :highest", range_of(listing.prefix)),
+        (listing.part, "jobs.id = (SELECT job_id FROM parts WHERE id = :part)", {"part": listing.part}),
+        (
+            listing.states or None,
+            "jobs.state = ANY(CAST(:states AS text[]))",
+            {"states": list(listing.states)},
+        ),
+        (listing.verdicts or None, _WITH_VERDICTS, {"with_verdicts": list(listing.verdicts)}),
+        (listing.kind, "jobs.kind = :kind", {"kind": listing.kind}),
+        (
+            listing.metadata or None,
+            "jobs.metadata @> CAST(:metadata AS jsonb)",
+            {"metadata": json.dumps(dict(listing.metadata or {}))},
+        ),
+        (listing.since, "jobs.created_at >= :since", {"since": listing.since}),
+    )
+    found = {condition: parameters for value, condition, parameters in candidates if value is not None}
+    if listing.since is not None and listing.since > _FIRST_IDS:
+        found["jobs.id >= :oldest"] = {"oldest": least_id(listing.since - _CLOCK_SKEW)}
+    return found
+
+
+def range_of(prefix: str) -> dict[str, UUID]:
+    """Return the least and the greatest id that begins so: the primary key finds what lies between them."""
+    digits = prefix.replace("-", "")
+    return {"lowest": UUID(digits.ljust(32, "0")), "highest": UUID(digits.ljust(32, "f"))}
+
+
+def sql(wanted: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return SQL that is true where all of the conditions are."""
+    return " AND ".join(wanted) or "true"
+
+
+def given(wanted: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
+    """Return the parameters of all the conditions, and the others."""
+    return {name: value for parameters in wanted.values() for name, value in parameters.items()} | others
+
+
+def least_id(since: datetime) -> UUID:
+    """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
+    return UUID(int=int(since.timestamp() * 1000) << 80)
+
 
 _OPEN = [state for state in PartState if not state.is_terminal]
 
@@ -77,28 +256,56 @@ _EVENTS = """
     WHERE job_id = :job_id AND sequence > :after ORDER BY sequence
 """
 
+# Read after the result, in the same transaction: a result that is not erased now was whole when it was read.
+_NOTE = """
+    INSERT INTO reads (job_id, client, what)
+    SELECT id, :client, :what FROM jobs WHERE id = :job_id AND erased_at IS NULL
+    RETURNING id
+    """
 
-class Store(BatchStatements[D_co]):
+_ERASED_AT = "SELECT erased_at FROM jobs WHERE id = :job_id"
+
+_OWN = "(CAST(:tenant AS text) IS NULL OR tenant = :tenant)"
+
+_OPEN_BATCH = """
+    INSERT INTO batches (id, name, tenant) VALUES (:id, :name, :tenant)
+    ON CONFLICT (coalesce(tenant, ''), name) DO UPDATE SET opened_at = now()
+    RETURNING id, name, created_at
+    """
+_REOPEN_BATCH = (
+    f"UPDATE batches SET opened_at = now() WHERE id = :id AND {_OWN} RETURNING id, name, created_at"  # noqa: S608
+)
+_BATCH_BY_NAME = f"""
+    SELECT id, name, created_at FROM batches WHERE name = :name AND {_OWN} ORDER BY tenant NULLS FIRST LIMIT 1
+    """  # noqa: S608  constants
+_BATCH_BY_ID = f"""
+    SELECT id, name, created_at FROM batches WHERE id BETWEEN :lowest AND :highest AND {_OWN} LIMIT 2
+    """  # noqa: S608  as above
+
+_COUNT = """
+    SELECT state, count(*) AS jobs, coalesce(sum(total), 0) AS parts, sum(done) AS done, sum(failed) AS failed,
+           sum(cancelled) AS cancelled, count(*) FILTER (WHERE total IS NULL) AS uncut
+    FROM jobs WHERE {wanted} GROUP BY state
+    """
+_FAILURES = """
+    SELECT parts.failure->>'code' AS code, count(*) AS number FROM parts
+    WHERE parts.state = 'failed' AND parts.job_id = ANY(ARRAY(
+        SELECT jobs.id FROM jobs WHERE (jobs.failed > 0 OR jobs.state = 'failed') AND {wanted}
+    )) GROUP BY 1 ORDER BY 2 DESC, 1
+    """
+
+
+class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
     With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
     """
 
     def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
-        super().__init__(database, tenant=tenant)
+        super().__init__(database)
         self._keys = keys
         self._client = client
-
-    @transaction
-    def accept(
-        self, connection: Connection, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
-    ) -> list[Accepted | SubmitError]:
-        """Write the jobs and return what became of each; those whose key is known already are read back instead.
-
-        `is_stored` tells whether a payload is in the store, if it was removed lately. Raises
-        `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
-        """
-        return accepting.accept(connection, batch, self._keys, is_stored)
+        self._tenant = tenant
 
     @transaction
     def load(self, connection: Connection, lane: Lane, limit: int) -> Load:
@@ -195,7 +402,7 @@ class Store(BatchStatements[D_co]):
         """
         # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
         asked = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit, "revision": revision}
-        rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, asked).mappings().all()
+        rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, asked).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
         return [_outcome(row, self._keys) for row in rows]
@@ -224,6 +431,63 @@ class Store(BatchStatements[D_co]):
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
         rows = connection.execute(_EVENTS, {"job_id": job_id, "after": after}).mappings()
         return [JobEvent.model_validate(row) for row in rows if row["sequence"] not in skip]
+
+    @transaction
+    def open_batch(self, connection: Connection, name: str | None) -> Batch:
+        """Return a new batch, or the one that has this name already; for an id, the batch of it.
+
+        Raises `BatchNotFoundError` for an id that there is not.
+        """
+        asked = {"id": new_id(), "name": name, "tenant": self._tenant}
+        if name and is_whole(name):
+            known = (
+                connection.execute(_REOPEN_BATCH, {"id": UUID(name), "tenant": self._tenant})
+                .mappings()
+                .first()
+            )
+            if known is None:
+                raise BatchNotFoundError(name)
+            return Batch(**known)
+        return Batch(**connection.execute(_OPEN_BATCH, asked).mappings().first())
+
+    @transaction
+    def batch(self, connection: Connection, reference: str) -> Batch:
+        """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
+        found = connection.execute(_BATCH_BY_NAME, {"name": reference, "tenant": self._tenant}).mappings()
+        if not found and (prefix := as_prefix(reference)):
+            asked = range_of(prefix) | {"tenant": self._tenant}
+            found = connection.execute(_BATCH_BY_ID, asked).mappings()
+        if len(found) != 1:
+            raise BatchNotFoundError(reference)
+        return Batch(**found[0])
+
+    @transaction
+    def counts(self, connection: Connection, listing: Listing) -> Counts:
+        """Return how far the jobs are."""
+        wanted = conditions(listing, self._tenant)
+        rows = connection.execute(_COUNT.format(wanted=sql(wanted)), given(wanted)).mappings()
+        sums = {
+            name: sum(int(row[name]) for row in rows)
+            for name in ("parts", "done", "failed", "cancelled", "uncut")
+        }
+        codes = (
+            connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
+            if sums["failed"] or any(row["state"] == JobState.FAILED for row in rows)
+            else ()
+        )
+        return Counts(
+            states={JobState(row["state"]): row["jobs"] for row in rows},
+            failures={FailureCode[code.upper()]: number for code, number in codes},
+            **sums,
+        )
+
+
+def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:
+    """Write down, in the transaction that read it, who has read a job's result. Raises `JobErasedError`."""
+    if connection.execute(_NOTE, {"job_id": job_id, "client": client, "what": what}).scalar() is None:
+        erased_at = connection.execute(_ERASED_AT, {"job_id": job_id}).scalar()
+        if erased_at is not None:
+            raise JobErasedError(job_id, erased_at)
 
 
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:

@@ -1,33 +1,44 @@
-"""From a task to the rows of its job: pure, but for the clock and fresh ids."""
+"""From tasks to the rows of jobs, and how these are written: the work of one transaction, for both kinds of client."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
+from pydantic_core import to_json
 
-from pecia.errors import InvalidOptionError
+from pecia import asking
+from pecia.errors import (
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    InvalidSourceError,
+    PayloadStoreUnavailableError,
+    SubmitError,
+    UnsignedCallbackWarning,
+)
+from pecia.handles import COLUMNS, Accepted, JobView, progress
 from pecia.sources import StoredSource
-from pecia_schemas import storable
-from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest
+from pecia.store import Connection
+from pecia_schemas.duty import UNSIGNED
+from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest, unseal_label
 from pecia_schemas.events import Webhook
 from pecia_schemas.media import PageRanges, UrlRef
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.states import Lane, LaneName, Stage, new_id
+from pecia_schemas.states import JobState, Lane, LaneName, Stage, new_id
 
 if TYPE_CHECKING:
-    from pecia_schemas.tasks import ReadDocument, Task
+    from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
 
 _INGEST_COST = 1
-_BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{storable.BATCH - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,18 @@ class Submission(Generic[R]):
     """Its idempotency key."""
     label: str | None = None
     """What the document is called. It is stored as results are: encrypted where there is a key, erased with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One task of those that are submitted together; counted from 0."""
+
+    number: int
+    own: Submission[Any]
+    job_id: UUID = field(default_factory=new_id)
+    """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
+    traceparent: str | None = None
+    """The span in which it is submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +88,18 @@ class Options:
         """Return what is asked for one task of many. Raises `InvalidOptionError`."""
         if one.metadata is None and one.priority is None:
             return self
-        metadata = {**self.metadata, **checked_metadata(one.metadata or {})}
-        lane = self.lane if one.priority is None else _lane(one.priority)
-        return replace(self, lane=lane, metadata=checked_metadata(metadata))
+        metadata = {**self.metadata, **asking.checked_metadata(one.metadata or {})}
+        lane = self.lane if one.priority is None else asking.one_of(Lane, one.priority, "priority")
+        return replace(self, lane=lane, metadata=asking.checked_metadata(metadata))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """The rows of a job that is about to be accepted."""
+    """A job that is about to be accepted."""
 
-    job: Mapping[str, Any]
-    part: Mapping[str, Any]
+    row: Mapping[str, Any]
+    """Of the job and its first part, as `_CREATE` takes it."""
+    asked: Options
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
     turns: bytes | None
@@ -86,31 +110,31 @@ class NewJob:
     @property
     def id(self) -> UUID:
         """The job's id, if it turns out to be new."""
-        job_id: UUID = self.job["id"]
+        job_id: UUID = self.row["id"]
         return job_id
 
     @property
     def key(self) -> str:
-        """The idempotency key."""
-        return str(self.job["idempotency_key"])
+        """The idempotency key, as it is stored."""
+        return str(self.row["key"])
 
     @property
     def is_simple(self) -> bool:
         """Whether all that is to be written is the job, with nothing to be looked up for it."""
-        return self.turns is None and "webhook" not in self.job
+        return self.turns is None and self.asked.webhook is None
 
     def message(self, flow: UUID) -> PartMessage | None:
         """Return what to publish now; None if it has to wait for its time."""
-        part = self.part
-        if self.job["not_before"] is not None:
+        if self.asked.not_before is not None:
             return None
+        row = self.row
         return PartMessage(
-            part=part["id"],
-            stage=part["stage"],
-            lane=part["lane"],
-            cost=part["cost"],
+            part=row["part"],
+            stage=row["stage"],
+            lane=self.asked.lane,
+            cost=row["cost"],
             flow=flow,
-            traceparent=self.job["traceparent"],
+            traceparent=row["traceparent"],
         )
 
 
@@ -121,72 +145,55 @@ def options(
     webhook: Webhook | str | None,
     not_before: datetime | timedelta | None,
     expires: datetime | timedelta | None,
-    client: str,
-    fair_by: str,
-    tenant: str | None = None,
+    **of_client: Any,
 ) -> Options:
     """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
+    lane = asking.one_of(Lane, priority, "priority")
+    metadata = asking.checked_metadata(metadata or {})
+    webhook = asking.webhook(webhook) if isinstance(webhook, str) else webhook
+    asking.moment(not_before, "not_before")
+    asking.moment(expires, "expires")
     return Options(
-        lane=_lane(priority),
-        metadata=checked_metadata(metadata or {}),
-        webhook=_webhook(webhook),
-        not_before=_time(not_before, "not_before"),
-        expires=_time(expires, "expires"),
-        client=client,
-        fair_by=fair_by,
-        tenant=tenant,
+        lane=lane, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires, **of_client
     )
 
 
-def new_job(
-    task: Task[Any],
-    source: StoredSource,
-    asked: Options,
-    key: str | None,
-    keys: Keyring,
-    *,
-    job_id: UUID,
-    label: str | None = None,
-    traceparent: str | None = None,
-) -> NewJob:
-    """Return the rows of one job, encrypted under the current one of `keys`.
+def new_job(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> NewJob:
+    """Return a job whose document is stored, encrypted under the current one of `keys`.
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
-    `traceparent`.
+    the `traceparent` of its task.
     """
     from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
 
-    written = task_to_json(task, source.payload)
-    digests = _digests(task.kind, written, asked.lane, source, keys)
-    job: dict[str, Any] = {
-        "id": job_id,
-        "kind": task.kind,
-        "lane": asked.lane,
-        "task": seal_task(written, job_id, keys),
-        "task_digest": digests[0],
-        "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
-        "idempotency_key": str(job_id) if key is None else _own(key, asked.tenant),
-        "client": asked.client,
-        "tenant": asked.tenant,
-        "label": seal_label(label, job_id, keys),
-        "batch": asked.batch,
-        "metadata": dict(asked.metadata),
-        "not_before": asked.not_before,
-        "expires": asked.expires,
-        "traceparent": traceparent,
-    }
-    part = _first_part(task, source, job_id, asked)
-    job["total"] = None if part["stage"] is Stage.INGEST else 1
-    if asked.webhook:
-        job["webhook"] = asked.webhook.model_dump(mode="json")
-    return NewJob(
-        job=job, part=part, digests=digests, turns=_turns(asked), deposited=source.sha256 is not None
+    own, job_id, asked = item.own, item.job_id, asked.of(item.own)
+    written = task_to_json(own.task, source.payload)
+    digests = tuple(
+        task_digest(
+            own.task.kind,
+            {**written, "source": _source_under(key, written["source"], source, keys)},
+            asked.lane,
+            keys,
+            key,
+        )
+        for key in keys
     )
-
-
-def _own(key: str, tenant: str | None) -> str:
-    """Return the idempotency key as it is stored: each tenant's are its own."""
-    return key if tenant is None else f"{tenant}:{key}"
+    key = own.key if asked.tenant is None else f"{asked.tenant}:{own.key}"  # each tenant's are its own
+    row: dict[str, Any] = {
+        "id": job_id,
+        "kind": own.task.kind,
+        "task": seal_task(written, job_id, keys),
+        "digest": digests[0],
+        "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
+        "key": str(job_id) if own.key is None else key,
+        "label": seal_label(own.label, job_id, keys),
+        "metadata": dict(asked.metadata),
+        "traceparent": item.traceparent,
+        **_first_part(own.task, source),
+    }
+    return NewJob(
+        row=row, asked=asked, digests=digests, turns=_turns(asked), deposited=source.sha256 is not None
+    )
 
 
 def _turns(asked: Options) -> bytes | None:
@@ -197,141 +204,228 @@ def _turns(asked: Options) -> bytes | None:
     return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
 
-def _digests(
-    kind: str, written: Mapping[str, Any], lane: Lane, source: StoredSource, keys: Keyring
-) -> tuple[str, ...]:
-    return tuple(
-        task_digest(kind, {**written, "source": _source_under(key, written, source, keys)}, lane, keys, key)
-        for key in keys
-    )
-
-
 def _source_under(
-    key: str | None, written: Mapping[str, Any], source: StoredSource, keys: Keyring
+    key: str | None, reference: Mapping[str, Any] | None, source: StoredSource, keys: Keyring
 ) -> Mapping[str, Any] | None:
     """Return the reference, as it is written, that the same document has if it was stored under that key."""
-    reference: Mapping[str, Any] | None = written["source"]
     if reference is None or source.sha256 is None:
         return reference
     return {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
 
 
-def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:
-    from pecia_schemas.tasks import (  # noqa: PLC0415  tasks are slow to load
-        DocumentType,
-        ReadDocument,
-        page_cost,
+def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
+    """Return how the job's first part is written: that of a single picture reads it, if that is all that is wanted."""
+    from pecia_schemas.tasks import DocumentType, ReadDocument, page_cost  # noqa: PLC0415  tasks are slow to load
+
+    if isinstance(task, ReadDocument) and source.pixels:
+        width, height = source.pixels
+        if task.pages is None or PageRanges.parse(task.pages).missing_from(1) is None:
+            cost = page_cost(width, height, DocumentType(task.document_type))
+            page = {"stage": Stage.READ, "cost": cost, "width": width, "height": height, "total": 1}
+            return {"part": new_id(), **page}
+    return {"part": new_id(), "stage": Stage.INGEST, "cost": _INGEST_COST}
+
+
+_UNSIGNED = f"SELECT {UNSIGNED}"
+
+_KNOWN = f"""
+    SELECT {COLUMNS}, idempotency_key, task_digest, tenant FROM jobs WHERE idempotency_key = ANY(CAST(:keys AS text[]))
+"""  # noqa: S608  a constant
+
+# A value that another client writes at this very moment is not seen: then the job takes turns alone.
+_FLOW_OF = """
+    WITH known AS (
+        SELECT id FROM flows WHERE digest = :digest
+    ), made AS (
+        INSERT INTO flows (digest) SELECT :digest WHERE NOT EXISTS (SELECT FROM known)
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    SELECT id FROM known UNION ALL SELECT id FROM made
+"""
+
+# In the order of keys, so that two clients with the same keys wait for each other only one way round.
+_CREATE = """
+    WITH asked AS (
+        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
+            id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
+            cost int, width int, height int, traceparent text, task jsonb, label jsonb, metadata jsonb)
+    ), shared AS (
+        SELECT lane, client, tenant, batch, webhook, held,
+               coalesce(not_before, now() + not_before_in) AS not_before,
+               coalesce(expires, now() + expires_in) AS expires_at
+        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
+            lane text, client text, tenant text, batch uuid, webhook jsonb, held bool,
+            not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
+    ), released AS MATERIALIZED (
+        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
+    ), made AS (
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, batch,
+                          label, metadata, webhook, total, not_before, expires_at, traceparent)
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, batch, label, metadata, webhook,
+               total, not_before, expires_at, traceparent
+        FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
+        ON CONFLICT (idempotency_key) DO NOTHING
+        RETURNING id, created_at
+    ), first_parts AS (
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
+        SELECT part, id, stage, 0, lane, asked.flow, cost, width, height, coalesce(not_before, now()),
+               not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
+        FROM asked JOIN made USING (id), shared
+    ), first_events AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
+    )
+    SELECT id, created_at, CAST(NULL AS text) AS released FROM made
+    UNION ALL SELECT NULL, NULL, payload FROM released
+    """
+"""For the driver as it is. Writes jobs with their first parts and events; returns those whose keys were free.
+
+Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
+instead and writes nothing: then the caller looks what is still there.
+
+The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
+"""
+
+
+def accept_one(connection: Connection, new: NewJob, keys: Keyring) -> Accepted | None:
+    """Write a job that `is_simple` by one statement; None if its key is known, or its payload was released lately."""
+    created, _ = _insert(connection, [new], {}, held=False)
+    if (created_at := created.get(new.id)) is None:
+        return None
+    view = view_of(new, MappingProxyType(new.row["metadata"]), created_at, keys)
+    return Accepted(view=view, created=True, flow=new.id)
+
+
+def accept(
+    connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
+) -> list[Accepted | SubmitError]:
+    """Write the jobs and return what became of each; those whose key is known already are read back instead.
+
+    Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` tells whether a payload
+    is in the store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another
+    task, an `InvalidSourceError` for one whose document was in the store and was removed. Raises
+    `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
+    """
+    flows = _flows(connection, batch)
+    created, released = _insert(connection, batch, flows, held=False)
+    gone = {payload for payload in released if not is_stored(payload)}
+    if any(new.deposited and new.row["payload"] in gone for new in batch):
+        raise PayloadStoreUnavailableError(
+            "A document with the same content was erased at this very moment: submit again."
+        )
+    there = [new for new in batch if new.row["payload"] not in gone]
+    if released:
+        created, _ = _insert(connection, there, flows, held=True)
+    repeated = [new for new in there if new.id not in created]
+    if batch[0].asked.webhook and connection.execute(_UNSIGNED, {}).scalar():
+        warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
+    known = _known(connection, repeated, batch[0].asked.tenant, keys)
+    _discard_unheld(connection, repeated)
+    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def outcome(new: NewJob) -> Accepted | SubmitError:
+        if new.row["payload"] in gone:
+            return InvalidSourceError(
+                "The document is not in the payload store any more: submit the file itself."
+            )
+        flow = flows.get(new.turns) or new.id
+        if created_at := created.get(new.id):
+            pairs = new.row["metadata"]
+            metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
+            view = view_of(new, metadata, created_at, keys)
+            return Accepted(view=view, created=True, flow=flow)
+        digest, view = known[new.key]
+        if digest not in new.digests:
+            return IdempotencyConflictError(view.id)
+        return Accepted(view=view, created=view.id == new.id, flow=flow)
+
+    return [outcome(new) for new in batch]
+
+
+def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[bytes | None, UUID | None]:
+    """Return with what jobs take turns as one, by the digest of it; those without one go each by itself."""
+    digests = sorted({new.turns for new in batch if new.turns is not None})
+    if not digests:
+        return {}
+    return {digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in digests}
+
+
+def _insert(
+    connection: Connection, batch: Sequence[NewJob], flows: Mapping[bytes | None, UUID | None], *, held: bool
+) -> tuple[dict[UUID, datetime], set[str]]:
+    """Write jobs, first parts and first events in one statement; return which jobs were new, and since when.
+
+    If their payloads are not held yet and some were released lately, return these instead: nothing is written.
+    """
+    if not batch:
+        return {}, set()
+    asked = batch[0].asked
+    shared = {
+        **{name: getattr(asked, name) for name in ("lane", "client", "tenant", "batch")},
+        **_of_time("not_before", asked.not_before),
+        **_of_time("expires", asked.expires),
+        "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
+        "held": held,
+    }
+    rows = [
+        {name: value for name, value in new.row.items() if value is not None} | {"flow": flows.get(new.turns)}
+        for new in batch
+    ]
+    given = {"rows": to_json(rows).decode(), "shared": to_json(shared).decode()}
+    written = connection.execute_as_is(_CREATE, given)
+    created = {row.id: row.created_at for row in written if row.released is None}
+    return created, {row.released for row in written if row.released is not None}
+
+
+def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | None]:
+    """Return a time as the statement takes it: a point, or a distance from Postgres's `now()`."""
+    if isinstance(time, timedelta):
+        return {f"{name}_in": f"{time // timedelta(microseconds=1)} microseconds"}
+    return {name: time.isoformat() if time else None}
+
+
+def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys: Keyring) -> JobView:
+    """Return the view of a row that was written this moment, without reading it back."""
+    return JobView(
+        id=new.id,
+        kind=new.row["kind"],
+        lane=new.asked.lane,
+        state=JobState.QUEUED,
+        progress=progress(new.row.get("total"), 0, 0, 0),
+        failure=None,
+        label=unseal_label(new.row["label"], new.id, keys),
+        batch=new.asked.batch,
+        metadata=metadata,
+        submitted_at=created_at,
+        started_at=None,
+        finished_at=None,
+        erased_at=None,
     )
 
-    part: dict[str, Any] = {
-        "id": new_id(),
-        "job_id": job_id,
-        "stage": Stage.INGEST,
-        "ordinal": 0,
-        "lane": asked.lane,
-        "cost": _INGEST_COST,
-        "width": None,
-        "height": None,
+
+def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
+    """Let go of documents that were stored for jobs that have no use for them any more."""
+    if not repeated:
+        return
+    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
+
+    payloads = [new.row["payload"] for new in repeated]
+    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
+    if unheld:
+        connection.execute(discards.DISCARD, {"payloads": unheld})
+
+
+def _known(
+    connection: Connection, repeated: Collection[NewJob], tenant: str | None, keys: Keyring
+) -> dict[str, tuple[str, JobView]]:
+    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without."""
+    known = {new.key for new in repeated}
+    if not known:
+        return {}
+    rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings()
+    if len(rows) < len(known):
+        raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
+    return {
+        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
+        for row in rows
     }
-    if isinstance(task, ReadDocument) and source.pixels and _wants_the_first(task):
-        width, height = source.pixels
-        cost = page_cost(width, height, DocumentType(task.document_type))
-        part |= {"stage": Stage.READ, "width": width, "height": height, "cost": cost}
-    return part
-
-
-def _wants_the_first(task: ReadDocument) -> bool:
-    """Return whether all that is asked for of a single picture is there; if not, ingest says so."""
-    return task.pages is None or PageRanges.parse(task.pages).missing_from(1) is None
-
-
-def _time(value: datetime | timedelta | None, name: str) -> datetime | timedelta | None:
-    """Return the value as it was given, if it stands for a point in time."""
-    moment(value, name)
-    return value
-
-
-def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
-    """Return the point in time that a datetime, or a distance from now, stands for."""
-    if isinstance(value, timedelta):
-        try:
-            return datetime.now(UTC) + value
-        except OverflowError:
-            raise InvalidOptionError(f"{name} is further away than any date: give less.") from None
-    if value is not None and value.tzinfo is None:
-        raise InvalidOptionError(
-            f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."
-        )
-    return value
-
-
-def checked_key(key: str) -> str:
-    """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
-    if not 0 < len(key) <= storable.IDEMPOTENCY_KEY or not storable.is_storable(key):
-        raise InvalidOptionError(
-            f"An idempotency key has 1 to {storable.IDEMPOTENCY_KEY} characters, none of them NUL."
-        )
-    return key
-
-
-def checked_label(label: str | None) -> str | None:
-    """Return what a document is called. Raises `InvalidOptionError` if that cannot be stored."""
-    if label is not None and not (0 < len(label) <= storable.LABEL and storable.is_storable(label)):
-        raise InvalidOptionError(f"A label has 1 to {storable.LABEL:,} characters, none of them NUL.")
-    return label
-
-
-def checked_batch(name: str | None) -> str | None:
-    """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
-    if name is not None and not _BATCH_NAME.fullmatch(name):
-        raise InvalidOptionError(
-            f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
-        )
-    return name
-
-
-def check_task(task: Task[Any]) -> None:
-    """Raise `InvalidOptionError` if it is no task, or says what cannot be written down."""
-    from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
-
-    if not isinstance(task, Task):
-        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
-    if not (getattr(task, "adapter", None) or " ").isprintable():
-        raise InvalidOptionError("The name of an adapter is printable text.")
-
-
-def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
-    if len(metadata) > storable.METADATA_ENTRIES:
-        raise InvalidOptionError(
-            f"Metadata has at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
-        )
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
-        too_long = max(len(key), len(value)) > storable.METADATA
-        if not key or too_long or not storable.is_storable(key + value):
-            raise InvalidOptionError(
-                f"Metadata keys and values have at most {storable.METADATA} characters, none of them NUL."
-            )
-    return metadata
-
-
-def _lane(priority: Lane | str) -> Lane:
-    try:
-        return Lane(priority)
-    except ValueError:
-        lanes = ", ".join(Lane)
-        raise InvalidOptionError(f"priority is one of {lanes}.") from None
-
-
-def _webhook(webhook: Webhook | str | None) -> Webhook | None:
-    if not isinstance(webhook, str):
-        return webhook
-    try:
-        return Webhook.model_validate({"url": webhook})
-    except ValidationError:
-        raise InvalidOptionError(
-            "A webhook is an absolute http or https URL without a user name or password, of at most "
-            f"{storable.WEBHOOK_URL:,} characters."
-        ) from None

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from pecia.errors import InvalidOptionError, JobNotFoundError, PayloadStoreUnavailableError, RetryRefusedError
 from pecia.records import DocumentFate, Erasure, Selection
-from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
+from pecia.store import Connection, D_co, Statements, transaction, unrepeatable
+from pecia.waiting import batches
 from pecia_schemas import discards, storable
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, reopen_job
@@ -118,9 +120,8 @@ class Transitions(Statements[D_co]):
         ]
 
 
-_BATCH = 50  # jobs in one transaction
-FIRST = UUID(int=0)
-"""Below every job's id."""
+_FOUND_AT_ONCE = 1_000  # jobs
+_FIRST = UUID(int=0)  # below every job's id
 
 # A job whose payload is empty was purged before; one that has none was to be fetched from a URL.
 _FITTING = """
@@ -196,43 +197,41 @@ class Purged:
     payloads: Mapping[UUID, str | None]
     """The name of each job's document; None: it was not fetched yet."""
 
-    @property
-    def documents(self) -> set[str]:
-        """The names of all of them."""
-        return {name for name in self.payloads.values() if name is not None}
 
-    def told(self, fates: Mapping[str, DocumentFate]) -> list[Erasure]:
-        """Return what was erased, with what became of the documents."""
-        return [
-            one.model_copy(update={"document": fates[name] if name is not None else DocumentFate.ERASED})
-            for one in self.erasures
-            for name in (self.payloads[one.job_id],)
-        ]
+class Purging(Statements[D_co]):
+    """What a client may erase; `Connections.erase` makes one purge of it."""
 
-
-class PurgingSteps(Statements[D_co]):
-    """The transactions of which a purge is made."""
+    AT_ONCE: Final = 50
+    """Jobs that one transaction erases."""
 
     def __init__(self, database: D_co, *, client: str) -> None:
         super().__init__(database)
         self._actor = f"client:{client}"
 
     @transaction
-    def fitting_after(self, connection: Connection, selection: Selection, after: UUID) -> list[UUID]:
-        """Return some of the jobs that are meant and still hold something, by id."""
+    def fitting(self, connection: Connection, selection: Selection) -> list[UUID]:
+        """Return the jobs that are meant and still hold something."""
         asked = {
-            "after": after,
             "metadata": json.dumps(dict(selection.metadata or {})),
             "job_ids": None if selection.job_ids is None else list(selection.job_ids),
             "before": selection.before,
-            "limit": 20 * _BATCH,
+            "limit": _FOUND_AT_ONCE,
         }
-        return list(connection.execute(_FITTING, asked).scalars())
+        found: list[UUID] = []
+        while page := connection.execute(
+            _FITTING, {**asked, "after": found[-1] if found else _FIRST}
+        ).scalars():
+            found += page
+        return found
 
     @transaction
-    def look_at(self, connection: Connection, job_ids: Sequence[UUID]) -> list[Erasure]:
-        """Return what there is to erase of a batch of jobs."""
-        return [Erasure(**row) for row in connection.execute(_LOOK, {"job_ids": job_ids}).mappings()]
+    def look(self, connection: Connection, job_ids: Sequence[UUID]) -> list[Erasure]:
+        """Return what there is to erase of these jobs."""
+        return [
+            Erasure(**row)
+            for batch in batches(job_ids, self.AT_ONCE)
+            for row in connection.execute(_LOOK, {"job_ids": batch}).mappings()
+        ]
 
     @unrepeatable
     def empty(self, connection: Connection, job_ids: Sequence[UUID], reason: str | None) -> Purged:
@@ -270,8 +269,3 @@ class PurgingSteps(Statements[D_co]):
                 return DocumentFate.PENDING
         connection.execute(discards.SETTLE, alone)
         return DocumentFate.SHARED if waiting.held else DocumentFate.ERASED
-
-
-def batches(job_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
-    """Return the jobs as many at a time as one transaction may erase."""
-    return [job_ids[start : start + _BATCH] for start in range(0, len(job_ids), _BATCH)]

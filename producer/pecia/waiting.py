@@ -1,111 +1,49 @@
-"""What waiting decides, with no I/O: whether a lane has room, when to give up, what to look at next, what was read.
-
-Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
-its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
-times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
-than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
+"""Waiting: what it decides, with no I/O, for both kinds of client; and how a thread waits.
 
 A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
+`pecia.aio.waiting` has the names of the second half for a loop: what differs by nature.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
+from contextvars import copy_context
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia.errors import JobNotFoundError, JobTimeoutError, QueueFullError
+from pecia import bulk, sources
+from pecia.bulk import Prepared, Steps
+from pecia.errors import JobNotFoundError, JobTimeoutError, SubmitError
 from pecia.handles import JobView
 from pecia.records import AuditAction, PartOutcome
+from pecia.submission import Item, NewJob, Options, Submission, new_job
+from pecia_schemas import tracing
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
-from pecia_schemas.states import Lane
 
-_REST_S = 1.0
-_SHARE_OF_LOOKING = 20
-"""A count that took a second is followed by the next no sooner than this many seconds later."""
+if TYPE_CHECKING:
+    from pecia_schemas.payloads import PayloadStore
+    from pecia_schemas.tasks import Task
 
-_SHARE_OF_ROOM = 0.1
-_SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
-"""When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What a lane has before it."""
-
-    waiting: int
-    """Parts that are queued and may run now, counted up to the limit."""
-    ended: int
-    """Parts of that lane that the engines ended within the last minute."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    load: Load
-    added: int
-    stale_at: float
-
-
-class Backlog:
-    """What one client knows of the lanes that have a limit. No I/O."""
-
-    def __init__(self, limits: Mapping[Lane, int]) -> None:
-        self._limits = limits
-        self._seen: dict[Lane, _Seen] = {}
-
-    def limit(self, lane: Lane) -> int | None:
-        """Return how many parts may wait in a lane; None: any number."""
-        return self._limits.get(lane)
-
-    def is_stale(self, lane: Lane) -> bool:
-        """Whether it has to be counted before it is known if there is room."""
-        seen = self._seen.get(lane)
-        return seen is None or time.monotonic() >= seen.stale_at
-
-    def saw(self, lane: Lane, load: Load, *, took: float) -> None:
-        """Take in a count, and how many seconds it took."""
-        rest = max(_REST_S, _SHARE_OF_LOOKING * took)
-        self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
-
-    def add(self, lane: Lane, jobs: int) -> None:
-        """Take in that this client has handed over so many jobs."""
-        if seen := self._seen.get(lane):
-            seen.added += jobs
-
-    def refusal(self, lane: Lane) -> QueueFullError | None:
-        """Return what there is to say if there is no room."""
-        limit, seen = self._limits.get(lane), self._seen.get(lane)
-        if limit is None or seen is None or seen.load.waiting + seen.added < limit:
-            return None
-        per_second = seen.load.ended / 60
-        sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
-        return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
-
-
-class Patience:
-    """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
-
-    def __init__(self, *, block: bool, timeout: float | None) -> None:
-        self._block = block
-        self._until = math.inf if timeout is None else time.monotonic() + timeout
-
-    def pause(self, refusal: QueueFullError) -> float:
-        """Return the seconds until it is worth looking again. Raises the refusal when the patience is over."""
-        left = self._until - time.monotonic()
-        if not self._block or left <= 0:
-            raise refusal
-        return min(left, _REST_S)
-
-
+_REST_S: Final = 5.0
+"""How long a Redis that failed is left alone."""
 CONFIRMATION_S = 2.0
 """How long Redis has to note subscriptions."""
 LOOK_AT = 500
 """Rows in one query, and announcements that are taken in before a look."""
-_OUTAGE_S = 30.0
-_OUTAGE_PAUSE_S = 0.5
+OUTAGE_S = 30.0
+OUTAGE_PAUSE_S = 0.5
 FETCH = 100
 """Outcomes in one query, so that a long document does not come all at once."""
 _SETTLING_S = 10.0
@@ -127,18 +65,6 @@ class Deadline:
         """Raise `JobTimeoutError` if it has passed."""
         if self._at is not None and self.timeout is not None and time.monotonic() >= self._at:
             raise JobTimeoutError(job_id, self.timeout)
-
-
-class Outage:
-    """How long a wait puts up with a Postgres that is away: half a minute, or to the caller's deadline."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self._patience = Deadline(_OUTAGE_S)
-
-    def pause(self) -> float:
-        """Return the seconds until Postgres may be asked again; 0 when the patience is over."""
-        return self._deadline.within(self._patience.within(_OUTAGE_PAUSE_S))
 
 
 class Pending:
@@ -240,10 +166,10 @@ class ReadEvents:
         self.floor = max([self.floor, *settled])
 
 
-def batches(job_ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    """Yield the jobs as many at a time as one query looks at."""
-    for start in range(0, len(job_ids), LOOK_AT):
-        yield job_ids[start : start + LOOK_AT]
+def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[UUID]]:
+    """Yield the jobs as many at a time as one query looks at, or by that size."""
+    for start in range(0, len(job_ids), size):
+        yield job_ids[start : start + size]
 
 
 def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator[JobView]:
@@ -252,3 +178,173 @@ def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator
         if job_id not in views:
             raise JobNotFoundError(job_id)
         yield views[job_id]
+
+
+class Breaker:
+    """A circuit breaker before Redis: one that failed is left alone for a while, and a refusal is told once."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._url = redis_url
+        self._rests_until = 0.0
+        self._complained = False
+
+    @property
+    def resting(self) -> bool:
+        """Whether Redis is left alone at this moment."""
+        return time.monotonic() < self._rests_until
+
+    def rest(self) -> None:
+        """Leave Redis alone for a while: it has just failed."""
+        self._rests_until = time.monotonic() + _REST_S
+
+    def failed(self, error: Exception) -> None:
+        """Leave Redis alone. Say once if it refuses us: that, unlike an outage, does not mend, and fails no call."""
+        from pecia_schemas import refusals  # noqa: PLC0415  brings psycopg, slow to load
+
+        self.rest()
+        if not self._complained and (refusal := refusals.of_redis(error, self._url)):
+            self._complained = True
+            log.warning("%s Until then work waits for the fleet's relay.", refusal)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+sleep = time.sleep
+Semaphore = threading.Semaphore
+
+
+class _Inheritable(Protocol):
+    """What a process may have from the one that it was forked from, and is to close then."""
+
+    @property
+    def are_inherited(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Inheritable)
+
+
+class Opening(Generic[C]):
+    """What a client has open, for all threads of a process."""
+
+    _connections: C | None = None
+
+    def __init__(self) -> None:
+        self._opening = threading.Lock()
+
+    def _connect(self) -> C:
+        raise NotImplementedError
+
+    def _open(self) -> C:
+        """Return it, opened if it is not, or was by the process from which this one was forked."""
+        with self._opening:
+            if self._connections is not None and self._connections.are_inherited:
+                self._connections.close()
+                self._connections = None
+            if self._connections is None:
+                self._connections = self._connect()
+            return self._connections
+
+    def _take(self) -> C | None:
+        """Return what is open, to be closed."""
+        with self._opening:
+            taken, self._connections = self._connections, None
+        return taken
+
+
+class Behind(Generic[T]):
+    """One piece of work that a thread does while its caller prepares the next; the results are taken in order."""
+
+    def __init__(self, take: Callable[[T], object]) -> None:
+        self._take = take
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pecia-submit")
+        self._under_way: tuple[Future[T], Callable[[T], T], ExitStack] | None = None
+
+    def start(self, work: Callable[[], T], passed: Callable[[T], T], held: ExitStack) -> None:
+        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        self._under_way = self._thread.submit(copy_context().run, work), passed, held
+
+    def settle(self) -> None:
+        """Wait for what is under way. Raises what it raised."""
+        if self._under_way is not None:
+            (future, passed, held), self._under_way = self._under_way, None
+            with held:
+                self._take(passed(future.result()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._thread, suppress(Exception) if error else nullcontext():
+            self.settle()
+
+
+def closing(items: Iterator[T]) -> contextlib.AbstractContextManager[Iterator[T]]:
+    """Close a generator at the end of the block, also where an exception keeps it alive."""
+    return contextlib.closing(cast("Generator[T]", items))
+
+
+def attentive(answer: T) -> T:
+    """Return what a call of a driver returned: a thread that waits cannot be cancelled."""
+    return answer
+
+
+def run_blocking(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run it and return what it returns."""
+    return work(*args, **kwargs)
+
+
+def within_work(call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function as the work of a transaction can call it: as it is."""
+    return call
+
+
+def run_work(work: Callable[[D], T], connection: D) -> T:
+    """Run the work of a transaction."""
+    return work(connection)
+
+
+_PAYLOAD_THREADS: Final = 4
+"""Documents that are stored at a time."""
+_GROUPS: Final = 64
+"""Of a step, for the threads: handing each document over alone took as long as making its row."""
+
+
+def steps(tasks: Iterable[Task[Any] | Submission[Any]], waiting: Steps) -> Iterator[list[Item]]:
+    """Yield the tasks step by step."""
+    for task in tasks:
+        if waiting.add(task):
+            yield waiting.take()
+    if step := waiting.take():
+        yield step
+
+
+def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+    """Check the tasks, store their documents, a few at a time, and make their rows.
+
+    Raises `PayloadStoreUnavailableError` if the store does not answer.
+    """
+
+    def make(item: Item) -> tuple[int, NewJob | SubmitError]:
+        try:
+            bulk.check(item, asked)
+            with tracing.under(item.traceparent, "store"):
+                source = sources.store(payloads, item.own.task.source)
+            return item.number, new_job(item, source, asked, keys)
+        except SubmitError as error:
+            return item.number, error
+
+    if len(items) == 1 or all(
+        isinstance(getattr(item.own.task, "source", None), PayloadRef) for item in items
+    ):
+        return [make(item) for item in items]
+    size = max(1, len(items) // _GROUPS)
+    groups = [items[first : first + size] for first in range(0, len(items), size)]
+    with ThreadPoolExecutor(_PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
+        return list(chain.from_iterable(threads.map(lambda some: [make(item) for item in some], groups)))

@@ -54,7 +54,7 @@ async def at_rest(client: AsyncClient) -> None:
     connections = client._open()
 
     def held() -> tuple[int, int]:
-        of_redis = connections.bus._redis.connection_pool._in_use_connections
+        of_redis = connections.bus.redis.connection_pool._in_use_connections
         return connections._database._engine.pool.checkedout(), len(of_redis)  # type: ignore[attr-defined]
 
     for _ in range(100):  # what is being closed when its owner is cancelled again is closed a moment later

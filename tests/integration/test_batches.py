@@ -11,9 +11,8 @@ from pydantic import SecretStr
 
 from house import House
 from pecia import Client, ClientSettings, ReadDocument, Submission
-from pecia.listing import conditions, given, sql
 from pecia.records import Listing
-from pecia.statements import for_driver
+from pecia.store import conditions, for_driver, given, sql
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.ledger.database import open_database

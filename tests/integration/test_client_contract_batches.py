@@ -25,7 +25,7 @@ from pecia import (
     SubmitManyError,
     UnavailableError,
     Verdict,
-    exporting,
+    saving,
 )
 from pecia.formats import render
 from samples import page
@@ -239,11 +239,11 @@ def test_an_export_is_lines_or_rows_of_all_jobs_found(fleet: Any, client: Client
 def test_an_export_holds_a_step_and_no_more(
     fleet: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "_STEP_JOBS", 2)
+    monkeypatch.setattr(saving, "_STEP_JOBS", 2)
     client.submit_many(scans(*"abcdefg"), batch="week")
     fleet.answers(ReadDocument, pages=["one"])
     fleet.finish()
-    put, left = exporting.Place.put, [4]
+    put, left = saving.Place.put, [4]
 
     def breaking(self: Any, name: str, content: Any) -> None:
         left[0] -= 1
@@ -251,7 +251,7 @@ def test_an_export_holds_a_step_and_no_more(
             raise UnavailableError("it is full")
         put(self, name, content)
 
-    monkeypatch.setattr(exporting.Place, "put", breaking)
+    monkeypatch.setattr(saving.Place, "put", breaking)
     with pytest.raises(UnavailableError):
         client.export(tmp_path, batch="week")
     assert len(manifest(tmp_path)) == 2

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from pecia import DatabaseUnavailableError, InvalidSettingError
 from pecia.database import _KEPT, _MOST, Pool, Pooled, connecting
-from pecia.statements import Connection
+from pecia.store import Connection
 from pecia_schemas.connecting import parameters_of, sqlalchemy_url
 
 

@@ -128,15 +128,15 @@ def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_a
     client: Client, submit: Submit, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = submit()
-    store = client._open().store
-    accept = store.accept
+    connections = client._open()
+    write = connections._write
 
     def purge_first(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()
         client.purge([former])
-        return accept(*args, **options)
+        return write(*args, **options)
 
-    monkeypatch.setattr(store, "accept", purge_first)
+    monkeypatch.setattr(connections, "_write", purge_first)
     with pytest.raises(PayloadStoreUnavailableError) as raised:
         submit()
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from limits import WAIT_S
 from pecia import ClientSettings, Lane
-from pecia.access import AccessKey, Scope
+from pecia.accounts import AccessKey, Scope
 from pecia.connections import Connections
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration

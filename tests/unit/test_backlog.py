@@ -2,8 +2,9 @@
 
 import pytest
 
+from pecia.bulk import Backlog, Patience
 from pecia.errors import QueueFullError
-from pecia.waiting import Backlog, Load, Patience
+from pecia.records import Load
 from pecia_schemas.states import Lane
 
 

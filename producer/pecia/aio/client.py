@@ -10,18 +10,18 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, submission, tracing
-from pecia.aio import bulk
-from pecia.aio.concurrency import AsyncBehind, AsyncOpening, aclosing, run_blocking, sleep
+from pecia import asking, bulk, submission
 from pecia.aio.job import AsyncJob, AsyncJobGroup, look
+from pecia.aio.waiting import AsyncBehind, AsyncOpening, aclosing, run_blocking, sleep, steps
 from pecia.asking import Which
-from pecia.bulk import Item, Named, Outcomes, Tally, by_lane
+from pecia.bulk import Outcomes, Patience, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.records import (
@@ -38,15 +38,16 @@ from pecia.records import (
     Listing,
     Usage,
 )
-from pecia.submission import Options, Submission
-from pecia.waiting import Patience
+from pecia.submission import Item, Options, Submission
+from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 
 if TYPE_CHECKING:
+    from pecia.accounts import TrailPage
     from pecia.aio.connections import AsyncConnections
-    from pecia.exporting import ExportFormat
+    from pecia.saving import ExportFormat
     from pecia_schemas.settings import ClientSettings
     from pecia_schemas.tasks import Task
 
@@ -110,14 +111,14 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        with tracing.submitting(asked.lane) as span:
-            patience = Patience(block=block, timeout=timeout)
-            item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
-            accept = await self._prepared([item], asked, patience)
+        with bulk.submitting(asked.lane) as span:
+            own = Submission(task, key=idempotency_key, label=label)
+            item = Item(0, own, traceparent=span.traceparent)
+            accept = await self._prepared([item], asked, Patience(block=block, timeout=timeout))
             ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            tracing.became(span, outcome)
+            bulk.became(span, outcome)
         return self._job_of(outcome)
 
     async def submit_many(
@@ -152,21 +153,21 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        submission.checked_batch(batch)
+        asking.checked_batch(batch)
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
-        steps = bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))
-        with tally.told(), tracing.submitting_many():
-            async with aclosing(steps), AsyncBehind(tally.add) as behind:
-                async for some in steps:
+        taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
+        with tally.told(), tracing.first("submit_many"):
+            async with aclosing(taken), AsyncBehind(tally.add) as behind:
+                async for some in taken:
                     if asked.batch is None:
                         opened = await self._open().store.open_batch(batch)
                         asked = replace(asked, batch=opened.id)
-                    for items, of_lane in by_lane(some, asked):
+                    for items, of_lane in bulk.by_lane(some, asked):
                         if self._open().backlog.limit(of_lane.lane):
                             await behind.settle()  # what is being written takes up room
                         patience = Patience(block=block, timeout=timeout)
                         with ExitStack() as spans:
-                            traced, noted = tracing.each(items, of_lane.lane, spans)
+                            traced, noted = bulk.traced(items, of_lane.lane, spans)
                             accept = await self._prepared(traced, of_lane, patience)
                             await behind.settle()
                             behind.start(accept, noted, spans.pop_all())
@@ -252,7 +253,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
         and writes.
         """
-        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+        from pecia.saving import Exporter  # noqa: PLC0415  most callers write no files
 
         connections = self._open()
         store = connections.store
@@ -304,7 +305,11 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        chosen = asking.by_job(await self._open().dead.chosen(asking.ids_of_parts(parts)))
+        chosen = asking.by_job(
+            await self._open().dead.chosen(
+                {part.id if isinstance(part, DeadPart) else part for part in parts}
+            )
+        )
         jobs = [await self.job(job_id) for job_id in chosen]
         return [await job.retry(chosen[job.id]) for job in jobs]
 
@@ -332,7 +337,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         meant = await connections.purging.fitting(selection)
         if dry_run:
             return await connections.purging.look(meant)
-        erased, cancelled = await connections.purging.erase(meant, reason, connections.remove)
+        erased, cancelled = await connections.erase(meant, reason)
         await connections.bus.announce(cancelled, JobState.CANCELLED)
         return erased
 
@@ -348,7 +353,8 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
         """
         job_id = None if job is None else asking.id_of(job)
-        return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
+        page = self._open().trail.page
+        return self._entries(partial(page, job_id=job_id, client=client, since=asking.past(since)))
 
     async def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
@@ -357,7 +363,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
-        return await self._open().endpoints.add(asking.webhook(url, events))
+        return await self._open().endpoints.add(asking.endpoint(url, events))
 
     async def endpoints(self) -> list[Endpoint]:
         """Return the registered endpoints and how each does, the oldest first, without their secrets."""
@@ -396,7 +402,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         return await self._open().deliveries.latest(
             job_id=None if job is None else asking.id_of(job),
             endpoint_id=None if endpoint is None else asking.endpoint_id(endpoint),
-            state=asking.delivery_state(state),
+            state=None if state is None else asking.one_of(DeliveryState, state, "A delivery's state"),
             since=asking.past(since),
             limit=limit,
         )
@@ -431,7 +437,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     def _connect(self) -> AsyncConnections:
         if self._settings.gateway_url:
-            from pecia.remote.connections import AsyncRemoteConnections  # noqa: PLC0415  as below
+            from pecia.aio.remote import AsyncRemoteConnections  # noqa: PLC0415  as below
 
             return cast("AsyncConnections", AsyncRemoteConnections(self._settings))
         from pecia.aio.connections import AsyncConnections  # noqa: PLC0415  slow to load
@@ -484,6 +490,13 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     async def _known(self, jobs: Iterable[AsyncJob[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in await look(self._open(), [asking.id_of(job) for job in jobs])]
+
+    async def _entries(self, read: Callable[..., Awaitable[TrailPage]]) -> AsyncGenerator[AuditEntry, None]:
+        page, place = await read()
+        while page:
+            for entry in page:
+                yield entry
+            page, place = await read(place)
 
     async def _pages(self, which: Which, size: int, limit: int | None) -> AsyncGenerator[AsyncJob[Any], None]:
         listing = await self._listing(which)

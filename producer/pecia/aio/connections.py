@@ -2,59 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
-from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from pecia import accepting, tracing
-from pecia.accounts import Place, TrailPages
-from pecia.aio import bulk
-from pecia.aio.database import AsyncDatabase, within_work
-from pecia.bulk import Item, Outcomes, Prepared, messages
-from pecia.configuration import redis_url
+from pecia import bulk, sources, submission
+from pecia.accounts import AccessKeys, Accounts, DeadParts, Trail
+from pecia.aio.database import AsyncDatabase
+from pecia.aio.waiting import prepare, within_work
+from pecia.bulk import Backlog, Outcomes, Prepared
+from pecia.configuration import client_name, redis_url
+from pecia.endpoints import Deliveries, Endpoints
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
-from pecia.holdings import Holdings, store_answers
-from pecia.records import AuditEntry
-from pecia.submission import NewJob, Options
-from pecia.tracing import sending
-from pecia.waiting import Deadline
+from pecia.records import DocumentFate, Erasure
+from pecia.store import Store
+from pecia.submission import Item, NewJob, Options
+from pecia.waiting import Deadline, batches
+from pecia_schemas import tracing
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.payloads import payload_named
+from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
-    from pecia.aio.purging import AsyncPurging
+    from pecia.review.statements import Reviews
+    from pecia.transitions import Purging, Transitions
 
 
-class AsyncAuditTrail(TrailPages[AsyncDatabase]):
-    """What the database remembers of reading and erasing, newest first."""
-
-    async def entries(
-        self, *, job_id: UUID | None, client: str | None, since: datetime | None
-    ) -> AsyncGenerator[AuditEntry, None]:
-        """Yield what fits, read page by page as it is asked for."""
-        page, place = await self.page(Place(), job_id=job_id, client=client, since=since)
-        while page:
-            for entry in page:
-                yield entry
-            page, place = await self.page(place, job_id=job_id, client=client, since=since)
-
-
-class AsyncConnections(Holdings[AsyncDatabase]):
-    """The three stores of a fleet, opened when they are first needed."""
+class AsyncConnections:
+    """The three stores of a fleet, opened when they are first needed. Good for the process that made it."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
-        super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
-        self.trail = AsyncAuditTrail(self._database)
+        self._settings = settings
+        self._pid = os.getpid()
+        url = settings.database_url.get_secret_value()
+        self._database = AsyncDatabase(url, connect_timeout=settings.connect_timeout)
         self._redis_url = redis_url(settings)
+        self.keys = settings.keyring
+        self.poll_s = settings.poll_interval.total_seconds()
+        """Seconds after which a waiting client looks by itself."""
+        self.backlog = Backlog(settings.max_backlog)
+        self.accounts = Accounts(self._database)
+        self.trail = Trail(self._database)
+        self.dead = DeadParts(self._database)
+        self.access = AccessKeys(self._database)
+        self._name(client_name(settings), None)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        """Note who asks, and whose jobs alone are found; None: everybody's."""
+        self.client, self.tenant = client, tenant
+        self.store = Store(self._database, self.keys, client=client, tenant=tenant)
+        self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
+        self.deliveries = Deliveries(self._database, tenant=tenant)
+        for of_the_former in ("transitions", "purging", "reviews"):
+            vars(self).pop(of_the_former, None)
 
     def seen_by(self, client: str, tenant: str) -> Self:
         """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""
@@ -63,12 +70,36 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         view._name(client, tenant)  # noqa: SLF001  another of this class
         return view
 
-    @cached_property
-    def purging(self) -> AsyncPurging:
-        """What erases jobs, by SQLAlchemy, which is slow to load."""
-        from pecia.aio.purging import AsyncPurging  # noqa: PLC0415
+    @property
+    def are_inherited(self) -> bool:
+        """Whether this process was forked from the one that opened them."""
+        return os.getpid() != self._pid
 
-        return AsyncPurging(self._database, client=self.client)
+    @cached_property
+    def transitions(self) -> Transitions[AsyncDatabase]:
+        """What moves jobs. Who only reads or submits does without it, and without SQLAlchemy, which is slow to load."""
+        from pecia.transitions import Transitions  # noqa: PLC0415
+
+        return Transitions(self._database, client=self.client)
+
+    @cached_property
+    def purging(self) -> Purging[AsyncDatabase]:
+        """What erases jobs; by SQLAlchemy too."""
+        from pecia.transitions import Purging  # noqa: PLC0415
+
+        return Purging(self._database, client=self.client)
+
+    @cached_property
+    def reviews(self) -> Reviews[AsyncDatabase]:
+        """What people decide about pages; as above."""
+        from pecia.review.statements import Reviews  # noqa: PLC0415
+
+        return Reviews(self._database, self.keys, client=self.client)
+
+    @cached_property
+    def payloads(self) -> PayloadStore:
+        """The payload store. Raises `PayloadStoreUnavailableError`."""
+        return sources.open_payloads(self._settings, self.keys)
 
     @cached_property
     def bus(self) -> AsyncBus:
@@ -86,25 +117,26 @@ class AsyncConnections(Holdings[AsyncDatabase]):
 
     async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
         """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
-        prepared = await bulk.prepare(items, self.payloads, asked, self.keys)
+        prepared = await prepare(items, self.payloads, asked, self.keys)
         return partial(self._accept, prepared, asked.lane)
 
     async def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
-        new = prepared.new
-        with tracing.accepting(len(new)):
+        new = bulk.new_jobs(prepared)
+        with tracing.span("accept", {"pecia.jobs": len(new)}):
             accepted = await self._write(new) if new else []
         self.backlog.add(lane, len(new))
-        await self.publish(messages(new, accepted))
-        return prepared.outcomes(accepted)
+        await self.publish(bulk.messages(new, accepted))
+        return bulk.outcomes(prepared, accepted)
 
     async def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
         try:
             if len(new) == 1 and new[0].is_simple:
-                one = partial(accepting.accept_one, new=new[0], keys=self.keys)
-                if (accepted := await self._database.transaction(one, alone=True)) is not None:
+                one = partial(submission.accept_one, new=new[0], keys=self.keys)
+                if (accepted := await self._database.alone(one)) is not None:
                     return [accepted]
-            return await self.store.accept(new, is_stored=self.holds)
+            write = partial(submission.accept, batch=new, keys=self.keys, is_stored=self.holds)
+            return await self._database.transaction(write)
         except DatabaseRefusedError as error:
             if len(new) == 1:
                 return [SubmitError(str(error))]
@@ -113,19 +145,35 @@ class AsyncConnections(Holdings[AsyncDatabase]):
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name, to the work of a transaction."""
-        with store_answers():
+        with sources.store_answers():
             return within_work(self.payloads.holds_async)(payload_named(payload))
 
-    async def remove(self, payload: str) -> None:
-        """Take what has that name out of the payload store."""
-        with store_answers():
+    async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
+        """Erase what these jobs hold; return what that was, and which of them were cancelled for it."""
+        erased: list[Erasure] = []
+        cancelled: list[UUID] = []
+        for batch in batches(job_ids, self.purging.AT_ONCE):
+            purged = await self.purging.empty(batch, reason)
+            fates = {
+                name: await self.purging.discard(name, within_work(self._remove))
+                for name in set(purged.payloads.values())
+                if name is not None
+            }
+            for one in purged.erasures:
+                fate = fates.get(purged.payloads[one.job_id] or "", DocumentFate.ERASED)
+                erased.append(one.model_copy(update={"document": fate}))
+            cancelled += purged.cancelled
+        return erased, cancelled
+
+    async def _remove(self, payload: str) -> None:
+        with sources.store_answers():
             await self.payloads.delete_async(payload_named(payload))
 
     async def publish(self, messages: Sequence[PartMessage]) -> None:
         """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
         if not messages:
             return
-        with sending(messages):
+        with bulk.sending(messages):
             left = await self.bus.publish(messages)
         if left:
             with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import sqlalchemy
-from sqlalchemy import TextClause
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.util import await_
 
-from pecia.aio.concurrency import attentive
-from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, connecting
-from pecia.statements import Connection, Rows, for_driver
+from pecia.aio.waiting import attentive
+from pecia.database import STATEMENT_TIMEOUT, Tries, connecting, translated
+from pecia.store import Connection, Rows
 from pecia_schemas.connecting import close_after
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Bridged:
+class _Bridged(Connection):
     """What a transaction is made on: SQLAlchemy waits for the driver on the loop."""
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         self._connection = connection
-
-    def execute(self, statement: str | TextClause, parameters: Mapping[str, object]) -> Rows:
-        """Run SQL in which `:name` stands for a parameter."""
-        written = statement if isinstance(statement, str) else statement.text
-        return self.execute_as_is(for_driver(written), parameters)
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, object]) -> Rows:
         """Run SQL in which `%(name)s` stands for a parameter."""
@@ -51,28 +43,26 @@ class AsyncDatabase:
             hide_parameters=True,
         )
         close_after(self._engine.sync_engine, STATEMENT_TIMEOUT)
-        self._answers = Answers(database_url)
+        self._url = database_url
 
-    async def transaction(
-        self,
-        work: Callable[[Connection], T],
-        *,
-        repeatable: bool = True,
-        alone: bool = False,  # noqa: ARG002  SQLAlchemy's begins every transaction
-    ) -> T:
+    async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns, as `Database.transaction` does.
 
         A caller's cancellation cancels the statement, and the connection goes back to the pool.
         """
         tries = Tries(self._patience, repeatable=repeatable)
         while True:
-            with self._answers.translated():
+            with translated(self._url):
                 try:
                     return await attentive(self._run(work))
                 except Exception as error:
                     if (pause := tries.pause(error)) is None:
                         raise
             await asyncio.sleep(pause)
+
+    async def alone(self, work: Callable[[Connection], T | None]) -> T | None:  # noqa: ARG002  that of `Database`
+        """Return None: SQLAlchemy begins every transaction, so that one statement alone would save nothing."""
+        return None
 
     async def _run(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
@@ -81,12 +71,3 @@ class AsyncDatabase:
     async def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
         await self._engine.dispose(close=close)
-
-
-def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
-    """Return the asynchronous function as the work of a transaction can call it."""
-
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await_(call(*args, **kwargs))
-
-    return run

@@ -5,32 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
 from pecia import asking
-from pecia.aio.concurrency import aclosing, run_blocking, sleep
+from pecia.aio.waiting import aclosing, run_blocking, sleep
 from pecia.errors import UnavailableError
-from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, hints_of, waiting
+from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
-from pecia.waiting import FETCH, Deadline, Outage, Pending, ReadEvents, ReadParts, batches, in_order
+from pecia.waiting import (
+    FETCH,
+    OUTAGE_PAUSE_S,
+    OUTAGE_S,
+    Deadline,
+    Pending,
+    ReadEvents,
+    ReadParts,
+    batches,
+    in_order,
+)
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
-    from pecia.aio.publishing import AsyncAnnouncements
     from pecia.formats import Format
 
 T = TypeVar("T")
 
-
-def announcements(
-    connections: AsyncConnections, job_ids: Collection[UUID], deadline: Deadline
-) -> AsyncAnnouncements:
-    """Return the news about these jobs, at the client's own polling interval."""
-    return connections.announcements(job_ids, deadline)
+_CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
 async def finished(
@@ -41,7 +45,7 @@ async def finished(
     Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
     """
     pending = Pending(job_ids, deadline)
-    async with announcements(connections, job_ids, deadline) as news:
+    async with connections.announcements(job_ids, deadline) as news:
         while pending:
             for view in await outlast(lambda: look(connections, pending.look_at), deadline):
                 if pending.settle(view):
@@ -56,12 +60,12 @@ async def outlast(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
 
     Raises `UnavailableError` when that is over.
     """
-    outage = Outage(deadline)
+    patience = Deadline(OUTAGE_S)
     while True:
         try:
             return await look()
         except UnavailableError:
-            if not (pause := outage.pause()):
+            if not (pause := deadline.within(patience.within(OUTAGE_PAUSE_S))):
                 raise
             await sleep(pause)
 
@@ -87,7 +91,7 @@ async def parts_as_they_end(
     `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
     """
     store, read = connections.store, read or ReadParts()
-    async with announcements(connections, [job_id], deadline) as news:
+    async with connections.announcements([job_id], deadline) as news:
         while True:
             over = await outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
             barrier = await outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
@@ -116,7 +120,7 @@ async def events_as_written(
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
     store, read = connections.store, read or ReadEvents()
-    async with announcements(connections, [job_id], deadline) as news:
+    async with connections.announcements([job_id], deadline) as news:
         while True:
             over = await outlast(is_over, deadline)  # asked first: the event of the end is read next
             fresh = await outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
@@ -172,7 +176,8 @@ class AsyncJob(JobHandle[R_co]):
         await self.wait(timeout)
         self._check_result()
         store = self._open().store
-        return self._assembled(await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision))
+        ended = await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision)
+        return cast("R_co", assemble(self.kind, ended))
 
     async def save(
         self,
@@ -242,7 +247,7 @@ class AsyncJob(JobHandle[R_co]):
 
         Looks into the database; None for a job that only waits for its turn.
         """
-        found = await hints(self._open(), [self])
+        found = await AsyncJobGroup(self._open, [self]).hints()
         return found.get(self.id)
 
     async def usage(self) -> UsageFigures:
@@ -286,14 +291,14 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
     async def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
-        for batch in batches(list(self._by_id)):
-            for view in await look(self._open(), batch):
-                self._see(view)
+        for view in await look(self._open(), list(self._by_id)):
+            self._see(view)
         return self
 
     async def hints(self) -> dict[UUID, str]:
         """Return what `hint` says of each job of which it says something."""
-        return await hints(self._open(), self._jobs)
+        job_ids = [job.id for job in self._jobs if not job.done]
+        return hints_of(await self._open().store.lacking(job_ids)) if job_ids else {}
 
     async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
@@ -317,7 +322,7 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
         """End all jobs that are not over; return how many that were."""
         connections = self._open()
         cancelled: list[UUID] = []
-        for batch in self._batches():
+        for batch in batches(list(self._by_id), _CANCEL_AT_ONCE):
             cancelled += await connections.transitions.cancel(batch, reason)
         await connections.bus.announce(cancelled, JobState.CANCELLED)
         return len(cancelled)
@@ -325,9 +330,3 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
 AnyAsyncJob = AsyncJob[Any]
 """A job whose kind of result is not known to the type checker."""
-
-
-async def hints(connections: AsyncConnections, jobs: Sequence[AnyAsyncJob]) -> dict[UUID, str]:
-    """Return, for each job that no running worker can do, what is missing and what to start."""
-    job_ids = waiting(jobs)
-    return hints_of(await connections.store.lacking(job_ids)) if job_ids else {}

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import typer
 
-from pecia.access import AccessKey, Load, Scope
+from pecia.accounts import AccessKey, Load, Scope
 from pecia.cli import output, values
 from pecia.configuration import resolve
 from pecia.connections import Connections

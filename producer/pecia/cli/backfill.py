@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 from obstore.exceptions import BaseError
 
-from pecia import submission
+from pecia import asking
 from pecia.cli import endings, output, reading, values
 from pecia.cli.access import variables_of
 from pecia.cli.endings import Ending
@@ -219,7 +219,7 @@ def backfill(
             keys=settings.keyring,
             metadata=values.metadata(metadata),
             webhook=webhook,
-            batch=submission.checked_batch(batch) or reading.new_name("backfill"),
+            batch=asking.checked_batch(batch) or reading.new_name("backfill"),
         )
         with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
             found = documents_below(where)

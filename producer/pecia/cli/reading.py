@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydantic import ValidationError
 
-from pecia import submission
+from pecia import asking
 from pecia.cli import endings, output, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
@@ -321,7 +321,7 @@ def _run(
         "expires": values.moment(jobs.expires, "--expires"),
         "block": jobs.block,
     }
-    batch = submission.checked_batch(jobs.batch)
+    batch = asking.checked_batch(jobs.batch)
     shown.check(task.kind, len(found))
     if batch is None and len(found) > 1:
         batch = new_name("batch")

@@ -21,10 +21,10 @@ from pecia.cli.values import Filter, Jobs, grouped
 from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.errors import JobError
-from pecia.exporting import ExportFormat
 from pecia.formats import Format, fields, render
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
+from pecia.saving import ExportFormat
 from pecia_schemas.results import Document
 
 

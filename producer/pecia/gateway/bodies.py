@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from pecia.access import AccessKey
+from pecia.accounts import AccessKey
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome

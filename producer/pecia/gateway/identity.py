@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from pecia import asking
-from pecia.access import AccessKey, Load, Scope, parsed
+from pecia.accounts import AccessKey, Load, Scope, parsed
 from pecia.aio.client import AsyncClient
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.job import AsyncJob

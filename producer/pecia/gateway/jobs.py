@@ -14,8 +14,8 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
-from pecia import asking, formats, submission
-from pecia.access import Load
+from pecia import asking, formats
+from pecia.accounts import Load
 from pecia.aio.job import events_as_written, parts_as_they_end
 from pecia.asking import Which
 from pecia.formats import Format
@@ -316,7 +316,7 @@ async def erase_job(
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
 async def open_batch(bearer: Submitter, asked: bodies.NewBatch) -> Batch:
     """Make a batch to submit jobs into, or find the one that has this name already."""
-    name = submission.checked_batch(asked.name)
+    name = asking.checked_batch(asked.name)
     return await bearer.client.connections.store.open_batch(name)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 import httpx2
@@ -28,9 +26,7 @@ from pecia.errors import (
 )
 from pecia_schemas.settings import ClientSettings
 
-T = TypeVar("T")
-
-_TRIES: Final = 4
+TRIES: Final = 4
 _PAUSE_S: Final = 0.25
 _READ_S: Final = 120.0
 _OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], PeciaError]]] = {
@@ -116,48 +112,10 @@ def error_of(said: dict[str, Any], status: int, job_id: UUID | None = None, wait
     return InvalidOptionError(more or detail)
 
 
-class _Http:
-    def __init__(self, settings: ClientSettings) -> None:
-        self._options: dict[str, Any] = {
-            "base_url": settings.gateway_url.rstrip("/") + "/v1",
-            "headers": {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"},
-            "timeout": httpx2.Timeout(_READ_S, connect=settings.connect_timeout.total_seconds()),
-        }
-
-
-class HttpDatabase(_Http):
-    """A gateway, where a database would be."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        super().__init__(settings)
-        self._http = httpx2.Client(**self._options)
-
-    def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
-        """Run `work` and return what it returns."""
-        return work(Caller(self._http.request, time.sleep, _TRIES if repeatable else 1))
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
-
-
-class AsyncHttpDatabase(_Http):
-    """The same on a loop."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        super().__init__(settings)
-        self._http = httpx2.AsyncClient(**self._options)
-
-    async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
-        """Run `work`, whose calls are awaited, and return what it returns."""
-        from sqlalchemy.util import await_, greenlet_spawn  # noqa: PLC0415  slow to load, and for loops alone
-
-        def send(method: str, path: str, **given: Any) -> httpx2.Response:
-            return await_(self._http.request(method, path, **given))
-
-        caller = Caller(send, lambda seconds: await_(asyncio.sleep(seconds)), _TRIES if repeatable else 1)
-        return await greenlet_spawn(work, caller)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
+def http_options(settings: ClientSettings) -> dict[str, Any]:
+    """Return how a gateway is called: its address, the key, and how long an answer may take."""
+    return {
+        "base_url": settings.gateway_url.rstrip("/") + "/v1",
+        "headers": {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"},
+        "timeout": httpx2.Timeout(_READ_S, connect=settings.connect_timeout.total_seconds()),
+    }

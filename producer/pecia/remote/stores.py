@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import chain
@@ -17,7 +17,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from pecia import bulk, sources
-from pecia.bulk import Item, Outcome
+from pecia.bulk import Outcome
 from pecia.errors import (
     AccessError,
     BatchNotFoundError,
@@ -42,8 +42,8 @@ from pecia.records import (
 )
 from pecia.remote.calls import Caller, error_of
 from pecia.sources import Original
-from pecia.statements import D_co, Statements, transaction, unrepeatable
-from pecia.submission import Options, Submission
+from pecia.store import D_co, Statements, transaction, unrepeatable
+from pecia.submission import Item, Options, Submission
 from pecia_schemas import storable
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent, Webhook
@@ -305,13 +305,21 @@ class RemotePurging(Statements[D_co]):
         raise not_offered("a look at what would be erased")
 
     @transaction
-    def erase(
-        self, http: Caller, job_ids: Sequence[UUID], reason: str | None, _remove: Callable[[str], Any]
-    ) -> tuple[list[Erasure], list[UUID]]:
+    def erase(self, http: Caller, job_ids: Sequence[UUID], reason: str | None) -> list[Erasure]:
         """Erase what these jobs hold; return what that was."""
         why = {"reason": reason}
         found = [http.ask("DELETE", f"/jobs/{one}", job_id=one, json=why) for one in job_ids]
-        return [Erasure.model_validate(one) for one in found if one is not None], []
+        return [Erasure.model_validate(one) for one in found if one is not None]
+
+
+class Missing:
+    """What a gateway does not offer: the first call says so."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        raise not_offered(self._what)
 
 
 def not_offered(what: str) -> AccessError:
@@ -357,7 +365,7 @@ def _opened(stack: ExitStack, item: Item, asked: Options) -> IO[bytes] | SubmitE
     """Return a task's document from its start; None if the fleet fetches it."""
     try:
         bulk.check(item, asked)
-        source = item.task.source
+        source = item.own.task.source
         if isinstance(source, PayloadRef):
             raise InvalidSourceError(
                 "Through a gateway a document is sent, not named: submit the file itself."
@@ -423,7 +431,7 @@ def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
         "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
         "not_before": _MOMENT.dump_python(asked.not_before, mode="json"),
         "expires": _MOMENT.dump_python(asked.expires, mode="json"),
-        "idempotency_keys": [item.key or str(item.job_id) for item in items],
+        "idempotency_keys": [item.own.key or str(item.job_id) for item in items],
     }
 
 

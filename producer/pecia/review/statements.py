@@ -8,12 +8,20 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from pecia.accounts import note_read
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
-from pecia.listing import conditions, given, sql
 from pecia.records import AuditAction, Listing
 from pecia.review.correcting import By, Decision, revised
-from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
+from pecia.store import (
+    Connection,
+    D_co,
+    Statements,
+    conditions,
+    given,
+    note_read,
+    sql,
+    transaction,
+    unrepeatable,
+)
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import PROMISE_REVISED, TELL_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict

@@ -13,11 +13,12 @@ from uuid import UUID
 
 import obstore
 
-from pecia import bulk
-from pecia.accepting import view_of
-from pecia.aio import bulk as aio_bulk
+from pecia import bulk, waiting
+from pecia.aio import waiting as aio_waiting
 from pecia.aio.client import AsyncClient
-from pecia.bulk import Item, Outcomes
+from pecia.aio.remote import AsyncPolling, AsyncSilentBus
+from pecia.asking import moment
+from pecia.bulk import Backlog, Outcomes
 from pecia.client import Client
 from pecia.errors import (
     BatchNotFoundError,
@@ -27,17 +28,17 @@ from pecia.errors import (
     SubmitError,
 )
 from pecia.handles import Accepted, JobView
-from pecia.records import Batch, Counts, Listing, PartOutcome
-from pecia.remote.connections import AsyncPolling, Polling, SilentAsyncBus, SilentBus
-from pecia.statements import D_co, Statements, transaction
-from pecia.submission import NewJob, Options, moment
+from pecia.records import Batch, Counts, Listing, Load, PartOutcome
+from pecia.remote.connections import Polling, SilentBus
+from pecia.store import D_co, Statements, transaction
+from pecia.submission import Item, NewJob, Options, view_of
 from pecia.testing.jobs import FakeJob, FakePart, Submitted, now
 from pecia.testing.memory import Memory, NotFakedError
 from pecia.transitions import checked_reason
-from pecia.waiting import Backlog, Deadline, Load
+from pecia.waiting import Deadline
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.events import JobEvent, Webhook
+from pecia_schemas.events import JobEvent
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import key_of
@@ -170,7 +171,7 @@ def _accepted(memory: Memory, new: NewJob) -> Accepted | SubmitError:
         if known.digest not in new.digests:
             return IdempotencyConflictError(known.view.id)
         return Accepted(view=known.view, created=False, flow=new.id)
-    row, first = new.job, new.part
+    row, asked = new.row, new.asked
     task = task_from_json(row["kind"], row["task"])
     if isinstance(task.source, PayloadRef):
         task = replace(task, source=bytes(obstore.get(memory.documents, key_of(task.source)).bytes()))
@@ -178,20 +179,20 @@ def _accepted(memory: Memory, new: NewJob) -> Accepted | SubmitError:
         id=new.id,
         task=task,
         content=task.source if isinstance(task.source, bytes) else None,
-        priority=row["lane"],
+        priority=asked.lane,
         idempotency_key=None if new.key == str(new.id) else new.key,
-        webhook=Webhook.model_validate(row["webhook"]) if "webhook" in row else None,
+        webhook=asked.webhook,
         metadata=row["metadata"],
-        not_before=moment(row["not_before"], "not_before"),
-        expires=moment(row["expires"], "expires"),
-        client=row["client"],
+        not_before=moment(asked.not_before, "not_before"),
+        expires=moment(asked.expires, "expires"),
+        client=asked.client,
     )
-    part = FakePart(id=first["id"], stage=first["stage"], run_at=submitted.not_before or now())
+    part = FakePart(id=row["part"], stage=row["stage"], run_at=submitted.not_before or now())
     job = FakeJob(
         view=view_of(new, MappingProxyType(row["metadata"]), now(), _KEYS),
         submitted=submitted,
         digest=new.digests[0],
-        size=(first["width"], first["height"]) if first["width"] else None,
+        size=(row["width"], row["height"]) if "width" in row else None,
         expires_at=submitted.expires,
         parts=[part],
         notify=memory.notify,
@@ -271,10 +272,10 @@ class _Connections(_Fake):
         return partial(self._accept, items, asked)
 
     def _accept(self, items: Sequence[Item], asked: Options) -> Outcomes:
-        prepared = bulk.prepare(items, self._memory.payloads, asked, _KEYS)
-        accepted = self.store.accept(prepared.new)
+        prepared = waiting.prepare(items, self._memory.payloads, asked, _KEYS)
+        accepted = self.store.accept(bulk.new_jobs(prepared))
         self._memory.settle()
-        return prepared.outcomes(accepted)
+        return bulk.outcomes(prepared, accepted)
 
     def publish(self, _messages: Sequence[PartMessage]) -> None:
         self._memory.settle()
@@ -283,7 +284,7 @@ class _Connections(_Fake):
 
 
 class _AsyncConnections(_Fake):
-    bus = SilentAsyncBus()
+    bus = AsyncSilentBus()
 
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
         super().__init__(settings, memory, _AsyncDatabase(memory))
@@ -297,10 +298,10 @@ class _AsyncConnections(_Fake):
         return partial(self._accept, items, asked)
 
     async def _accept(self, items: Sequence[Item], asked: Options) -> Outcomes:
-        prepared = await aio_bulk.prepare(items, self._memory.payloads, asked, _KEYS)
-        accepted = await self.store.accept(prepared.new)
+        prepared = await aio_waiting.prepare(items, self._memory.payloads, asked, _KEYS)
+        accepted = await self.store.accept(bulk.new_jobs(prepared))
         self._memory.settle()
-        return prepared.outcomes(accepted)
+        return bulk.outcomes(prepared, accepted)
 
     async def publish(self, _messages: Sequence[PartMessage]) -> None:
         self._memory.settle()

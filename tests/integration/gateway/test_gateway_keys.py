@@ -8,7 +8,7 @@ import pytest
 
 from gateways import Gateway, serving
 from pecia import InvalidOptionError, Lane, ReadDocument
-from pecia.access import Scope
+from pecia.accounts import Scope
 from pecia.gateway import identity
 from real_fleet import RealFleet
 

@@ -1,0 +1,128 @@
+"""What a client holds of a fleet behind a gateway: HTTP connections, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+import httpx2
+
+from pecia.aio.waiting import run_work, sleep, within_work
+from pecia.bulk import Backlog, Outcomes
+from pecia.records import Erasure
+from pecia.remote.calls import TRIES, Caller, http_options
+from pecia.remote.stores import (
+    Missing,
+    RemoteAccounts,
+    RemoteDeliveries,
+    RemoteEndpoints,
+    RemotePurging,
+    RemoteStore,
+    RemoteTransitions,
+)
+from pecia.submission import Item, Options
+from pecia.waiting import Deadline
+from pecia_schemas.settings import ClientSettings
+
+T = TypeVar("T")
+
+_SOONEST_S: Final = 0.05
+
+
+class AsyncHttpDatabase:
+    """A gateway, where a database would be."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._http = httpx2.AsyncClient(**http_options(settings))
+
+    async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        """Run `work` and return what it returns."""
+        send, pause = within_work(self._http.request), within_work(sleep)
+        return await run_work(work, Caller(send, pause, TRIES if repeatable else 1))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+class AsyncPolling:
+    """When to look at some jobs again: soon at first, then at the client's polling interval."""
+
+    def __init__(self, poll_s: float, deadline: Deadline) -> None:
+        self._pause, self._poll_s, self._deadline = _SOONEST_S, poll_s, deadline
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    async def wait(self) -> set[UUID]:
+        """Return when it is time to look at all of them."""
+        pause = self._deadline.within(min(self._pause, self._poll_s))
+        self._pause *= 1.5
+        await sleep(pause)
+        return set()
+
+
+class AsyncSilentBus:
+    """No Redis: there is nothing to announce."""
+
+    async def announce(self, *_: object) -> None:
+        """Do nothing: what waits looks again by itself."""
+
+
+class AsyncRemoteConnections:
+    """What takes the place of `Connections`."""
+
+    tenant: None = None
+    """The key says which."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._pid = os.getpid()
+        self._database = database = AsyncHttpDatabase(settings)
+        self.client = settings.client_name
+        self.poll_s = settings.poll_interval.total_seconds()
+        self.bus = AsyncSilentBus()
+        self.backlog = Backlog({})
+        self.store = RemoteStore(database)
+        self.transitions = RemoteTransitions(database)
+        self.accounts = RemoteAccounts(database)
+        self.endpoints = RemoteEndpoints(database)
+        self.deliveries = RemoteDeliveries(database)
+        self.purging = RemotePurging(database)
+        self.dead = Missing("dead parts")
+        self.trail = Missing("the audit trail")
+        self.payloads = Missing("the payload store")
+
+    @property
+    def are_inherited(self) -> bool:
+        """Whether this process was forked from the one that opened them."""
+        return os.getpid() != self._pid
+
+    async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
+        """Submit tasks, and return what returns their outcomes."""
+        outcomes: Outcomes = await self.store.submit(items, asked)
+
+        async def settled() -> Outcomes:
+            return outcomes
+
+        return settled
+
+    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
+        """Return when to look again."""
+        return AsyncPolling(self.poll_s, deadline)
+
+    async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
+        """Erase what these jobs hold; return what that was. The gateway announces what it cancelled."""
+        return await self.purging.erase(job_ids, reason), []
+
+    async def publish(self, messages: Sequence[Any]) -> None:
+        """Do nothing: the gateway has handed them over."""
+
+    async def close(self) -> None:
+        """Close what is this process's own."""
+        if not self.are_inherited:
+            await self._database.close()

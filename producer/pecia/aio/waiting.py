@@ -1,0 +1,198 @@
+"""How a task of a loop waits; `pecia.waiting` has the same names for a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+)
+from contextlib import ExitStack, nullcontext, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
+
+from pecia import bulk, sources
+from pecia.bulk import Prepared, Steps
+from pecia.errors import SubmitError, WrongLoopError
+from pecia.sources import StoredSource
+from pecia.submission import Item, NewJob, Options, Submission, new_job
+from pecia_schemas import tracing
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.media import PayloadRef, UrlRef
+from pecia_schemas.threads import finish_in_thread
+
+if TYPE_CHECKING:
+    from pecia_schemas.payloads import PayloadStore
+    from pecia_schemas.tasks import Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+sleep = asyncio.sleep
+Semaphore = asyncio.Semaphore
+aclosing = contextlib.aclosing
+run_blocking = finish_in_thread
+
+_AT_ONCE: Final = 4
+"""Documents that are stored at a time."""
+
+
+class AsyncOpening(Generic[C]):
+    """What a client has open, for one loop."""
+
+    _connections: C | None = None
+    _loop: asyncio.AbstractEventLoop
+
+    def _connect(self) -> C:
+        raise NotImplementedError
+
+    def _open(self) -> C:
+        """Return it, opened if it is not. Raises `WrongLoopError` in another loop than the one that opened it."""
+        if self._connections is None:
+            self._loop = asyncio.get_running_loop()
+            self._connections = self._connect()
+        elif self._loop is not asyncio.get_running_loop():
+            raise WrongLoopError
+        return self._connections
+
+    def _take(self) -> C | None:
+        """Return what is open, to be closed. Raises `WrongLoopError`."""
+        if self._connections is None:
+            return None
+        taken, self._connections = self._open(), None
+        return taken
+
+
+class AsyncBehind(Generic[T]):
+    """One piece of work that is done while its caller prepares the next; the results are taken in order."""
+
+    def __init__(self, take: Callable[[T], object]) -> None:
+        self._take = take
+        self._under_way: tuple[asyncio.Future[T], Callable[[T], T], ExitStack] | None = None
+
+    def start(self, work: Callable[[], Awaitable[T]], passed: Callable[[T], T], held: ExitStack) -> None:
+        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        self._under_way = asyncio.ensure_future(work()), passed, held
+
+    async def settle(self) -> None:
+        """Wait for what is under way. Raises what it raised."""
+        if self._under_way is not None:
+            (future, passed, held), self._under_way = self._under_way, None
+            with held:
+                self._take(passed(await future))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(Exception) if error else nullcontext():
+            await self.settle()
+
+
+async def attentive(call: Awaitable[T]) -> T:
+    """Await a call of a driver; raise `CancelledError` if the task was cancelled meanwhile.
+
+    Before Python 3.12 `asyncio.wait_for`, by which both drivers wait, loses a cancellation that comes at the moment at
+    which what it waits for is there.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        return await call
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
+def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
+    """Return the asynchronous function as the work of a transaction can call it."""
+    from sqlalchemy.util import await_  # noqa: PLC0415  slow to load
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await_(call(*args, **kwargs))
+
+    return run
+
+
+async def run_work(work: Callable[[C], T], connection: C) -> T:
+    """Run the work of a transaction, in which calls are awaited by `within_work`."""
+    from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  as above
+
+    return await greenlet_spawn(work, connection)
+
+
+async def steps(
+    tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], waiting: Steps
+) -> AsyncGenerator[list[Item], None]:
+    """Yield the tasks step by step."""
+    async for task in _awaited(tasks):
+        if waiting.add(task):
+            yield waiting.take()
+    if step := waiting.take():
+        yield step
+
+
+async def _awaited(tasks: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(tasks, AsyncIterable):
+        async for task in tasks:
+            yield task
+    else:
+        for task in tasks:
+            yield task
+
+
+async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+    """Check the tasks, store their documents, a few at a time, and make their rows.
+
+    Raises `PayloadStoreUnavailableError` if the store does not answer.
+    """
+    made: dict[int, NewJob | SubmitError] = dict(await run_blocking(_refused, items, asked))
+    waiting = iter([item for item in items if item.number not in made])
+
+    async def work() -> None:
+        for item in waiting:
+            try:
+                with tracing.under(item.traceparent, "store"):
+                    source = await _stored(payloads, item.own.task.source)
+                made[item.number] = new_job(item, source, asked, keys)
+            except SubmitError as error:
+                made[item.number] = error
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_AT_ONCE, len(items))):
+                group.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # the store is away: all of them say so
+    return [(item.number, made[item.number]) for item in items]
+
+
+def _refused(items: Sequence[Item], asked: Options) -> list[tuple[int, SubmitError]]:
+    refused: list[tuple[int, SubmitError]] = []
+    for item in items:
+        try:
+            bulk.check(item, asked)
+        except SubmitError as error:
+            refused.append((item.number, error))
+    return refused
+
+
+async def _stored(payloads: PayloadStore, source: object) -> StoredSource:
+    """Put a task's source into the store as `sources.store` does."""
+    if isinstance(source, (PayloadRef, UrlRef)):
+        return StoredSource(payload=source)
+    with ExitStack() as stack:
+        file = await run_blocking(stack.enter_context, sources.opened(source))
+        start = file.tell()
+        with sources.depositing():
+            deposit = await payloads.deposit_async(file)
+        return await run_blocking(sources.measured, file, start, deposit)
