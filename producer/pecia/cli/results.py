@@ -23,7 +23,7 @@ from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.errors import JobError
 from pecia.exporting import ExportFormat
-from pecia.formats import Format, fields, render
+from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia_schemas.results import Document
@@ -233,7 +233,7 @@ def _print(job: AnyJob, asked: Delivery) -> None:
                 shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
     elif asked.form is Format.FIELDS:
-        for line in fields.lines(job.result(timeout=0, revision=asked.revision)):
+        for line in text.lines(job.result(timeout=0, revision=asked.revision)):
             typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
     else:
         result = job.result(timeout=0, revision=asked.revision)
