@@ -30,7 +30,7 @@ from sqlalchemy import Engine, create_engine, insert, text
 from harness.report import Report, Table, parser, spread
 from harness.servers import servers
 from pecia_schemas import Lane, PayloadRef, ReadDocument, Stage, new_id
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.tables import JobRow, PartRow
 from pecia_schemas.tasks import task_to_json

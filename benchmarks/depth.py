@@ -32,7 +32,7 @@ from harness.sides import PECIA, Conditions, Trial, trial
 from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import PartMessage, publish, queue_name
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.publication import relay_due
+from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import connect
 

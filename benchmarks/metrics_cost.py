@@ -12,9 +12,8 @@ from harness.report import Report, Table, parser
 from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, Verdict
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done, Failed
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
+from pecia_workers.metrics import REGISTRY
 
 
 def _part(lane: Lane) -> ClaimedPart:

@@ -22,11 +22,10 @@ from harness.servers import Servers, servers
 from pecia_schemas import Page, Verdict, new_id
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.claim import ClaimRequest
-from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.upkeep.retention import retention_steps
+from pecia_workers.ledger.retention import retention_steps
 
 DOCUMENT = b"x" * 20_000
 PAGE = Page(

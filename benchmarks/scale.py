@@ -29,17 +29,20 @@ from harness.servers import Servers, servers
 from pecia import Client
 from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.database import sqlalchemy_url
-from pecia_schemas.encryption import Keyring
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_workers.ledger import retention
-from pecia_workers.ledger.claim import ClaimRequest, claim_parts, claim_waiting
-from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.publication import expected_in_redis, find_missing, relay_due
-from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
-from pecia_workers.ledger.standing import standing
+from pecia_workers.ledger.recovery import (
+    expected_in_redis,
+    expire_jobs,
+    find_missing,
+    find_orphaned,
+    relay_due,
+)
 from pecia_workers.queue.bus import Bus
+from pecia_workers.upkeep.loop import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -222,15 +225,18 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         ids = (await connection.execute(published, {"most": BATCH})).scalars().all()
     requests = [ClaimRequest(part=part) for part in ids]
 
+    async def claim() -> list[ClaimedPart | None]:
+        return await asyncio.gather(*map(ledger.claim, requests))
+
     async def commit() -> None:
-        claims = await claim_parts(database, "bench", requests, Keyring())
+        claims = await claim()
         await asyncio.gather(
             *(ledger.commit(Finished(part=part, outcome=Done(PAGE))) for part in claims if part)
         )
 
     async def stand() -> None:
         async with database.connect() as connection:
-            await connection.run_sync(standing, window=20_000)
+            await connection.run_sync(Measurement(window=20_000).show_postgres)
 
     async def reconcile() -> None:
         _, before = await expected_in_redis(database, grace=timedelta())
@@ -238,11 +244,9 @@ async def explain(shared: Servers) -> dict[str, Explained]:
 
     old = timedelta(days=29)
     steps: dict[str, Callable[[], Awaitable[object]]] = {
-        f"claim {BATCH} parts": lambda: claim_parts(database, "bench", requests, Keyring()),
+        f"claim {BATCH} parts": claim,
         f"claim and commit {BATCH} parts": commit,
-        f"claim {BATCH} without Redis": lambda: claim_waiting(
-            database, "bench", [Stage.READ], BATCH, keys=Keyring()
-        ),
+        f"claim {BATCH} without Redis": lambda: ledger.claim_waiting([Stage.READ], BATCH),
         f"relay {ROOM} parts": lambda: relay_due(database, bus, limit=ROOM),
         "look for orphans": lambda: find_orphaned(database, limit=1_000),
         "expire jobs": lambda: expire_jobs(database, limit=1_000),
@@ -250,7 +254,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         "measure": stand,
         "retention: 500 documents": lambda: retention.release_payloads(database, age=old, limit=500),
         "retention: 500 results": lambda: retention.erase_results(database, age=old, limit=500),
-        "retention: 5,000 events": lambda: retention.forget_events(database, age=old, limit=5_000),
+        "retention: 5,000 events": lambda: retention.forget(database, retention.EVENTS, age=old, limit=5_000),
         "retention: 500 jobs": lambda: retention.forget_jobs(database, age=old, limit=500),
     }
     for name, step in steps.items():

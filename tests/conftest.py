@@ -22,8 +22,7 @@ from korean import NothingThereError, absent, korean_tessdata
 from limits import WAIT_S
 from pecia_schemas.tables import Base
 from pecia_workers.local.home import ScratchDirectory
-from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
-from pecia_workers.local.redis import EmbeddedRedis, start_redis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
 from ready_cluster import copy_ready_cluster
 
 pytest_plugins = ["left_out"]

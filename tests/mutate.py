@@ -39,12 +39,10 @@ def mutmut(*arguments: str) -> list[str]:
 
 
 def told(*arguments: str) -> str:
-    """Return what mutmut says of the copy."""
     return subprocess.check_output(mutmut(*arguments), cwd=STAGE, text=True)
 
 
 def main() -> None:
-    """Break, count and show."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pattern", help="of the names of mutants, which end in a number: '*1' is every tenth")
     parser.add_argument("--minutes", type=float, default=30)

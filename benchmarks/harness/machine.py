@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness.sides import BATCHES, CELERY, DRAMATIQ, PECIA, PROCRASTINATE, TASKIQ
-from pecia_workers.local.wheels import postgres_programs, redis_program
+from pecia_workers.local.servers import postgres_programs, redis_program
 
 LIBRARIES = ("pecia", "celery", "kombu", "redis", "sqlalchemy", "psycopg")
 SIDES = (PECIA, CELERY, BATCHES, DRAMATIQ, PROCRASTINATE, TASKIQ)

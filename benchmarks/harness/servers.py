@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pecia_migrations
-from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
-from pecia_workers.local.redis import start_redis
+from pecia_workers.local.servers import EmbeddedPostgres, start_postgres, start_redis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Engine, NullPool, create_engine, inspect, text
 
-from pecia_schemas.connecting import CONNECT_ARGS, sqlstate_of
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS, sqlalchemy_url, sqlstate_of
 from pecia_schemas.tables import REVISION
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingE
 from pecia.formats import Format, Result, check, known, render
 from pecia.handles import PDF_QUALITY
 from pecia.sources import Original, at_hand
+from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.pictures import GROUP, OpenPictures
 from pecia_schemas.results import Document
 from pecia_schemas.settings import SettingsError
 from pecia_schemas.tasks import task_type

@@ -10,7 +10,7 @@ from pecia.bulk import Item, Outcome, Outcomes
 from pecia.errors import SubmitError
 from pecia.handles import Accepted
 from pecia_schemas import tracing
-from pecia_schemas.messages import SYSTEM, PartMessage
+from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane
 from pecia_schemas.tracing import Attributes, Kind, Span
 
@@ -61,13 +61,7 @@ def accepting(jobs: int) -> AbstractContextManager[Span]:
 
 def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
     """Publish messages in a span below the one under way."""
-    about: Attributes = {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "send",
-        "messaging.operation.type": "send",
-        "messaging.batch.message_count": len(messages),
-    }
-    return tracing.span("send", about, kind=Kind.PRODUCER)
+    return tracing.span("send", tracing.messaging("send", len(messages)), kind=Kind.PRODUCER)
 
 
 def became(span: Span, outcome: Accepted | SubmitError) -> None:
@@ -79,9 +73,4 @@ def became(span: Span, outcome: Accepted | SubmitError) -> None:
 
 
 def _about(lane: Lane) -> Attributes:
-    return {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "submit",
-        "messaging.operation.type": "create",
-        "pecia.lane": lane,
-    }
+    return tracing.messaging("submit") | {"messaging.operation.type": "create", "pecia.lane": lane}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MarkState,
         MergeRule,
         Place,
+        Source,
         Standing,
         Table,
         Witnessed,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
         Preparation,
         Preset,
         ReadDocument,
-        Source,
         Task,
         Witness,
     )

@@ -233,10 +233,8 @@ def plain_blocks(
     """Return text of which only the lines are known, if that, as one block; nothing for no text."""
     if not text and not lines:
         return ()
-    block = Block(
-        kind=BlockKind.TEXT, text=text, lines=lines, confidence=mean_confidence(lines), source=source
-    )
-    return (block,)
+    sure = mean_confidence(lines)
+    return (Block(kind=BlockKind.TEXT, text=text, lines=lines, confidence=sure, source=source),)
 
 
 def mean_confidence(lines: Iterable[Line | Word]) -> float | None:
@@ -321,7 +319,6 @@ class Grounding(Stored):
 
 _BLOCKS: Final = TypeAdapter(tuple[Block, ...], config=ConfigDict(defer_build=True))
 _WORDS: Final[Any] = {"__all__": {"lines": {"__all__": {"words"}}}}
-_SIDES: Final = ("left", "top", "right", "bottom")
 _SURE: Final = 1000
 """A confidence has three digits behind the point."""
 
@@ -373,12 +370,8 @@ def _lines(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _words(text: str, line: Mapping[str, int], words: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for length, left, top, width, height, sure in words:
         text = text.lstrip(" ")
-        sides = (
-            line["left"] + left,
-            line["top"] + top,
-            line["left"] + left + width,
-            line["top"] + top + height,
-        )
+        x, y = line["left"] + left, line["top"] + top
+        box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
         confidence = None if sure is None else sure / _SURE
-        yield {"text": text[:length], "box": dict(zip(_SIDES, sides, strict=True)), "confidence": confidence}
+        yield {"text": text[:length], "box": box, "confidence": confidence}
         text = text[length:]

@@ -19,6 +19,11 @@ _LOCKS = 0x7065_6369  # "peci": the first key of all these advisory locks
 _BUCKET = "hashtext({}) & 63"  # few enough for a submit of many documents to share them all
 _PAYLOADS = "CAST(:payloads AS text[])"
 
+_HELD = """
+    EXISTS (SELECT FROM jobs WHERE jobs.payload = discarded.payload AND payload_released_at IS NULL) AS held
+    FROM discarded_payloads AS discarded
+"""
+
 MEMORY = timedelta(days=1)
 """How long a removal is remembered: longer than any submit takes."""
 
@@ -65,35 +70,22 @@ LOCK = text(
 
 STILL_HELD = text(
     f"""
-    SELECT payload, EXISTS (
-        SELECT FROM jobs WHERE jobs.payload = discarded.payload AND payload_released_at IS NULL
-    ) AS held FROM discarded_payloads AS discarded
-    WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NOT NULL
+    SELECT payload, {_HELD} WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NOT NULL
     ORDER BY payload FOR UPDATE OF discarded SKIP LOCKED
-    """  # noqa: S608  a constant of this module
+    """
 )
 """Takes `payloads`, locked; returns each with whether a job holds it, none that others see to."""
 
-SETTLED = text(
-    f"""
-    SELECT EXISTS (
-        SELECT FROM jobs WHERE jobs.payload = discarded.payload AND payload_released_at IS NULL
-    ) AS held FROM discarded_payloads AS discarded WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NULL
-    """  # noqa: S608  a constant of this module
-)
+SETTLED = text(f"SELECT {_HELD} WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NULL")
 """Takes a payload, locked; returns whether a job holds it, nothing if it still waits to be removed."""
 
 SETTLE = text(
-    f"""
-    UPDATE discarded_payloads SET discarded_at = NULL, erased_at = clock_timestamp() WHERE payload = ANY({_PAYLOADS})
-    """  # noqa: S608  a constant of this module
+    "UPDATE discarded_payloads SET discarded_at = NULL, erased_at = clock_timestamp()"
+    " WHERE payload = ANY(CAST(:payloads AS text[]))"
 )
 """Takes `payloads` that were removed, or are held; they wait no longer."""
 
 FORGET = text(
-    """
-    DELETE FROM discarded_payloads
-    WHERE discarded_at IS NULL AND erased_at < now() - CAST(:memory AS interval)
-    """
+    "DELETE FROM discarded_payloads WHERE discarded_at IS NULL AND erased_at < now() - CAST(:memory AS interval)"
 )
 """Takes `memory`; drops what was settled that long ago."""

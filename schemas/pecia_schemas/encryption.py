@@ -60,10 +60,8 @@ class SealBrokenError(DecryptionError):
     """It was changed or moved, or the key of that name is another one."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(
-            key,
-            f"Not what was encrypted under the key {key!r}: it was damaged, or {SETTING} has another key of that name.",
-        )
+        found = f"Not what was encrypted under the key {key!r}"
+        super().__init__(key, f"{found}: it was damaged, or {SETTING} has another key of that name.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,8 @@ class Keyring:
         cipher = self._row_cipher(key, about)
         try:
             sealed = base64.b64decode(stored["data"], validate=True)
-            return json.loads(_decrypted(cipher, sealed, _bytes_of(about)))
+            nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+            return json.loads(_decrypted(cipher, nonce, rest, _bytes_of(about)))
         except (binascii.Error, TypeError, ValueError):
             raise SealBrokenError(key) from None
 
@@ -190,11 +189,11 @@ def _key(encoded: Any) -> bytes:
     return key
 
 
-def _decrypted(cipher: Any, sealed: bytes, bound_to: bytes) -> bytes:
+def _decrypted(cipher: Any, nonce: bytes, sealed: bytes, bound_to: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  as above
 
     try:
-        opened: bytes = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+        opened: bytes = cipher.decrypt(nonce, sealed, bound_to)
     except InvalidTag:
         raise ValueError from None
     return opened
@@ -278,13 +277,8 @@ class Unsealer:
         return True
 
     def _open(self, sealed: bytes, *, last: bool) -> bytes:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the client imports it only if needed
-
-        try:
-            nonce = _nonce(self._number, last=last)
-            opened: bytes = self._cipher.decrypt(nonce, sealed, self._header + self._name)
-        except InvalidTag:
-            raise ValueError from None
+        nonce = _nonce(self._number, last=last)
+        opened = _decrypted(self._cipher, nonce, sealed, self._header + self._name)
         self._number += 1
         return opened
 
@@ -348,8 +342,6 @@ def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, ke
     left_out = ("password", "source") if "url" in task else ("password",)
     compared = {name: value for name, value in task.items() if value is not None and name not in left_out}
     canonical = _CANONICAL.encode([kind, compared, lane]).encode()
-    return (
-        hashlib.sha256(canonical).hexdigest()
-        if key is None
-        else keys.fingerprint(canonical, key, purpose="task")
-    )
+    if key is None:
+        return hashlib.sha256(canonical).hexdigest()
+    return keys.fingerprint(canonical, key, purpose="task")

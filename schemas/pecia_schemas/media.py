@@ -1,14 +1,16 @@
-"""What kind of file some bytes are, judged by the bytes alone; where it is, and which of its pages are meant."""
+"""What kind of file some bytes are, by the bytes alone; where it is, which of its pages are meant, how they look."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from pathlib import Path
+from typing import Final, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from pecia_schemas import storable
 
@@ -69,9 +71,8 @@ _SIGNATURES = (
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
 _EBML = b"\x1a\x45\xdf\xa3"
 _EBML_BYTES = 64
-_PDF_BYTES = (
-    1024  # how far readers look for its first line: mail and print systems put lines of theirs before it
-)
+_PDF_BYTES = 1024
+"""How far readers look for a PDF's first line: mail and print systems put lines of theirs before it."""
 _DICOM_AT = 128
 _BARE_DICOM: Final = re.compile(
     rb"\x02\0\0\0UL\x04\0"  # the file's own group
@@ -127,14 +128,11 @@ def _sniff_boxes(head: bytes) -> MediaType | None:
     """Tell photos from films: both are files of boxes, of which the first names the brands."""
     if head[4:8] not in _BOXES:
         return None
-    brands = head[8:12], *(head[at : at + 4] for at in range(16, _end_of_box(head), 4))
+    end = min(int.from_bytes(head[:4], "big"), len(head))
+    brands = head[8:12], *(head[at : at + 4] for at in range(16, end, 4))
     if head[4:8] != b"ftyp" or brands[0] not in _AVIF_BRANDS | _HEIC_BRANDS:
         return MediaType.MP4
     return MediaType.HEIC if _AVIF_BRANDS.isdisjoint(brands) else MediaType.AVIF
-
-
-def _end_of_box(head: bytes) -> int:
-    return min(int.from_bytes(head[:4], "big"), len(head))
 
 
 def _sniff_video(head: bytes) -> MediaType | None:
@@ -202,12 +200,8 @@ class PageRanges:
 
     def missing_from(self, count: int) -> int | None:
         """Return the first of the pages that a document of so many pages does not have; None if it has them all."""
-        beyond = [
-            max(first, count + 1)
-            for first, last in self.ranges
-            if first > count or (last is not None and last > count)
-        ]
-        return beyond[0] if beyond else None
+        beyond = (max(first, count + 1) for first, last in self.ranges if max(first, last or 0) > count)
+        return next(beyond, None)
 
     def length(self, count: int) -> int:
         """Return how many they are in a document of so many pages, which has them all."""
@@ -230,7 +224,7 @@ def _parsed(text: str) -> tuple[int, int | None]:
     return first, last
 
 
-def _folded(ranges: list[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:
+def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:
     """Yield the ranges, sorted by their first page, with those as one that overlap or touch."""
     first, last = ranges[0]
     for other, end in ranges[1:]:
@@ -250,11 +244,59 @@ def _written(first: int, last: int | None) -> str:
 
 def written(ordinals: Collection[int], most: int) -> str:
     """Return pages, counted from 0, as ranges: as many of the first ones as so many characters hold."""
-    runs: list[list[int]] = []
-    for number in sorted(one + 1 for one in ordinals):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ",".join(_written(*run) for run in runs)
+    pages = [(one + 1, one + 1) for one in sorted(ordinals)]
+    text = str(PageRanges(tuple(_folded(pages) if pages else ())))
     return text if len(text) <= most else text[:most].rpartition(",")[0]
+
+
+GROUP = "pecia.pages"
+"""The entry points by which the light client finds the decoders."""
+
+
+class Encoding(StrEnum):
+    """How a picture's pixels are compressed."""
+
+    RGB = "rgb"
+    """JPEG in colour."""
+    GREY = "grey"
+    """JPEG in grey."""
+    BILEVEL = "bilevel"
+    """Black and white, ITU-T T.6 (fax group 4), lossless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One page as the fleet's decoders draw it for a client's searchable PDF: as it was read, upright and level."""
+
+    encoding: Encoding
+    data: bytes
+    """Pixels alone: what else the file held, such as where a photo was taken, is not in it."""
+    width: int
+    height: int
+    dpi: float | None
+    """Pixels per inch of the paper; None: the document does not tell its size."""
+
+
+class NoPictureError(Exception):
+    """This page cannot be decoded; the others may."""
+
+
+class PagePictures(Protocol):
+    """The pages of one open document."""
+
+    def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
+        """Return a page (counted from 1) turned clockwise as it was when it was read. Raises `NoPictureError`."""
+        ...
+
+
+class OpenPictures(Protocol):
+    """What an entry point of the group `pecia.pages` is."""
+
+    def __call__(
+        self, document: Path, *, password: SecretStr | None, quality: int
+    ) -> AbstractContextManager[PagePictures]:
+        """Open a document to draw its pages, as JPEG of that quality (1 to 95) where they are not bilevel.
+
+        Raises `ValueError` if a setting has no meaning, `ChildProcessError` if nothing can be decoded here.
+        """
+        ...

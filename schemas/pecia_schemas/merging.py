@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pecia_schemas.blocks import Grounding, MergeRule, Standing
-
-_ESCAPES: Final = (("~", "~0"), ("/", "~1"))
 
 
 class Filled(NamedTuple):
@@ -32,10 +30,8 @@ class Filled(NamedTuple):
 
 def pointer(path: str, name: str | int) -> str:
     """Return the JSON pointer to a property or an item."""
-    text = str(name)
-    for sign, escape in _ESCAPES:
-        text = text.replace(sign, escape)
-    return f"{path}/{text}"
+    escaped = str(name).replace("~", "~0").replace("/", "~1")
+    return f"{path}/{escaped}"
 
 
 def merged(
@@ -47,9 +43,7 @@ def merged(
     """
     if not pages:
         return None, ()
-    filled = [
-        Filled(number, fields, {one.path: one for one in leaves}, "") for number, fields, leaves in pages
-    ]
+    filled = [Filled(page, fields, {one.path: one for one in leaves}, "") for page, fields, leaves in pages]
     value, leaves = _merged("", filled, rules)
     return value, tuple(leaves)
 
@@ -96,7 +90,7 @@ def _all(path: str, given: Sequence[Filled]) -> tuple[list[Any], list[Grounding]
 
 def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
     """Add the numbers; what stands for the sum is the least sure of them."""
-    leaves = [leaf for one in given for leaf in _leaves(one, path) if _is_number(leaf.value)]
+    leaves = [leaf for one in given for leaf in _leaves(one, path) if type(leaf.value) in (int, float)]
     total = sum(leaf.value for leaf in leaves)
     if not leaves:
         return None, [Grounding(path=path, value=None)]
@@ -112,11 +106,12 @@ def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
 def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
     groups: list[list[Filled]] = []
     for one in given:
-        same = next((group for group in groups if _same(group[0].value, one.value)), None)
-        if same is None:
-            groups.append([one])
+        for group in groups:
+            if _same(group[0].value, one.value):
+                group.append(one)
+                break
         else:
-            same.append(one)
+            groups.append([one])
     groups.sort(key=lambda group: (-sum(_weight(one) for one in group), group[0].page))
     chosen, *others = groups
     leaves = list(_leaves(max(chosen, key=_weight), path))
@@ -139,20 +134,12 @@ def _weight(one: Filled) -> int:
     """
     leaf = one.grounding.get(one.path)
     standing = leaf.standing if leaf else None
-    return {
-        Standing.CONFIRMED: 100_000_000,
-        Standing.AGREES: 10_000,
-        Standing.DIFFERS: 1,
-        Standing.NOT_ON_PAGE: 1,
-        None: 2,
-    }[standing]
+    return {Standing.CONFIRMED: 100_000_000, Standing.AGREES: 10_000, None: 2}.get(standing, 1)
 
 
 def _trust(leaf: Grounding) -> tuple[bool, float]:
-    return leaf.standing in (
-        Standing.AGREES,
-        Standing.CONFIRMED,
-    ), -1.0 if leaf.confidence is None else leaf.confidence
+    confirmed = leaf.standing in (Standing.AGREES, Standing.CONFIRMED)
+    return confirmed, -1.0 if leaf.confidence is None else leaf.confidence
 
 
 def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
@@ -171,7 +158,3 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, str) and isinstance(other, str):
         return " ".join(one.casefold().split()) == " ".join(other.casefold().split())
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

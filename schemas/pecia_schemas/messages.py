@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline as AsyncPipeline
     from redis.client import Pipeline
 
-SYSTEM = "pecia"
-"""What carries the messages, as traces name it."""
-
 CANCEL_CHANNEL = "pecia:cancelled"
 """Pub/sub: ids of jobs that were cancelled, so that workers abort their parts at once."""
 

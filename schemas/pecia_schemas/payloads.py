@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from obstore.store import ObjectStore, S3Config
+    from obstore.store import ClientConfig, ObjectStore, S3Config
     from typing_extensions import Buffer
 
     from pecia_schemas.settings.worker import DocumentSettings
@@ -46,23 +46,19 @@ def in_bucket(where: str) -> tuple[str, str] | None:
 
 def open_bucket(bucket: str, settings: DocumentSettings, *, retries: int) -> S3Store:
     """Return a bucket as `PECIA_SOURCE_OPTIONS` opens it, without asking it anything."""
-    options = _options(settings)
-    return S3Store.from_url(
-        f"s3://{bucket}",
-        config=cast("S3Config", dict(options)),
-        client_options={
-            "allow_http": options.get("endpoint", "").startswith("http://"),
-            "connect_timeout": settings.source_silence,
-            "read_timeout": settings.source_silence,
-        },
-        retry_config={"max_retries": retries},
-    )
+    options = settings.source_options
+    if not options and settings.payload_url.startswith(_SCHEME):
+        options = settings.payload_options
+    waits = dict.fromkeys(("connect_timeout", "read_timeout"), settings.source_silence)
+    client = cast("ClientConfig", {"allow_http": _is_plain(options)} | waits)
+    config = cast("S3Config", dict(options))
+    url = f"{_SCHEME}{bucket}"
+    return S3Store.from_url(url, config=config, client_options=client, retry_config={"max_retries": retries})
 
 
-def _options(settings: DocumentSettings) -> Mapping[str, str]:
-    if settings.source_options or not settings.payload_url.startswith("s3://"):
-        return settings.source_options
-    return settings.payload_options
+def _is_plain(options: Mapping[str, str]) -> bool:
+    """Return whether the object store is reached without TLS."""
+    return options.get("endpoint", "").startswith("http://")
 
 
 _FOLDER = "sha256"
@@ -96,13 +92,10 @@ class _Prepared:
     deposit: Deposit
     content: bytes | Iterator[bytes] | IO[bytes]
     """Bytes are written in one request; the rest of a file, or its encryption, in parts."""
+    name: str
+    """As which it will lie in the store."""
     size: int
-    """As it will lie in the store."""
-
-    @property
-    def name(self) -> str:
-        """Where it will lie."""
-        return key_of(self.deposit.reference)
+    """There."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +115,9 @@ class PayloadStore:
         `options` are obstore's for S3, such as `endpoint`, `region`, `access_key_id`, `secret_access_key`; what they
         leave out comes from the usual `AWS_*` variables. What is put is encrypted under the current one of `keys`.
         """
-        if url.startswith("s3://"):
-            config = cast("S3Config", dict(options or {}))
-            plain_http = (options or {}).get("endpoint", "").startswith("http://")
-            s3 = S3Store.from_url(url, config=config, client_options={"allow_http": plain_http})
+        if url.startswith(_SCHEME):
+            config, client = cast("S3Config", dict(options or {})), {"allow_http": _is_plain(options or {})}
+            s3 = S3Store.from_url(url, config=config, client_options=cast("ClientConfig", client))
             return cls(s3, None, keys or Keyring())
         root = Path(url.removeprefix("file://")).expanduser().resolve()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -168,51 +160,42 @@ class PayloadStore:
         if size <= _ONE_PUT:
             content = b"".join(sealed) if sealed else file.read(size)
         stored_size = sealed_size(size, key) if key else size
-        return _Prepared(
-            deposit=Deposit(reference=reference, sha256=sha256), content=content, size=stored_size
-        )
+        deposit = Deposit(reference=reference, sha256=sha256)
+        return _Prepared(deposit=deposit, content=content, name=key_of(reference), size=stored_size)
 
     def _write_once(self, ready: _Prepared) -> None:
         if isinstance(ready.content, bytes):
             with suppress(AlreadyExistsError):
                 obstore.put(self._store, ready.name, ready.content, mode="create")
-        elif not self._exists(ready.name, ready.size):
+        elif self._size(ready.name) != ready.size:
             obstore.put(self._store, ready.name, ready.content)
 
     async def _write_once_async(self, ready: _Prepared) -> None:
         if isinstance(ready.content, bytes):
             with suppress(AlreadyExistsError):
                 await obstore.put_async(self._store, ready.name, ready.content, mode="create")
-        elif not await self._exists_async(ready.name, ready.size):
+        elif await self._size_async(ready.name) != ready.size:
             await obstore.put_async(self._store, ready.name, ready.content)
 
-    def _exists(self, name: str, size: int) -> bool:
+    def _size(self, name: str) -> int | None:
         try:
-            return obstore.head(self._store, name)["size"] == size
+            return obstore.head(self._store, name)["size"]
         except FileNotFoundError:
-            return False
+            return None
 
-    async def _exists_async(self, name: str, size: int) -> bool:
+    async def _size_async(self, name: str) -> int | None:
         try:
-            return (await obstore.head_async(self._store, name))["size"] == size
+            return (await obstore.head_async(self._store, name))["size"]
         except FileNotFoundError:
-            return False
+            return None
 
     def holds(self, reference: PayloadRef) -> bool:
         """Return whether there is a payload of that name. Its content is not looked at."""
-        try:
-            obstore.head(self._store, key_of(reference))
-        except FileNotFoundError:
-            return False
-        return True
+        return self._size(key_of(reference)) is not None
 
     async def holds_async(self, reference: PayloadRef) -> bool:
         """Return what `holds` does."""
-        try:
-            await obstore.head_async(self._store, key_of(reference))
-        except FileNotFoundError:
-            return False
-        return True
+        return await self._size_async(key_of(reference)) is not None
 
     def names(self, beginning: str) -> Iterator[tuple[str, datetime]]:
         """Yield the names of payloads that begin with two hexadecimal digits, and when each was written."""
@@ -235,20 +218,19 @@ class PayloadStore:
             await obstore.delete_async(self._store, [_key_of(name) for name in names])
             return set()
         # It stops at the first that it cannot remove, or that is not there.
-        at_a_time = asyncio.Semaphore(_DELETES_AT_A_TIME)
+        at_a_time, kept = asyncio.Semaphore(_DELETES_AT_A_TIME), set[str]()
 
-        async def stays(name: str) -> bool:
+        async def delete(name: str) -> None:
             async with at_a_time:
                 try:
                     await obstore.delete_async(self._store, _key_of(name))
                 except FileNotFoundError:
-                    return False
+                    pass
                 except (BaseError, OSError):
-                    return True
-                return False
+                    kept.add(name)
 
-        kept = await asyncio.gather(*map(stays, names))
-        return {name for name, stayed in zip(names, kept, strict=True) if stayed}
+        await asyncio.gather(*map(delete, names))
+        return kept
 
     def path_of(self, reference: PayloadRef) -> Path | None:
         """Return where the payload lies on this machine, unverified, as a reader wants it.

@@ -13,9 +13,15 @@ import psycopg
 
 from pecia_schemas.connecting import Verdict, name_of, parameters_of, verdict_on
 
-_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _NO_RIGHTS = "42501"
-_OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+
+_OTHER_NAME = "shows a certificate for another name: connect by the name that it bears."
+_UNTRUSTED = (
+    "shows a certificate that no authority we trust has signed: name the authority by ssl_ca_certs in"
+    " {setting}."
+)
+# X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_OF_CERTIFICATES = {10: "shows a certificate that has expired: renew it.", 62: _OTHER_NAME, 64: _OTHER_NAME}
 
 _OF_POSTGRES = (
     # What libpq says, and what it means. It has no codes for what happens before a session.
@@ -25,7 +31,7 @@ _OF_POSTGRES = (
         "no pg_hba.conf entry",
         "admits no such account from here, or not without TLS: see its pg_hba.conf, and {setting}.",
     ),
-    ("does not match host name", "shows a certificate for another name: connect by the name that it bears."),
+    ("does not match host name", _OTHER_NAME),
     (
         "certificate verify failed",
         "shows a certificate that has expired or is signed by no trusted authority: renew it, or correct sslrootcert.",
@@ -40,8 +46,9 @@ _OF_POSTGRES = (
 
 def of_redis(error: BaseException, url: str) -> str | None:
     """Return why Redis refuses us, None if it is away or something else is the matter."""
-    said = _said_by_redis(error, encrypted=url.startswith("rediss://"))
-    return said and f"Redis at {_redis_host(url)} {said.format(setting='PECIA_REDIS_URL')}"
+    said, parts = _said_by_redis(error, encrypted=url.startswith("rediss://")), urlsplit(url)
+    where = parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]  # without the account
+    return said and f"Redis at {where} {said.format(setting='PECIA_REDIS_URL')}"
 
 
 def of_postgres(error: BaseException, url: str) -> str | None:
@@ -56,8 +63,11 @@ def explain(error: BaseException, url: str) -> str:
     where, name = f"Postgres at {_postgres_host(url)}", name_of(error)
     match verdict_on(error):
         case Verdict.TRANSIENT:
+            # What the server or the driver says of itself: of no statement, for it is no statement's fault.
+            said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None) or name
+            reason = (str(said).splitlines() or [""])[0].strip()
             advice = "start it, wait, or correct PECIA_DATABASE_URL."
-            return of_postgres(error, url) or f"{where} does not do its work now ({_reason(error)}): {advice}"
+            return of_postgres(error, url) or f"{where} does not do its work now ({reason}): {advice}"
         case Verdict.FAULT if name == _NO_RIGHTS:
             return (
                 f"{where} does not let the account do what Pecia does: grant it what docs/security.md says."
@@ -70,12 +80,6 @@ def explain(error: BaseException, url: str) -> str:
     )
 
 
-def _reason(error: BaseException) -> str:
-    """Return what the server or the driver says of itself: of no statement, for it is no statement's fault."""
-    said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None) or name_of(error)
-    return (str(said).splitlines() or [""])[0].strip()
-
-
 def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
     from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
 
@@ -85,20 +89,12 @@ def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
         if isinstance(cause, NoPermissionError):
             return "does not let the account do what Pecia does: give it the ACL of docs/security.md."
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _said_of_certificate(cause.verify_code)
+            return _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
         if isinstance(cause, ssl.SSLError):
             return "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
         if isinstance(cause, FileNotFoundError) and encrypted:
             return "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
     return None
-
-
-def _said_of_certificate(code: int) -> str:
-    if code == _EXPIRED:
-        return "shows a certificate that has expired: renew it."
-    if code in _OTHER_NAMES:
-        return "shows a certificate for another name: connect by the name that it bears."
-    return "shows a certificate that no authority we trust has signed: name the authority by ssl_ca_certs in {setting}."
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -107,12 +103,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def _redis_host(url: str) -> str:
-    """Return where the server is, without the account."""
-    parts = urlsplit(url)
-    return parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
 
 
 def _postgres_host(url: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from pecia_schemas.blocks import Block, BlockKind, Cell, Table
+from pecia_schemas.blocks import Block, BlockKind, Table
 
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
@@ -49,19 +49,16 @@ def _markdown_item(line: str) -> str:
 
 def _markdown_table(table: Table) -> str:
     """Return the table as GFM has it: its first row is the heading, spans are empty cells."""
-    first, *others = [
-        [_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in table.to_rows()
-    ]
+    escaping = table.to_rows()
+    first, *others = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
     return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * table.columns, *others))
 
 
 def escaped(text: str) -> str:
     """Return plain text as paragraphs that show it line by line, with nothing in it taken for Markdown."""
     lines = [_escaped_line(line) for line in _BREAK.split(text)]
-    ends = [
-        "\\" if line and following else "" for line, following in zip(lines, [*lines[1:], ""], strict=True)
-    ]
-    return "\n".join(line + end for line, end in zip(lines, ends, strict=True)).strip("\n")
+    pairs = zip(lines, [*lines[1:], ""], strict=True)
+    return "\n".join(f"{line}\\" if line and following else line for line, following in pairs).strip("\n")
 
 
 def _escaped_line(line: str) -> str:
@@ -94,14 +91,10 @@ def _html(block: Block) -> str:
 def _html_table(table: Table) -> str:
     rows = [""] * table.rows
     for cell in table.cells:
-        rows[cell.row] += _html_cell(cell)
+        spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
+        spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
+        rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
     return "\n".join(["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"])
-
-
-def _html_cell(cell: Cell) -> str:
-    spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
-    spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
-    return f"<td{spans}>{_html_text(cell.text)}</td>"
 
 
 def _html_text(text: str) -> str:

@@ -82,9 +82,8 @@ class TokenUsage(Stored):
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both."""
-        return TokenUsage(
-            **{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields}
-        )
+        names = type(self).model_fields
+        return TokenUsage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class Timings(Stored):

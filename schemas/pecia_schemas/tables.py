@@ -22,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
+    TextClause,
     UniqueConstraint,
     false,
     func,
@@ -48,6 +49,13 @@ _Digest = Annotated[str, mapped_column(String(storable.DIGEST))]
 _Name = Annotated[str, mapped_column(String(storable.NAME))]
 _Reason = Annotated[str, mapped_column(String(storable.REASON))]
 _Tenant = Annotated[str, mapped_column(String(storable.TENANT))]
+_Json = Annotated[Any, mapped_column(JSONB())]
+_Id = Annotated[UUID, mapped_column(primary_key=True)]
+_OfJob = Annotated[UUID, mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))]
+_Sequence = Annotated[int, mapped_column(BigInteger, Identity(always=True), primary_key=True)]
+_Count = Annotated[int, mapped_column(server_default=text("0"))]
+_Now = Annotated[datetime, mapped_column(server_default=func.now())]
+_Clock = Annotated[datetime, mapped_column(server_default=func.clock_timestamp())]
 
 
 REVISION: Final = "0016"
@@ -69,6 +77,13 @@ class Base(DeclarativeBase):
     }
 
 
+_OPEN: Final = "state IN ('queued', 'running')"
+
+
+def _index(name: str, *columns: str | TextClause, where: str) -> Index:
+    return Index(name, *columns, postgresql_where=text(where))
+
+
 def _one_of(column: str, values: type[JobState | PartState | Stage]) -> CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
@@ -87,7 +102,7 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[_Id]
     kind: Mapped[str]
     lane: Mapped[str]
     flow: Mapped[UUID | None]  # with which jobs it takes turns as one; None: with itself
@@ -95,26 +110,22 @@ class JobRow(Base):
     task: Mapped[dict[str, Any]]  # the task with its source replaced by a payload reference
     task_digest: Mapped[_Digest]  # tells a repeated submit from another one under the same key
     payload: Mapped[_Digest | None]  # name of the document in the store; None: not fetched yet, empty: purged
-    idempotency_key: Mapped[str | None] = mapped_column(
-        String(storable.IDEMPOTENCY_KEY), unique=True
-    )  # None: purged
+    # None: purged.
+    idempotency_key: Mapped[str | None] = mapped_column(String(storable.IDEMPOTENCY_KEY), unique=True)
     client: Mapped[_Name]
     tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
     batch: Mapped[UUID | None]  # with which jobs it was submitted; None: alone, or purged
-    label: Mapped[Any | None] = mapped_column(
-        JSONB()
-    )  # what the caller calls the document; sealed as results are
+    label: Mapped[_Json | None]  # what the caller calls the document; sealed as results are
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
-    traceparent: Mapped[str | None] = mapped_column(
-        String(storable.TRACEPARENT)
-    )  # the span it was submitted in, by W3C; None: not traced
+    # The span it was submitted in, by W3C; None: not traced.
+    traceparent: Mapped[str | None] = mapped_column(String(storable.TRACEPARENT))
     total: Mapped[int | None]  # parts; unknown until ingest has cut the document
-    done: Mapped[int] = mapped_column(server_default=text("0"))
-    failed: Mapped[int] = mapped_column(server_default=text("0"))
-    cancelled: Mapped[int] = mapped_column(server_default=text("0"))
+    done: Mapped[_Count]
+    failed: Mapped[_Count]
+    cancelled: Mapped[_Count]
     failure: Mapped[dict[str, Any] | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
     not_before: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
@@ -126,28 +137,24 @@ class JobRow(Base):
         _one_of("state", JobState),
         Index("jobs_state_idx", "state", "id"),
         Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
-        Index("jobs_batch_idx", "batch", "id", postgresql_where=text("batch IS NOT NULL")),
-        Index("jobs_tenant_idx", "tenant", "id", postgresql_where=text("tenant IS NOT NULL")),
-        Index(
+        _index("jobs_batch_idx", "batch", "id", where="batch IS NOT NULL"),
+        _index("jobs_tenant_idx", "tenant", "id", where="tenant IS NOT NULL"),
+        _index(
             "jobs_tenant_open_idx",
             "tenant",
             "client",
-            postgresql_where=text("tenant IS NOT NULL AND state IN ('queued', 'running')"),
+            where="tenant IS NOT NULL AND state IN ('queued', 'running')",
         ),
-        Index("jobs_flow_idx", "flow", postgresql_where=text("state IN ('queued', 'running')")),
-        Index("jobs_expires_at_idx", "expires_at", postgresql_where=text("state IN ('queued', 'running')")),
-        Index("jobs_payload_idx", "payload", postgresql_where=text("payload_released_at IS NULL")),
-        Index("jobs_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
-        Index(
+        _index("jobs_flow_idx", "flow", where=_OPEN),
+        _index("jobs_expires_at_idx", "expires_at", where=_OPEN),
+        _index("jobs_payload_idx", "payload", where="payload_released_at IS NULL"),
+        _index("jobs_finished_at_idx", "finished_at", where="finished_at IS NOT NULL"),
+        _index(
             "jobs_payload_due_idx",
             "finished_at",
-            postgresql_where=text("payload_released_at IS NULL AND finished_at IS NOT NULL"),
+            where="payload_released_at IS NULL AND finished_at IS NOT NULL",
         ),
-        Index(
-            "jobs_results_due_idx",
-            "finished_at",
-            postgresql_where=text("erased_at IS NULL AND finished_at IS NOT NULL"),
-        ),
+        _index("jobs_results_due_idx", "finished_at", where="erased_at IS NULL AND finished_at IS NOT NULL"),
         {"postgresql_with": {"fillfactor": "70", **_LARGE}},  # counters are updated in place (HOT)
     )
 
@@ -157,8 +164,8 @@ class PartRow(Base):
 
     __tablename__ = "parts"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    id: Mapped[_Id]
+    job_id: Mapped[_OfJob]
     stage: Mapped[str]
     ordinal: Mapped[int]  # page or segment, counted from 0; 0 for the ingest of the whole payload
     lane: Mapped[str]
@@ -169,21 +176,15 @@ class PartRow(Base):
     height: Mapped[int | None]
     start_s: Mapped[float | None]  # where in the video a segment lies
     end_s: Mapped[float | None]
-    attempt: Mapped[int] = mapped_column(
-        server_default=text("0")
-    )  # counted at claim; the fence of every commit
-    strikes: Mapped[int] = mapped_column(
-        server_default=text("0")
-    )  # attempts that failed and were tried again
-    deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
+    attempt: Mapped[_Count]  # counted at claim; the fence of every commit
+    strikes: Mapped[_Count]  # attempts that failed and were tried again
+    deaths: Mapped[_Count]  # workers that died on it
     worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
     doubts: Mapped[int | None]  # of its result; None likewise
-    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
-    early: Mapped[bool] = mapped_column(
-        server_default=text("false")
-    )  # the relay has not come to its time yet
+    run_at: Mapped[_Now]  # not before
+    early: Mapped[bool] = mapped_column(server_default=text("false"))  # the relay waits for its time
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -213,25 +214,21 @@ class PartRow(Base):
             "id",
             postgresql_where=text("state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early"),
         ),
-        Index(
+        _index(
             "parts_unpublished_again_idx",
             "stage",
             "lane",
             "run_at",
             "id",
-            postgresql_where=text("state = 'queued' AND published_at IS NULL AND attempt > 0"),
+            where="state = 'queued' AND published_at IS NULL AND attempt > 0",
         ),
-        Index("parts_early_idx", "run_at", postgresql_where=text("state = 'queued' AND early")),
-        Index(
-            "parts_published_idx",
-            "published_at",
-            postgresql_where=text("state = 'queued' AND published_at IS NOT NULL"),
-        ),
-        Index("parts_lane_run_at_idx", "lane", "run_at", postgresql_where=text("state = 'queued'")),
-        Index("parts_finished_at_idx", "finished_at", postgresql_where=text("engine IS NOT NULL")),
-        Index("parts_failed_idx", "finished_at", postgresql_where=text("state = 'failed'")),
-        Index("parts_needs_review_idx", "job_id", postgresql_where=text(NEEDS_REVIEW)),
-        Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),
+        _index("parts_early_idx", "run_at", where="state = 'queued' AND early"),
+        _index("parts_published_idx", "published_at", where="state = 'queued' AND published_at IS NOT NULL"),
+        _index("parts_lane_run_at_idx", "lane", "run_at", where="state = 'queued'"),
+        _index("parts_finished_at_idx", "finished_at", where="engine IS NOT NULL"),
+        _index("parts_failed_idx", "finished_at", where="state = 'failed'"),
+        _index("parts_needs_review_idx", "job_id", where=NEEDS_REVIEW),
+        _index("parts_running_idx", "worker", where="state = 'running'"),
         {"postgresql_with": {"fillfactor": "70", **_LARGE}},
     )
 
@@ -242,11 +239,11 @@ class ResultRow(Base):
     __tablename__ = "results"
 
     part_id: Mapped[UUID] = mapped_column(ForeignKey("parts.id", ondelete="CASCADE"), primary_key=True)
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[_OfJob]
     ordinal: Mapped[int]
     attempt: Mapped[int]
     content: Mapped[dict[str, Any]]  # a `Page`, a `Segment` or a `Summary`
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
 
     __table_args__ = (
         Index("results_job_id_ordinal_idx", "job_id", "ordinal"),
@@ -259,13 +256,13 @@ class RevisionRow(Base):
 
     __tablename__ = "revisions"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    id: Mapped[_Id]
+    job_id: Mapped[_OfJob]
     part_id: Mapped[UUID] = mapped_column(ForeignKey("results.part_id", ondelete="CASCADE"))
     number: Mapped[int]  # from 1, through all pages of the job
     checked: Mapped[bool]  # the whole page was compared with its picture, then or before
     content: Mapped[dict[str, Any]]  # a `Page`
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
 
     __table_args__ = (
         UniqueConstraint("job_id", "number"),
@@ -289,11 +286,11 @@ class JobEventRow(Base):
 
     __tablename__ = "job_events"
 
-    sequence: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    sequence: Mapped[_Sequence]
+    job_id: Mapped[_OfJob]
     part_id: Mapped[UUID | None]
     state: Mapped[str]
-    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    at: Mapped[_Clock]
     actor: Mapped[_Actor]
     attempt: Mapped[int | None]
     reason: Mapped[_Reason | None]
@@ -309,11 +306,11 @@ class BatchRow(Base):
 
     __tablename__ = "batches"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[_Id]
     name: Mapped[str | None] = mapped_column(String(storable.BATCH))  # by which it is found too
     tenant: Mapped[_Tenant | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when jobs were last put into it
+    created_at: Mapped[_Now]
+    opened_at: Mapped[_Now]  # when jobs were last put into it
 
     __table_args__ = (Index("batches_name_idx", text("coalesce(tenant, '')"), "name", unique=True),)
 
@@ -323,17 +320,15 @@ class AccessKeyRow(Base):
 
     __tablename__ = "access_keys"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)  # told in the key itself
-    digest: Mapped[bytes] = mapped_column(
-        LargeBinary()
-    )  # SHA-256 of the rest of it, which is 32 random bytes
+    id: Mapped[_Id]  # told in the key itself
+    digest: Mapped[bytes] = mapped_column(LargeBinary())  # SHA-256 of its rest, which is 32 random bytes
     tenant: Mapped[_Tenant]
     name: Mapped[_Name]
     scopes: Mapped[list[str]]  # `Scope`
     lanes: Mapped[list[str]]  # into which it may submit
     pages_per_day: Mapped[int | None]  # None: no limit
     pages_in_flight: Mapped[int | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
@@ -343,15 +338,15 @@ class EndpointRow(Base):
 
     __tablename__ = "endpoints"
 
-    id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[_Id]
     url: Mapped[str] = mapped_column(String(storable.WEBHOOK_URL))
     events: Mapped[list[str]]  # `NoticeType`
-    secret: Mapped[Any] = mapped_column(JSONB())  # text, or its envelope
-    former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other
+    secret: Mapped[_Json]  # text, or its envelope
+    former_secret: Mapped[_Json | None]  # signs beside the other
     former_until: Mapped[datetime | None]
     client: Mapped[_Name]  # who registered it
     tenant: Mapped[_Tenant | None]  # of whose jobs it is told; None: of all
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
     disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
 
 
@@ -360,13 +355,11 @@ class DeliveryRow(Base):
 
     __tablename__ = "deliveries"
 
-    id: Mapped[UUID] = mapped_column(
-        primary_key=True, server_default=func.gen_random_uuid()
-    )  # the `webhook-id`
-    job_id: Mapped[UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))  # None: a test
-    endpoint_id: Mapped[UUID | None] = mapped_column(
-        ForeignKey("endpoints.id", ondelete="CASCADE")
-    )  # None: the job's own webhook
+    # The `webhook-id`.
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    job_id: Mapped[_OfJob | None]  # None: a test
+    # None: the job's own webhook.
+    endpoint_id: Mapped[UUID | None] = mapped_column(ForeignKey("endpoints.id", ondelete="CASCADE"))
     type: Mapped[str]
     url: Mapped[str]
     receiver: Mapped[str] = mapped_column(
@@ -377,25 +370,25 @@ class DeliveryRow(Base):
     )  # the endpoint, or scheme, host and port: with what it shares failures, pauses and turns
     body: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(server_default="pending")
-    attempts: Mapped[int] = mapped_column(server_default=text("0"))
-    replayed_after: Mapped[int] = mapped_column(server_default=text("0"))  # attempts before the last replay
-    promised_at: Mapped[datetime] = mapped_column(server_default=func.now())  # or replayed last
-    next_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    attempts: Mapped[_Count]
+    replayed_after: Mapped[_Count]  # attempts before the last replay
+    promised_at: Mapped[_Now]  # or replayed last
+    next_at: Mapped[_Now]
     queued: Mapped[bool] = mapped_column(server_default=false())  # it is due, and its receiver's row knows
     last_status: Mapped[int | None]  # HTTP
     last_error: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    created_at: Mapped[_Now]
     finished_at: Mapped[datetime | None]
 
     __table_args__ = (
         CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
-        Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending' AND NOT queued")),
-        Index("deliveries_receiver_idx", "receiver", "next_at", postgresql_where=text("state = 'pending'")),
-        Index("deliveries_promised_at_idx", "promised_at", postgresql_where=text("state = 'pending'")),
+        _index("deliveries_due_idx", "next_at", where="state = 'pending' AND NOT queued"),
+        _index("deliveries_receiver_idx", "receiver", "next_at", where="state = 'pending'"),
+        _index("deliveries_promised_at_idx", "promised_at", where="state = 'pending'"),
         Index("deliveries_endpoint_id_idx", "endpoint_id", "created_at"),
         Index("deliveries_created_at_idx", "created_at"),
         Index("deliveries_job_id_idx", "job_id"),
-        Index("deliveries_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+        _index("deliveries_finished_at_idx", "finished_at", where="finished_at IS NOT NULL"),
     )
 
 
@@ -425,7 +418,7 @@ class ReceiverRow(Base):
 
     receiver: Mapped[str] = mapped_column(primary_key=True)
     next_due: Mapped[datetime | None]  # None: nothing is queued
-    failures: Mapped[int] = mapped_column(server_default=text("0"))  # tries that failed, one after the other
+    failures: Mapped[_Count]  # tries that failed, one after the other
     failing_since: Mapped[datetime | None]
     failed_at: Mapped[datetime | None]  # last
     paused_until: Mapped[datetime | None]  # then one delivery goes out to see
@@ -455,8 +448,8 @@ class WorkerRow(Base):
     engine: Mapped[_Name | None]
     capabilities: Mapped[dict[str, Any] | None]  # model, languages, fields, adapters, slots, tokens
     memory: Mapped[float | None]  # share of its budget that a successor begins with, if its engine died
-    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[_Now]
+    seen_at: Mapped[_Now]
     stopped_at: Mapped[datetime | None]
     lost_at: Mapped[datetime | None]  # when it was taken for dead; it lives if it was seen since
 
@@ -470,7 +463,7 @@ class OutputLengthsRow(Base):
 
     workload: Mapped[_Name] = mapped_column(primary_key=True)
     weights: Mapped[list[float]]
-    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[_Now]
 
 
 class DiscardedPayloadRow(Base):
@@ -480,14 +473,10 @@ class DiscardedPayloadRow(Base):
 
     payload: Mapped[_Digest] = mapped_column(primary_key=True)
     discarded_at: Mapped[datetime | None]  # None: settled
-    erased_at: Mapped[datetime] = mapped_column(server_default=func.now())  # since when it may be gone
+    erased_at: Mapped[_Now]  # since when it may be gone
 
     __table_args__ = (
-        Index(
-            "discarded_payloads_discarded_at_idx",
-            "discarded_at",
-            postgresql_where=text("discarded_at IS NOT NULL"),
-        ),
+        _index("discarded_payloads_discarded_at_idx", "discarded_at", where="discarded_at IS NOT NULL"),
     )
 
 
@@ -496,11 +485,11 @@ class ReadRow(Base):
 
     __tablename__ = "reads"
 
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    id: Mapped[_Sequence]
     job_id: Mapped[UUID]
     client: Mapped[_Name]
     what: Mapped[str]  # `result` as a whole, `pages` one after the other, or `revised`: read and corrected
-    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    at: Mapped[_Clock]
 
     __table_args__ = (
         CheckConstraint("what IN ('result', 'pages', 'revised')", name="what"),
@@ -514,11 +503,11 @@ class ErasureRow(Base):
 
     __tablename__ = "erasures"
 
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    id: Mapped[_Sequence]
     job_id: Mapped[UUID]
     actor: Mapped[_Actor]
     reason: Mapped[_Reason | None]
     counts: Mapped[dict[str, Any]]  # how many results, deliveries, reasons, documents
-    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    at: Mapped[_Clock]
 
     __table_args__ = (Index("erasures_job_id_idx", "job_id"), Index("erasures_at_idx", "at"))

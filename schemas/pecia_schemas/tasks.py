@@ -156,14 +156,8 @@ if TYPE_CHECKING:
     AnyCaptionStyle = CaptionStyle | Literal["brief", "detailed", "dense"]
 else:
     # Pydantic makes a member of a name that a caller wrote.
-    AnyDocumentType, AnyPreparation, AnyPrefer, AnyWitness, AnyPreset, AnyCaptionStyle = (
-        DocumentType,
-        Preparation,
-        Prefer,
-        Witness,
-        Preset,
-        CaptionStyle,
-    )
+    AnyDocumentType, AnyPreparation, AnyPrefer = DocumentType, Preparation, Prefer
+    AnyWitness, AnyPreset, AnyCaptionStyle = Witness, Preset, CaptionStyle
 
     def _to_schema(value: Any) -> Any:
         if isinstance(value, type) and issubclass(value, BaseModel):
@@ -189,10 +183,6 @@ def _checked_instructions(instructions: str) -> str:
         message = "instructions are text that says something, without NUL"
         raise storable.invalid(message)
     return instructions
-
-
-def _written_once(pages: str) -> str:
-    return str(PageRanges.parse(pages))
 
 
 # An error about a task must not quote what it was made of: that may be a document. Not `defer_build`: pydantic builds a
@@ -240,7 +230,9 @@ class ReadDocument(Task[Document]):
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=storable.NAME)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
-    pages: Annotated[str, AfterValidator(_written_once)] | None = Field(default=None, kw_only=True)
+    pages: Annotated[str, AfterValidator(lambda pages: str(PageRanges.parse(pages)))] | None = Field(
+        default=None, kw_only=True
+    )
     """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
     password: Password = Field(default=None, kw_only=True, repr=False)
     """What opens a protected PDF."""
@@ -278,9 +270,8 @@ class CaptionVideo(Task[Captions]):
 AnyTask = ReadDocument | CaptionVideo
 """Every kind of task there is."""
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    task.kind: TypeAdapter(task) for task in (ReadDocument, CaptionVideo)
-}
+_TYPES: dict[str, type[Task[Any]]] = {task.kind: task for task in (ReadDocument, CaptionVideo)}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(task) for kind, task in _TYPES.items()}
 
 
 def task_to_json(task: Task[Any], source: PayloadRef | UrlRef | None = None) -> dict[str, Any]:
@@ -307,7 +298,7 @@ def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
 
 def task_type(kind: str) -> type[Task[Any]]:
     """Return the class of a kind of task. Raises `KeyError` for an unknown kind."""
-    return {task.kind: task for task in (ReadDocument, CaptionVideo)}[kind]
+    return _TYPES[kind]
 
 
 _PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2

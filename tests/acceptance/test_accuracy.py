@@ -51,16 +51,13 @@ def below(least: float, shares: dict[str, Share]) -> dict[str, Share]:
     return {name: share for name, share in shares.items() if share.part < least * share.whole}
 
 
-def test_no_page_is_ok_with_less_than_99_percent_of_its_words_and_none_with_words_is_blank(
-    pages: Pages,
-) -> None:
+def test_no_page_is_ok_below_99_percent_of_its_words_nor_blank_with_any(pages: Pages) -> None:
     assert [page.file for page in pages if page.is_wrong_ok] == []
     assert [page.file for page in pages if page.is_wrong_blank] == []
 
 
 def test_nothing_is_read_on_sheets_of_noise_dust_and_folds(pages: Pages) -> None:
     sheets = [page for page in pages if page.kind == "blank"]
-
     assert len(sheets) == 3
     assert {page.verdict for page in sheets} == {Verdict.BLANK}
 
@@ -71,19 +68,16 @@ def test_words_are_there_whatever_the_layout_and_the_contrast(pages: Pages) -> N
 
 def test_columns_letterheads_and_tables_are_read_in_order(pages: Pages) -> None:
     orders = {page.file: page.order for page in pages if page.found.whole}
-
     assert {file: order for file, order in orders.items() if order is None or order < 0.98} == {}
 
 
 def test_cells_are_in_their_place_and_boxes_are_ticked_or_empty_as_they_are(pages: Pages) -> None:
     tables = {page.file: page.cells for page in pages if page.cells.whole}
     forms = {page.file: page.marks for page in pages if page.marks.whole}
-
     assert (len(tables), below(0.97, tables)) == (6, {})
     assert (len(forms), below(0.99, forms)) == (1, {})
 
 
 def test_the_text_of_a_written_pdf_is_its_layer_to_the_character(pages: Pages) -> None:
     (page,) = (page for page in pages if page.kind == "layer")
-
     assert page.characters == (0, len(" ".join(LAYER)))

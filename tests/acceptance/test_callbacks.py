@@ -17,10 +17,6 @@ def deliveries(fleet: Any, jobs: list[UUID]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def are_delivered(fleet: Any, jobs: list[UUID]) -> bool:
-    return {state for _, state, *_ in deliveries(fleet, jobs)} == {"delivered"}
-
-
 def test_every_job_calls_back_once_however_it_ended(
     fleet: Any, drawn: Draw, open_receiver: Callable[..., Any], eventually: Eventually
 ) -> None:
@@ -29,7 +25,7 @@ def test_every_job_calls_back_once_however_it_ended(
     jobs = fleet.client.submit_many([*good, ReadDocument(b"no document")], webhook=receiver.url)
     ids = [job.id for job in jobs.wait(WAIT_S)]
 
-    eventually(lambda: are_delivered(fleet, ids))
+    eventually(lambda: {state for _, state, *_ in deliveries(fleet, ids)} == {"delivered"})
 
     notices = [verify(request.body, request.headers, fleet.webhook_secret) for request in receiver.requests]
     assert sorted(notice.data.job_id for notice in notices) == sorted(ids)

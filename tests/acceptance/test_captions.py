@@ -77,7 +77,6 @@ def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_pat
     page = (Path(__file__).parents[2] / "docs" / "captioning.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (command,) = re.findall(r"^    pecia (caption .*)$", page, re.MULTILINE)
-
     for run in (["-c", snippet], ["-m", "pecia", *command.split()]):
         ended = ran(sys.executable, *run, cwd=tmp_path, env=captioners.environment)
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -97,9 +97,7 @@ def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, even
     assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
 
 
-def test_every_process_that_had_to_do_with_it_tells_the_collector(
-    collector: Collector, eventually: Eventually
-) -> None:
+def test_every_process_of_a_job_tells_the_collector(collector: Collector, eventually: Eventually) -> None:
     def services() -> set[str]:
         jobs = {span.trace for span in collector.named("submit")}
         return {span.service for span in collector.spans if span.trace in jobs}
@@ -160,8 +158,7 @@ def test_redis_keeps_what_it_is_told(up: RunningStack) -> None:
     password = up.secrets["REDIS_FLEET_PASSWORD"]
     with Redis(port=up.ports["redis"], username="fleet", password=password) as client:
         told: Any = client.info()
-    assert told["aof_enabled"] == 1
-    assert told["maxmemory_policy"] == "noeviction"
+    assert (told["aof_enabled"], told["maxmemory_policy"]) == (1, "noeviction")
     assert told["maxmemory"] == 256 * 2**20
 
 

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.soak.auditor import processes_with
 
 from fixture_types import Eventually
 from limits import WAIT_S
-from memory import processes_with
 
 pytestmark = pytest.mark.gate
 

@@ -149,9 +149,7 @@ def test_the_examples_tell_texts_and_failures(desk: Desk, example: str) -> None:
     assert "damaged.png: damaged: " in printed
 
 
-def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
-    desk: Desk, eventually: Eventually
-) -> None:
+def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk, eventually: Eventually) -> None:
     program = (ROOT / "examples" / "receive_callbacks.py").read_text()
     (written,) = set(re.findall(r"\b8\d{3}\b", program))
     port = free_port()

@@ -97,11 +97,8 @@ def test_documents_are_read_as_ever(jobs: list[Job[Any]]) -> None:
     assert jobs[2].failure.code == "fields_unavailable"
 
 
-def test_neither_a_dump_nor_the_payload_store_tells_of_them(
-    sealed: SealedFleet, jobs: list[Job[Any]]
-) -> None:
+def test_neither_a_dump_nor_the_store_tells_of_them(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     dump, files = sealed.dump(), [path for path in sealed.payloads.rglob("*") if path.is_file()]
-
     assert str(jobs[0].id) in dump
     assert [word for word in PLANTED if word in dump] == []
     assert len(files) == 2
@@ -112,7 +109,6 @@ def test_neither_a_dump_nor_the_payload_store_tells_of_them(
 
 def test_no_log_tells_a_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     logs = "\n".join(log.read_text() for log in (sealed.running.fleet.home.path / "logs").iterdir())
-
     assert jobs
     assert "fields_unavailable" in logs
     assert not any(secret in logs for secret in (OLD, NEW, *PLANTED))
@@ -121,7 +117,6 @@ def test_no_log_tells_a_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
 def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     with_key = sealed.pecia("result", str(jobs[0].id), "--json", old=OLD)
     without = sealed.pecia("result", str(jobs[0].id), "--json")
-
     assert PRINTED in with_key.stdout, with_key.stderr
     assert (without.returncode, without.stdout) == (2, "")
     assert without.stderr.count("\n") == 1
@@ -132,7 +127,6 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     assert jobs
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
-
     assert (told.returncode, told.stderr) == (0, "")
     stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "secrets": 0, "available": True}
     assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
@@ -140,9 +134,7 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     assert "not here" in unknown.stdout
 
 
-def test_no_decrypted_copy_stays_on_the_workers_disk(
-    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually
-) -> None:
+def test_no_decrypted_copy_is_kept(sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually) -> None:
     def files() -> set[str]:
         return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
 
@@ -180,7 +172,6 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
 
 def test_the_doctor_says_which_key_encrypts(sealed: SealedFleet) -> None:
     examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
-
     details = [json.loads(line)["detail"] for line in examined.stdout.splitlines()]
     assert details[0].endswith("encrypted under the key new")
 
@@ -202,7 +193,6 @@ def test_a_new_key_is_what_the_setting_takes() -> None:
 )
 def test_what_cannot_be_meant_is_one_line(words: tuple[str, ...], keys: dict[str, str], why: str) -> None:
     told = run_pecia("keys", *words, env={"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {})
-
     assert (told.returncode, told.stdout) == (2, "")
     assert why in told.stderr
     assert told.stderr.count("\n") == 1

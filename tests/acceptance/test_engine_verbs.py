@@ -44,14 +44,12 @@ def test_a_plan_shows_the_choice_the_arithmetic_and_the_budget_by_the_settings()
 )
 def test_a_plan_that_cannot_be_says_so(words: list[str], code: int, sentence: str) -> None:
     done = engine("plan", *words)
-
     assert done.returncode == code
     assert sentence in " ".join((done.stdout + done.stderr).split())
 
 
 def test_check_reads_a_page_with_the_engine_of_the_settings() -> None:
     done = engine("check", "--json", PECIA_ENGINE="rapidocr")
-
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["ok"]
@@ -62,7 +60,6 @@ def test_check_reads_a_page_with_the_engine_of_the_settings() -> None:
 @pytest.mark.parametrize("name", ["tesseract", "vllm"])
 def test_check_says_what_an_engine_lacks(name: str, tmp_path: Path) -> None:
     done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu", PECIA_TESSDATA=str(tmp_path))
-
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
     assert name in done.stderr

@@ -115,7 +115,6 @@ def test_every_input_ends_as_the_table_says(run: Run) -> None:
         for row in EVERY_INPUT
         if run.outcomes[row.name] != row.expected
     ]
-
     assert not wrong, "\n".join(["", *wrong])
 
 
@@ -129,11 +128,9 @@ def test_no_process_dies_of_what_can_be_refused_and_no_worker_of_what_its_decode
 @pytest.mark.parametrize("worker", ["ingest", "engine"])
 def test_memory_returns_to_where_it_was(run: Run, worker: str) -> None:
     held = [look.memory[worker] for look in run.looks]
-
     assert max(held) - held[0] < KEPT_BYTES, held
 
 
 def test_a_good_page_is_read_after_all_that(run: Run, drawn: Draw) -> None:
     job = run.fleet.client.submit(ReadDocument(drawn("Read all the same")))
-
     assert job.result(WAIT_S).text == "Read all the same"

@@ -44,18 +44,14 @@ def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> Non
 
 
 @pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
-def test_a_service_killed_in_the_middle_loses_nothing(
-    fleet: Any, drawn: Draw, eventually: Eventually, service: str
-) -> None:
+def test_killed_services_lose_nothing(fleet: Any, drawn: Draw, eventually: Eventually, service: str) -> None:
     jobs = submit(fleet, drawn, service)
     eventually(lambda: count_done(jobs) >= 10)
     os.kill(fleet.pid(service), signal.SIGKILL)
     expect_all_read_once(fleet, jobs, service)
 
 
-def test_a_redis_that_forgot_everything_loses_nothing(
-    fleet: Any, drawn: Draw, eventually: Eventually
-) -> None:
+def test_a_redis_that_was_emptied_loses_nothing(fleet: Any, drawn: Draw, eventually: Eventually) -> None:
     jobs = submit(fleet, drawn, "flushed")
     eventually(lambda: count_done(jobs) >= 10)
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:

@@ -209,7 +209,6 @@ def test_failures_are_found_by_their_filter_and_named_by_code(page: Page, ward: 
     page.get_by_role("button", name="Failed").click()
     expect(page.locator("#tasks-table tbody tr")).to_have_count(1)
     page.get_by_role("link", name=part).click()
-
     expect(page.locator("#task-page")).to_contain_text("PartFailedError('damaged')")
     assert SAID not in page.content()
 
@@ -282,9 +281,7 @@ def _pool(page: Page) -> dict[str, str]:
     return dict(row.locator("td").all_inner_texts() for row in rows)
 
 
-def test_the_broker_page_shows_what_waits_in_each_lane(
-    page: Page, ward: Ward, eventually: Eventually
-) -> None:
+def test_the_broker_page_shows_what_waits_by_lane(page: Page, ward: Ward, eventually: Eventually) -> None:
     go(page, "Broker")
 
     def as_in_postgres() -> bool:

@@ -39,9 +39,7 @@ def made(fleet: Any, *words: str) -> dict[str, Any]:
     return key
 
 
-def test_a_client_over_http_reads_as_any_other(
-    fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path
-) -> None:
+def test_a_client_over_http_reads_too(fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path) -> None:
     key = made(fleet, "intake", "--tenant", "clinic")
     scan = tmp_path / "scan.png"
     scan.write_bytes(drawn("Ward 7"))
@@ -65,9 +63,7 @@ def test_a_client_over_http_reads_as_any_other(
     assert {one["name"]: one["pages"] for one in json.loads(usage)["groups"]}["clinic"] >= 1
 
 
-def test_every_verb_of_a_client_goes_through_the_gateway(
-    fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path
-) -> None:
+def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path) -> None:
     shown = made(fleet, "verbs", "--tenant", "clinic")["key"]
     env = {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown}
     scan = tmp_path / "scan.png"

@@ -79,9 +79,7 @@ def most_while(job: Job[Any], workers: dict[str, int]) -> dict[str, int]:
     return most
 
 
-def test_a_long_document_needs_little_more_than_a_short_one(
-    instant_fleet: Any, scan: Callable[[int], Path]
-) -> None:
+def test_a_long_document_needs_little_more_memory(instant_fleet: Any, scan: Callable[[int], Path]) -> None:
     workers = {name: instant_fleet.pid(name) for name in ("ingest", "engine")}
     short = most_while(instant_fleet.client.submit(ReadDocument(scan(SHORT))), workers)
 

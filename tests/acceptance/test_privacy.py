@@ -74,9 +74,6 @@ class Overheard:
     """State by id."""
 
 
-# The run
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[ChatServerDouble]:
     """A model that writes planted words, and quotes them when it refuses."""
@@ -275,8 +272,6 @@ def log_files(fleet: Any) -> list[Path]:
     return [path for path in (home / "logs").rglob("*") if path.is_file()]
 
 
-# What was heard
-
 PLACES = (
     *("Redis traffic", "Redis keys", "Celery events", "Flower"),
     *("the fleet's logs", "the client's logs", "callbacks"),
@@ -284,12 +279,9 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_word_of_a_document_or_a_model_and_no_name_of_a_file_is_told(
-    overheard: Overheard, place: str
-) -> None:
+def test_no_word_of_a_document_or_model_and_no_file_name_is_told(overheard: Overheard, place: str) -> None:
     heard = overheard.places[place]
     allowed = (METADATA,) if place == "callbacks" else ()  # the submitter chose it for the receiver
-
     assert told(set(PLANTED).difference(allowed), heard) == []
 
 
@@ -297,14 +289,11 @@ def test_no_word_of_a_document_or_a_model_and_no_name_of_a_file_is_told(
 def test_every_place_was_listened_to(private_fleet: Any, overheard: Overheard, place: str) -> None:
     heard = overheard.places[place]
     tried_again = [part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE attempt > 1")]
-
     assert any(part in heard for part in overheard.parts)
     assert any(part in heard for part in tried_again)
 
 
-def test_what_was_cancelled_while_it_waited_is_no_task(
-    private_fleet: Any, flower: httpx2.Client, overheard: Overheard
-) -> None:
+def test_what_never_ran_is_no_task(private_fleet: Any, flower: httpx2.Client, overheard: Overheard) -> None:
     assert overheard.parts
     cancelled = {
         part
@@ -319,18 +308,13 @@ def test_what_was_cancelled_while_it_waited_is_no_task(
 
 def test_flower_lets_nobody_in_without_the_password(flower: httpx2.Client) -> None:
     answers = {path: httpx2.get(f"{flower.base_url}{path}").status_code for path in flower_routes(["engine"])}
-
     assert answers["/tasks"] == answers["/metrics"] == answers["/api/tasks"] == 401
     assert {path for path, code in answers.items() if code == 200} == {"/healthcheck", "/logout"}
 
 
-def test_flower_ends_no_part_where_operators_may_only_look_and_says_so(
-    flower: httpx2.Client, overheard: Overheard
-) -> None:
+def test_flower_ends_no_part_where_operators_only_look(flower: httpx2.Client, overheard: Overheard) -> None:
     part = next(iter(overheard.parts))
-
     answer = flower.post(f"/api/task/revoke/{part}", data={"terminate": "true"})
-
     assert answer.status_code == 403
     assert "PECIA_REMOTE_CONTROL=revoke" in answer.text
     assert "task-terminate" not in flower.get(f"/task/{part}").text
@@ -340,19 +324,14 @@ def test_flower_does_nothing_else_to_the_fleet(flower: httpx2.Client, overheard:
     assert overheard.parts
     (worker, *_) = flower.get("/api/workers?refresh=1").json()
     orders = [path for path in flower_routes([worker]) if "/api/worker/" in path or "/api/task/" in path]
-
     answers = {flower.post(path).status_code for path in orders}
-
     assert orders
     assert answers <= {403, 405}
 
 
-def test_no_store_and_no_file_of_the_fleet_holds_a_word_after_the_purge(
-    private_fleet: Any, overheard: Overheard
-) -> None:
+def test_no_store_and_no_file_holds_a_word_after_the_purge(private_fleet: Any, overheard: Overheard) -> None:
     home: Path = private_fleet.fleet.home.path
     kept = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
-
     assert overheard
     assert private_fleet.query("SELECT FROM parts WHERE state = 'cancelled' AND attempt > 0"), (
         "one was under way"

@@ -53,9 +53,7 @@ def expect_lines_on_the_page(page: Page) -> None:
 
 def test_a_picture_is_read(fleet: Any, picture: Callable[[str], Image.Image]) -> None:
     image = picture("Sent as a picture")
-
     page = only_page(read(fleet, encoded(image, "PNG")))
-
     assert page.text == "Sent as a picture"
     assert (page.verdict, page.rotation, page.engine) == (Verdict.OK, 0, "rapidocr")
     assert (page.width, page.height) == image.size
@@ -66,9 +64,7 @@ def test_a_picture_is_read(fleet: Any, picture: Callable[[str], Image.Image]) ->
 @pytest.mark.parametrize("kind", ["TIFF", "PDF"])
 def test_all_pages_are_read_and_keep_their_order(fleet: Any, pages: Callable[..., bytes], kind: str) -> None:
     texts = [f"Sheet {number} of the file" for number in range(1, 8)]
-
     document = read(fleet, pages(kind, texts))
-
     assert [page.number for page in document.pages] == list(range(1, 8))
     assert document.text == "\f".join(texts)
     for page in document.pages:

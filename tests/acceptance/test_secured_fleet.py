@@ -22,8 +22,7 @@ from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import start_redis
+from pecia_workers.local.servers import EmbeddedPostgres, start_redis
 from pictures import encoded
 from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured
@@ -135,14 +134,12 @@ def test_no_page_of_flower_shows_a_secret(pages: dict[str, str]) -> None:
 @pytest.mark.usefixtures("pages")
 def test_no_log_holds_a_secret(locked: Any) -> None:
     logs = {path.name: path.read_text(errors="replace") for path in locked.fleet.home.path.glob("logs/*")}
-
     assert len(logs) >= 5
     assert [name for name, text in logs.items() if _told(text)] == []
 
 
 def test_no_command_line_holds_a_secret(locked: Any) -> None:
     lines = {path.parent.name: path.read_bytes() for path in _own_command_lines()}
-
     assert str(locked.pid("engine")) in lines
     assert [line for line in lines.values() if _told(line.decode(errors="replace"))] == []
 

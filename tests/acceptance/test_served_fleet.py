@@ -22,9 +22,7 @@ def engine_of(fleet: Any) -> int | None:
     return pid
 
 
-def test_pages_wait_for_a_server_that_is_away_and_none_is_lost(
-    run_fleet: RunFleet, drawn: Draw, eventually: Eventually
-) -> None:
+def test_pages_wait_for_an_absent_server(run_fleet: RunFleet, drawn: Draw, eventually: Eventually) -> None:
     behaviour = Behaviour(key=KEY, takes_s=0.2)
     with (
         serving(behaviour) as first,

@@ -20,8 +20,7 @@ from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import Document, Lane, Stage, tracing
 from pecia_schemas.messages import queue_name
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.queue.lists import count_waiting
 
 pytestmark = pytest.mark.gate
 
@@ -77,17 +76,15 @@ def scene(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Scene]:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         with run_fleet("traced", engine_url=server.url, **own) as fleet, application(collector) as provider:
             tracing.enable(provider)
-            with Client(settings=client_settings(fleet.settings)) as client:
+            with Client(
+                settings=ClientSettings(tracing=True).with_stores(
+                    database_url=fleet.settings.database_url.get_secret_value(),
+                    redis_url=fleet.settings.redis_url.get_secret_value(),
+                    payload_url=fleet.settings.payload_url,
+                )
+            ) as client:
                 yield Scene(fleet, client, server, collector, eventually)
             tracing.disable()
-
-
-def client_settings(fleet: WorkerSettings) -> ClientSettings:
-    return ClientSettings(tracing=True).with_stores(
-        database_url=fleet.database_url.get_secret_value(),
-        redis_url=fleet.redis_url.get_secret_value(),
-        payload_url=fleet.payload_url,
-    )
 
 
 def below(spans: list[Told], parent: Told) -> set[str]:
@@ -150,9 +147,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
 
 def test_what_was_claimed_together_is_told_with_a_link_to_each_job(scene: Scene, drawn: Draw) -> None:
     trace = scene.trace(scene.read(drawn("linked")), FINISH)[0].trace
-
     (received,) = [span for span in scene.collector.named("receive") if trace in dict(span.links)]
-
     assert received.parent == ""
     assert received.attributes["messaging.batch.message_count"] == 1
 
@@ -160,9 +155,7 @@ def test_what_was_claimed_together_is_told_with_a_link_to_each_job(scene: Scene,
 def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(scene: Scene, drawn: Draw) -> None:
     scene.server.behaviour.endings.append("abort")
     job = scene.read(drawn("again"))
-
     former, last = named(scene.trace(job, FINISH), "process read.normal")
-
     assert former.failed
     assert former.attributes["pecia.outcome"] == "retried"
     assert former.attributes["error.type"] == "engine_error"
@@ -176,9 +169,7 @@ def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Dra
     scene.until_asked(asked)
     os.kill(scene.fleet.pid("engine"), signal.SIGKILL)
     scene.server.behaviour.takes_s = 0
-
     (attempt,) = named(scene.trace(job, FINISH), "process read.normal")
-
     assert attempt.attributes["pecia.attempt"] > 1
     assert attempt.attributes["pecia.deaths"] >= 1
 

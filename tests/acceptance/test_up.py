@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 from PIL import Image
+from tests.soak.auditor import processes_with
 
 from command import run_pecia
 from fixture_types import Draw, Eventually
 from http_doubles import free_port
 from limits import WAIT_S
-from memory import processes_with
 
 pytestmark = pytest.mark.gate
 
@@ -131,9 +131,6 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-# While it runs
-
-
 def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next(desk: Desk) -> None:
     told = desk.screen.partition("service ")[0].splitlines()
     assert told[0].startswith("A fleet in ")
@@ -154,16 +151,13 @@ def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
     said = re.search(r"Flower +(\S+) +user (\S+), password\s+(\S+)", desk.screen)
     assert said
     url, user, password = said.groups()
-
     assert httpx2.get(url).status_code == 401
     assert httpx2.get(url, auth=(user, password)).status_code == 200
 
 
 def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) -> None:
     assert papers.is_dir()
-
     read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
-
     assert (read.returncode, read.stderr) == (0, "")
     scan, report = lines(read)
     assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
@@ -171,11 +165,8 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
     assert [(page["number"], page["text"]) for page in report["pages"]] == [(1, "Page one"), (2, "Page two")]
 
 
-def test_the_screen_goes_on_to_say_how_the_jobs_stand(
-    desk: Desk, papers: Path, eventually: Eventually
-) -> None:
+def test_the_screen_says_how_the_jobs_stand(desk: Desk, papers: Path, eventually: Eventually) -> None:
     desk.run("read", str(papers / "scan.png"), "--wait")
-
     shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
     eventually(lambda: re.search(shown, desk.screen), what="A line about the job")
 
@@ -186,7 +177,6 @@ def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: 
         url = listener.stderr.readline().removeprefix("Listening on ").strip()
         [job] = lines(desk.run("read", str(papers / "scan.png"), "--webhook", url, "--wait", "--json"))
         told, _ = listener.communicate(timeout=WAIT_S)
-
     notice = json.loads(told)
     assert (notice["type"], notice["data"]["job_id"]) == ("job.succeeded", job["job"])
     assert [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))] == ["delivered"]
@@ -194,7 +184,6 @@ def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     examined = desk.run("doctor", "--deep", "--json")
-
     assert examined.returncode == 0, examined.stdout
     assert {finding["subject"] for finding in lines(examined)} >= {"Postgres", "Redis", "engine worker"}
     assert all(finding["ok"] for finding in lines(examined))
@@ -202,9 +191,6 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     assert re.match(
         r"cpu PP-OCRv6-small(, Tesseract kor\+eng)?; cpu; read; languages en, (ko, )?zh; ", engine
     )
-
-
-# How it ends
 
 
 def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(

@@ -182,8 +182,11 @@ def make_glm_ocr(directory: Path) -> Path:
     return directory
 
 
-def make_smolvlm(directory: Path) -> Path:
-    """Write a checkpoint of SmolVLM, which cuts pictures into tiles, and return its directory."""
+def make_smolvlm(directory: Path, *, window: int | None = None) -> Path:
+    """Write a checkpoint of SmolVLM, which cuts pictures into tiles, and return its directory.
+
+    With a `window` the first of its two layers looks at so many tokens alone.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer((*_SPECIAL, *_SMOLVLM_MARKS), _SMOLVLM_TEMPLATE)
     end, image = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<image>"])
@@ -200,6 +203,8 @@ def make_smolvlm(directory: Path) -> Path:
         "pad_token_id": end,
         "eos_token_id": end,
     }
+    if window:
+        text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": window}
     vision = {
         "hidden_size": 64,
         "intermediate_size": 128,

@@ -137,30 +137,24 @@ def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engi
 
 def test_a_budget_in_tokens_rests_on_the_servers_tokenizer(make: Callable[..., Engine]) -> None:
     engine = make(max_tokens_in_flight=4000)
-
     with started(engine) as runner:
         request = runner.run(engine.fit(clip()))
         cost = engine.cost(request)
         answer = runner.run(engine.generate(request))
-
     assert cost == answer.usage.prompt + MOST_TOKENS
     assert engine.load().drifted == 0
 
 
 def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
-
     answer = runner.run(engine.generate(asked(0, schema=SCHEMA, max_output_tokens=200)))
-
     jsonschema.validate(json.loads(answer.text), SCHEMA)
     assert answer.verdict is Verdict.OK
 
 
 def test_an_adapter_changes_the_answer(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
-
     plain, loud = (runner.run(engine.generate(asked(1, adapter=name))).text for name in (None, "loud"))
-
     assert plain != loud
 
 

@@ -71,7 +71,6 @@ def test_pages_read_together_say_what_the_offline_api_says(
     reading: Reading, checkpoint: Path, answers_offline: Callable[[Path, str], list[dict[str, Any]]]
 ) -> None:
     read = answers(reading, *(asked(number) for number in range(PAGES)))
-
     whole = [answer for answer in read if answer.usage.output < MOST_TOKENS]
     assert {answer.verdict for answer in whole} == {Verdict.OK}
     offline = answers_offline(checkpoint, "float32")[:PAGES]
@@ -81,16 +80,13 @@ def test_pages_read_together_say_what_the_offline_api_says(
 
 def test_a_picture_that_leaves_no_room_for_its_answer_is_read_smaller_and_says_so(reading: Reading) -> None:
     huge = np.zeros((2800, 1400, 3), dtype=np.uint8)
-
     (answer,) = answers(reading, asked(2, images=(huge,), expected_output_tokens=600, max_output_tokens=None))
-
     assert answer.shrunk_to
     assert 0 < answer.usage.image < answer.usage.prompt < SIZES["max_model_len"]
 
 
 def test_fields_are_written_by_their_schema(reading: Reading) -> None:
     (answer,) = answers(reading, asked(1, schema=UNITS))
-
     assert json.loads(answer.text)["unit"] in ("mg", "ml")
     assert answer.verdict is Verdict.OK
 
@@ -127,9 +123,7 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
     assert engine.load().running == 0
 
 
-def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
-    reading: Reading, eventually: Callable[..., Any]
-) -> None:
+def test_a_dead_replica_is_told_and_none_stays(reading: Reading, eventually: Callable[..., Any]) -> None:
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
     of_ray = {process: command for process in processes if is_of_ray(command := command_of(process))}

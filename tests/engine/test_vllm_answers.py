@@ -42,7 +42,6 @@ def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_o
     import vllm  # noqa: PLC0415  slow, and every process of the tests would import it
 
     engine = reading[1]
-
     assert engine.capabilities.device in ({gpu.name for gpu in visible_gpus()} or {"cpu"})
     assert engine.capabilities.revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
     assert engine.budget == Budget(slots=4, tokens=BLOCKS * BLOCK, block=BLOCK)
@@ -94,9 +93,7 @@ def test_every_token_is_counted(reading: tuple[asyncio.Runner, Engine]) -> None:
 
 def test_a_repeated_page_is_read_out_of_the_cache(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
-
     first, second = runner.run(engine.generate(asked(1))), runner.run(engine.generate(asked(1)))
-
     assert second.text == first.text
     assert first.usage.cached < second.usage.cached < second.usage.prompt
     assert second.usage.cached % BLOCK == 0
@@ -105,11 +102,9 @@ def test_a_repeated_page_is_read_out_of_the_cache(reading: tuple[asyncio.Runner,
 def test_another_tenant_reads_nothing_out_of_it(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     north = asked(3, tenant="north")
-
     first, other, same = (
         runner.run(engine.generate(one)) for one in (north, replace(north, tenant="south"), north)
     )
-
     assert (first.usage.cached, other.usage.cached) == (0, 0)
     assert same.usage.cached
     assert other.text == first.text
@@ -135,21 +130,15 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
     assert engine.load().written == {}
 
 
-def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_larger_than_one_step_keeps_its_size(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     page = np.zeros((476, 476, 3), dtype=np.uint8)
-
     answer = runner.run(engine.generate(asked(0, images=(page,))))
-
     assert answer.shrunk_to is None
     assert answer.usage.image == page.shape[0] * page.shape[1] / PIXELS_OF_A_TOKEN > STEP
 
 
-def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_beyond_the_context_is_read_smaller(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     huge = np.zeros((1400, 700, 3), dtype=np.uint8)
     request = EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED, max_output_tokens=40)
@@ -163,36 +152,27 @@ def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
     assert answer.usage.prompt + 40 > CONTEXT * 0.9, "it shrank more than it had to"
 
 
-def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
-    reading: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_words_beyond_the_context_are_refused_alone(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     endless = EngineRequest(
         id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900
     )
-
     with pytest.raises(EngineRefusedError, match="fit") as refused:
         runner.run(engine.generate(endless))
-
     assert refused.value.code is FailureCode.TOO_LARGE
-
     assert runner.run(engine.generate(asked(0))).text
 
 
 def test_an_answer_ends_with_the_context_and_says_so(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
-
     answer = runner.run(engine.generate(asked(0, max_output_tokens=4000)))
-
     assert answer.usage.prompt + answer.usage.output == CONTEXT
     assert answer.verdict is Verdict.TRUNCATED
 
 
 def test_a_loop_is_cut_early(make_vllm: Callable[..., Engine], looping_checkpoint: Path) -> None:
     engine = make_vllm(looping_checkpoint)
-
     with started(engine) as runner:
         answer = runner.run(engine.generate(asked(0, max_output_tokens=1000)))
-
     assert answer.verdict is Verdict.REPETITION
     assert answer.usage.output < 120

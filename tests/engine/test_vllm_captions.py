@@ -34,9 +34,7 @@ def caption(client: Client, **how: Any) -> Captions:
     return job.result(timeout=0)
 
 
-def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
-    fleet: tuple[LocalFleet, Client],
-) -> None:
+def test_a_clip_comes_back_as_timed_captions_and_a_summary(fleet: tuple[LocalFleet, Client]) -> None:
     captions = caption(fleet[1], style=CaptionStyle.BRIEF)
 
     times = [(one.start.total_seconds(), one.end.total_seconds()) for one in captions.segments]
@@ -59,6 +57,5 @@ def test_pages_are_read_beside(fleet: tuple[LocalFleet, Client]) -> None:
     client = fleet[1]
     video_job = client.submit(CaptionVideo(CLIP, options=PLAIN))
     page_job = client.submit(ReadDocument(png(1), options=GenerationOptions(max_output_tokens=24)))
-
     assert page_job.result(READY_S).pages[0].engine == "vllm"
     assert video_job.result(READY_S).summary

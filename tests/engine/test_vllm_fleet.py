@@ -54,7 +54,6 @@ def test_a_fleet_says_what_the_offline_api_says(
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
 ) -> None:
     documents = submit(fleet[1], PAGES, MOST_TOKENS).results(timeout=READY_S)
-
     pages = [document.pages[0] for document in documents]
     offline = answers_offline(endless_checkpoint, "float32")
     assert [page.text for page in pages] == [text_of(blocks_of(told["text"])) for told in offline]
@@ -92,7 +91,5 @@ def test_a_fleet_that_stops_leaves_no_process_of_the_engine(
     local, _ = fleet
     processes = engine_processes(engine_of(local))
     assert processes
-
     local.stop()
-
     assert not any(process.is_running() for process in processes)

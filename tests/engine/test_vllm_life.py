@@ -74,9 +74,7 @@ def test_the_death_of_the_core_is_told_and_a_new_engine_can_follow(
 
 
 @pytest.mark.usefixtures("spawned_cores")
-def test_stopping_while_it_starts_ends_the_start(
-    make_vllm: Callable[..., Engine], endless_checkpoint: Path
-) -> None:
+def test_a_stop_ends_the_start(make_vllm: Callable[..., Engine], endless_checkpoint: Path) -> None:
     async def story() -> int | None:
         engine = make_vllm(endless_checkpoint)
         starting = asyncio.create_task(engine.start())
@@ -134,9 +132,7 @@ def test_nothing_of_the_engine_outlives_a_killed_worker(
 
 def test_ctrl_c_reaches_the_worker_alone(worker: subprocess.Popen[str]) -> None:
     assert said(worker) == "reading"
-
     os.killpg(worker.pid, signal.SIGINT)
-
     assert said(worker) == "interrupted"
     assert said(worker) in ("truncated", "repetition"), "the engine did not read to the end"
     assert worker.wait() == 0

@@ -68,9 +68,7 @@ def test_pages_say_what_the_offline_api_says(
     asking: Asking, checkpoint: Path, answers_offline: Callable[[Path, str], list[dict[str, Any]]]
 ) -> None:
     runner, engine = asking
-
     read = runner.run(together(engine))
-
     offline = answers_offline(checkpoint, "float32")
     assert [answer.text for answer in read] == [told["text"] for told in offline]
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
@@ -82,11 +80,9 @@ def test_so_do_those_of_families_of_which_nothing_is_known_here(
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
 ) -> None:
     engine = make_vllm(other_family, preparers=1, engine_options=FULL)
-
     with started(engine) as runner:
         assert processes_of(engine), "the preparers were left out"
         read = runner.run(together(engine))
-
     offline = answers_offline(other_family, "float32")
     assert [answer.text for answer in read] == [told["text"] for told in offline]
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
@@ -106,9 +102,7 @@ def test_so_do_those_of_families_of_which_nothing_is_known_here(
 def test_a_prompt_is_the_same_whoever_renders_it(asking: Asking, request_: Any) -> None:
     runner, engine = asking
     ready = runner.run(engine.fit(request_))
-
     inside = runner.run(engine._session.render(ready))
-
     assert ready.prepared.take().differs_in(inside) == ""
     assert engine.cost(ready) > inside.tokens
 
@@ -139,10 +133,8 @@ def test_what_is_prepared_and_given_up_is_freed(asking: Asking) -> None:
     runner, engine = asking
     ready = runner.run(engine.fit(asked(1)))
     held = engine._preparation.ready_bytes
-
     with ready.prepared:
         assert isinstance(ready.prepared, Prepared)
-
     assert held > engine._preparation.ready_bytes == 0
     assert runner.run(engine.generate(ready)).usage.output, "it can still be read"
     assert engine._preparation.ready_bytes == 0
@@ -153,9 +145,7 @@ def test_an_answer_is_never_another_pages(asking: Asking) -> None:
     runner, engine = asking
     one, other = (runner.run(engine.fit(asked(number, instruction="Read."))) for number in (0, 4))
     first, second = one.prepared.take(), other.prepared.take()
-
     names = [tuple(rendered.prompt["mm_hashes"]["image"]) for rendered in (first, second)]
-
     assert len(set(names)) == 2
     again = runner.run(engine.fit(asked(0, instruction="Read it.")))
     assert tuple(again.prepared.take().prompt["mm_hashes"]["image"]) == names[0]
@@ -174,7 +164,6 @@ def test_an_answer_is_never_another_pages(asking: Asking) -> None:
 def test_a_preparer_reaches_nothing(asking: Asking, call: tuple[Any, ...]) -> None:
     runner, engine = asking
     calling: Awaitable[Any] = engine._preparers._processes.call(ANYTHING, *call, timeout=READY_S)
-
     with pytest.raises(CallFailedError, match="PermissionError"):
         runner.run(calling)  # type: ignore[arg-type]
 
@@ -206,9 +195,7 @@ def test_a_prompt_arrives_as_it_was_packed(asking: Asking) -> None:
     runner, engine = asking
     for request in (asked(1), clip(), asked(2, images=())):
         rendered = runner.run(engine._session.render(request))
-
         arrived = vllm.unpacked(mapped(vllm.packed(rendered).descriptor, 2**30))
-
         assert vllm.Rendered(arrived).differs_in(rendered) == ""
         assert arrived.keys() == rendered.prompt.keys() - {"arrival_time"}
 
@@ -256,12 +243,9 @@ ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
         "deep pickle",
     ],
 )
-def test_what_is_no_prompt_is_refused(
-    memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_non_prompt_is_refused(memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch) -> None:
     from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  only where vLLM is
 
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
-
     with pytest.raises(InvalidMemoryError):
         vllm.unpacked(memory())

@@ -36,7 +36,6 @@ def test_a_refused_name_is_none_of_vllms_or_one_that_leaves_dense_layers_alone()
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: PLC0415
 
     experts_only = {name for name, how in _ONLINE_SHORTHANDS.items() if how.linear is None} | {"experts_int8"}
-
     taken = {name for name in profile_file().refused if name in QUANTIZATION_METHODS}
     assert taken == experts_only
     assert {"awq", "fp8", "fp8_per_channel", "compressed-tensors", "inc"} <= set(QUANTIZATION_METHODS)
@@ -56,7 +55,6 @@ def test_every_option_of_a_profile_is_one_of_this_vllm(name: str, checkpoint: Pa
 
     settings = merged(WorkerSettings(engine="vllm", model=str(checkpoint)), profile_named(name), 0)
     known = AsyncEngineArgs.__dataclass_fields__
-
     assert engine_arguments(settings, known).keys() <= known.keys()
 
 
@@ -78,9 +76,7 @@ def test_check_starts_the_engine_and_its_budget_is_the_plans(checkpoint: Path) -
     assert (checked["preemptions"], checked["acceptance"]) == (0, None)
 
 
-def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
-    endless_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_tune_writes_a_profile_that_the_engine_starts_with(endless_checkpoint: Path, tmp_path: Path) -> None:
     model = {"PECIA_MODEL": str(endless_checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
     model |= {"PECIA_KV_CACHE_BYTES": str(4 * KV_CACHE_BYTES), "PECIA_MAX_NUM_BATCHED_TOKENS": "4096"}
     path = tmp_path / "tuned.toml"

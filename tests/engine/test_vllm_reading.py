@@ -85,9 +85,7 @@ def expect_all_accounted(page: Page) -> None:
     assert page.usage.prompt > sum(usage.prompt for usage in thrown_away)
 
 
-def test_a_model_that_loops_is_asked_in_every_way_and_told_apart(
-    reader: Start, looping_checkpoint: Path
-) -> None:
+def test_a_looping_model_is_asked_in_every_way(reader: Start, looping_checkpoint: Path) -> None:
     with reader(looping_checkpoint) as read:
         page = read()
 

@@ -40,28 +40,20 @@ def asking(
         yield runner, engine
 
 
-def test_a_picture_whose_request_was_rendered_and_given_up_can_be_asked_again(
-    asking: tuple[asyncio.Runner, Engine],
-) -> None:
+def test_a_picture_that_was_given_up_can_be_asked_again(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     session = engine._session  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     runner.run(session.render(asked(900)))
-
     again = runner.run(engine.generate(replace(asked(900), id="901")))
-
     assert again.usage.output
 
 
 @pytest.mark.parametrize("frames", [4, 7])
-def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
-    asking: tuple[asyncio.Runner, Engine], frames: int
-) -> None:
+def test_a_clip_is_one_video_and_costs_as_said(asking: tuple[asyncio.Runner, Engine], frames: int) -> None:
     runner, engine = asking
     request = clip(frames)
-
     ready = runner.run(engine.fit(request))
     answer = runner.run(engine.generate(ready))
-
     assert engine.cost(ready) == answer.usage.prompt + 24
     assert 0 < answer.usage.image < answer.usage.prompt
     others = {runner.run(engine.generate(clip(frames, seed=seed))).text for seed in range(2, 6)}
@@ -71,10 +63,8 @@ def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
 def test_a_clip_beyond_the_context_loses_frames_and_says_so(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     long = clip(120, side=224)
-
     fitted = runner.run(engine.fit(long))
     answer = runner.run(engine.generate(long))
-
     assert len(fitted.images) < 120
     assert fitted.clip
     assert (fitted.clip.indices[0], fitted.clip.indices[-1]) == (0, 595)
@@ -84,19 +74,15 @@ def test_a_clip_beyond_the_context_loses_frames_and_says_so(asking: tuple[asynci
 def test_words_alone_are_answered_and_cost_what_was_said(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     request = asked(0, images=(), instruction="Say this in one sentence.")
-
     ready = runner.run(engine.fit(request))
     answer = runner.run(engine.generate(ready))
-
     assert answer.usage.image == 0
     assert engine.cost(ready) == answer.usage.prompt + 24
 
 
 def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
-
     answer = runner.run(engine.generate(asked(0, schema=SCHEMA, max_output_tokens=200)))
-
     jsonschema.validate(json.loads(answer.text), SCHEMA)
 
 
@@ -115,10 +101,8 @@ def test_a_schema_that_cannot_be_decoded_by_and_an_adapter_that_is_not_there_are
     asking: tuple[asyncio.Runner, Engine], changes: dict[str, Any], said: str, code: FailureCode
 ) -> None:
     runner, engine = asking
-
     with pytest.raises(EngineRefusedError, match=said) as refused:
         runner.run(engine.generate(asked(0, **changes)))
-
     assert refused.value.code is code
 
 
@@ -150,9 +134,7 @@ def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> N
     assert text(repetition_penalty=1.9) != text()
 
 
-def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
-    make_vllm: Callable[..., Engine], checkpoint: Path
-) -> None:
+def test_seeds_of_cut_prompts_end_no_engine(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     engine = make_vllm(checkpoint)
     clips = [
         replace(clip(40, seed=seed, side=196), sampling=Sampling(temperature=1, seed=seed))

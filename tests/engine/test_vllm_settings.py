@@ -37,32 +37,25 @@ def test_kv_blocks_are_moved_to_main_memory(checkpoint: Path) -> None:
     settings = WorkerSettings(engine="vllm", model=str(checkpoint), kv_offload_bytes=3 * 2**29)
     given = engine_arguments(settings, AsyncEngineArgs.__dataclass_fields__)
     moved = AsyncEngineArgs(**given).create_engine_config().kv_transfer_config
-
     assert moved.kv_connector == "OffloadingConnector"
     assert moved.kv_connector_extra_config["cpu_bytes_to_use"] == 3 * 2**29
 
 
 @pytest.mark.usefixtures("_avx512")
-def test_eight_bits_a_number_hold_twice_the_tokens(
-    make_vllm: Callable[..., Engine], checkpoint: Path
-) -> None:
+def test_eight_bits_hold_twice_the_tokens(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     engine = make_vllm(checkpoint, kv_cache_dtype="fp8")
     page = EngineRequest(id="1", images=(picture(0),), workload=DocumentType.MIXED, max_output_tokens=8)
-
     with started(engine) as runner:
         assert engine.budget.tokens == KV_CACHE_BYTES // NUMBERS_OF_A_TOKEN
         answer = runner.run(engine.generate(page))
-
     assert answer.usage.output > 0
 
 
 def test_nothing_is_reported_to_anybody() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.endswith(SILENT)}
-
     asked = subprocess.run(
         [sys.executable, "-c", REPORTS], env=inherited, check=True, capture_output=True, text=True
     )
-
     assert asked.stdout.split() == ["False", "True"]
 
 

@@ -58,7 +58,6 @@ class Scribe:
         self._end(job_id, Stage.INGEST, 0, Cut(Stage.CAPTION, parts, NewPart(ordinal=segments, cost=10)))
 
     def caption(self, job_id: UUID, ordinal: int, text: str = "caption") -> None:
-        """Caption one segment."""
         start, end = timedelta(seconds=ordinal), timedelta(seconds=ordinal + 1)
         segment = Segment(
             number=ordinal + 1, start=start, end=end, text=text, frames=1, width=10, height=10, **_HOW
@@ -66,7 +65,6 @@ class Scribe:
         self._end(job_id, Stage.CAPTION, ordinal, Done(segment))
 
     def summarize(self, job_id: UUID, segments: int, text: str = "summary") -> None:
-        """Write the summary of so many segments."""
         self._end(job_id, Stage.SUMMARIZE, segments, Done(Summary(text=text, **_HOW)))
 
     def fail(

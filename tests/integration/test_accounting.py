@@ -11,8 +11,7 @@ from house import House
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
 from pecia_workers.engines.base import EngineError
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import COLUMNS, Done, Spent
+from pecia_workers.ledger.commit import COLUMNS, ClaimedPart, Done, Spent
 from pictures import encoded, note
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
@@ -25,9 +24,7 @@ def row_of(house: House, job: Job[Any]) -> dict[str, Any]:
     return {name: row[name] for name in (column.split()[0] for column in COLUMNS.split(", "))}
 
 
-def test_a_page_that_was_read_says_what_it_took_in_its_row(
-    client: Client, scribe: Any, picture: Picture, house: House
-) -> None:
+def test_a_page_says_what_it_took_in_row(client: Client, scribe: Any, picture: Picture, house: House) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
     assert row_of(house, job) == {
@@ -45,9 +42,7 @@ def test_a_page_that_was_read_says_what_it_took_in_its_row(
     }
 
 
-def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
-    client: Client, scribe: Any, picture: Picture, house: House
-) -> None:
+def test_a_failed_attempt_is_wasted_too(client: Client, scribe: Any, picture: Picture, house: House) -> None:
     job = client.submit(ReadDocument(picture()))
     spent = Spent(
         engine="vllm", usage=TokenUsage(prompt=100, output=7), timings=Timings(queued=1, engine=3.0)
@@ -70,18 +65,14 @@ def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
     )
 
 
-def test_a_part_that_no_engine_saw_has_no_accounts(
-    client: Client, scribe: Any, picture: Picture, house: House
-) -> None:
+def test_without_an_engine_no_accounts(client: Client, scribe: Any, picture: Picture, house: House) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.fail(job.id)
     assert set(row_of(house, job).values()) == {None}
 
 
 @pytest.mark.usefixtures("shared_template")
-async def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
-    client: Client, house: House
-) -> None:
+async def test_what_was_written_before_a_part_failed_is_wasted(client: Client, house: House) -> None:
     job = client.submit(ReadDocument(encoded(note(1, 200, 200), "PNG")))
     part = house.part_of(job)
 

@@ -69,9 +69,7 @@ async def soon(step: Callable[[], Any], *, after: float = 0.2) -> Any:
     return await asyncio.to_thread(step)
 
 
-async def test_what_asks_and_waits_needs_no_thread(
-    stores: dict[str, str], scribe: Any, picture: Picture
-) -> None:
+async def test_waiting_needs_no_thread(stores: dict[str, str], scribe: Any, picture: Picture) -> None:
     async def everything_else(client: AsyncClient, one: AsyncJob[Any], other: AsyncJob[Any]) -> None:
         await one.result()
         assert [page.number async for page in one.pages()] == [1]
@@ -96,9 +94,7 @@ async def test_what_asks_and_waits_needs_no_thread(
         assert {thread.name for thread in threading.enumerate()} <= before
 
 
-def test_every_statement_is_made_in_the_loops_own_thread(
-    stores: dict[str, str], scribe: Any, picture: Picture
-) -> None:
+def test_statements_run_in_the_loops_thread(stores: dict[str, str], scribe: Any, picture: Picture) -> None:
     threads: set[str] = set()
 
     def note(*_: Any) -> None:
@@ -228,9 +224,7 @@ async def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half
     eventually(lambda: house.query(others) == [(1,)], what="the end of all queries")
 
 
-async def test_a_stream_that_is_left_early_gives_its_connection_back(
-    stores: dict[str, str], scribe: Any
-) -> None:
+async def test_a_stream_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:
     async with serving(stores) as client:
         job = await client.submit(ReadDocument(PDF))
         await soon(lambda: scribe.cut(job.id, 2), after=0)
@@ -245,9 +239,7 @@ async def test_a_stream_that_is_left_early_gives_its_connection_back(
         await asyncio.sleep(0.1)
 
 
-async def test_many_tasks_may_come_from_an_asynchronous_generator(
-    stores: dict[str, str], picture: Picture
-) -> None:
+async def test_tasks_may_come_from_an_async_generator(stores: dict[str, str], picture: Picture) -> None:
     async def arriving() -> AsyncIterator[ReadDocument]:
         for shade in range(4):
             await asyncio.sleep(0)

@@ -61,9 +61,7 @@ def test_pages_are_noted_before_the_first_of_them_is_handed_out(ward: Client, sc
     job = ward.submit(ReadDocument(b"%PDF-1.7"))
     scribe.cut(job.id, 2)
     scribe.read(job.id, 0)
-
     next(job.pages())
-
     assert trail(ward, job=job) == [("client:ward-3", "pages")]
 
 
@@ -82,22 +80,15 @@ def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Pict
     assert trail(ward) == []
 
 
-def test_the_trail_is_read_page_by_page_newest_first(
-    read: Job[Any], ward: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trail_is_newest_first(read: Job[Any], ward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pecia.accounts, "_PAGE", 2)
     for _ in range(3):
         read.result()
     ward.purge([read])
     ward.purge([ward.submit(ReadDocument(b"another"))])
-
     entries = list(ward.audit())
-
     assert [entry.action for entry in entries] == ["erased", "erased", "result", "result", "result"]
     assert [entry.at for entry in entries] == sorted((entry.at for entry in entries), reverse=True)
-
-
-# The documentation
 
 
 def test_what_the_page_shows_from_python_and_psql_runs_as_it_stands(

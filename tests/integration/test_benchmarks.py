@@ -18,7 +18,7 @@ from harness import rounds
 from harness.catalogue import CATALOGUE, Benchmark, Size
 from harness.report import Report
 from harness.servers import Servers
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.servers import EmbeddedPostgres
 from ready_cluster import TEMPLATE
 
 pytestmark = pytest.mark.gate

@@ -109,19 +109,14 @@ def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_
 
 def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, s3_endpoint: str) -> None:
     told = pecia("s3://nobody/in", **reached(s3_endpoint))
-
     assert told.exit_code != 0
     assert "cannot be listed" in str(told.exception)
 
 
-def test_an_object_whose_name_makes_no_url_is_refused_alone(
-    pecia: Pecia, bucket: Any, s3_endpoint: str, house: House
-) -> None:
+def test_an_object_without_url_is_refused(pecia: Pecia, bucket: Any, s3_endpoint: str, house: House) -> None:
     for key in ("in/no\u00a0break.pdf", "in/scan.pdf"):
         bucket.put_object(Bucket="scans", Key=key, Body=b"a")
-
     told = pecia("s3://scans/in", **reached(s3_endpoint))
-
     assert told.exit_code == 2
     assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
     assert "break.pdf: The URL has no form that is fetched" in told.stderr
@@ -133,14 +128,12 @@ def test_what_a_document_is_known_by_tells_nothing_of_it(pecia: Pecia, archive: 
     in_clear = house.query("SELECT idempotency_key FROM jobs")
     assert pecia(archive, PECIA_ENCRYPTION_KEYS=KEYS).exit_code == 0
     all_keys = house.query("SELECT idempotency_key FROM jobs")
-
     assert len(set(all_keys)) == 6, "under a key nobody without it can try names"
     assert not [key for (key,) in (*in_clear, *all_keys) if NAME in key or "archive" in key]
 
 
 def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, house: House) -> None:
     size = sum(path.stat().st_size for path in archive.rglob("*.png"))
-
     assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
     assert house.query("SELECT count(*) FROM jobs") == [(0,)]
 
@@ -149,7 +142,6 @@ def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeat
     pecia: Pecia, archive: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = pecia(archive, "--ray", PECIA_MODEL="")
-
     assert isinstance(told.exception, UnavailableError), told.output
     assert endings.of(told.exception) is Ending.UNAVAILABLE
     assert "Repeat the command" in str(told.exception)

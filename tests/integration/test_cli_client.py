@@ -179,9 +179,7 @@ def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -
     assert read.stderr.count("\n") == 1
 
 
-def test_a_full_lane_ends_with_4_unless_the_command_waits_for_room(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_lane_ends_with_4_without_a_wait(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_MAX_BACKLOG", '{"normal": 1}')
     (first,) = shell.submit("a.png")
     shell.draw("b.png")
@@ -210,8 +208,7 @@ def test_a_repeated_key_is_the_same_job_and_another_file_under_it_a_usage_error(
 
 def test_a_result_is_text_by_page_or_json(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
-    early = shell.run("result", job)
-    assert early.returncode == 3
+    assert shell.run("result", job).returncode == 3
     shell.read_all()
     text = shell.run("result", job)
     assert (text.returncode, text.stdout.splitlines()) == (
@@ -383,9 +380,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert {one["job"] for one in changes} == {job}
 
 
-def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
-    shell: Shell, eventually: Callable[..., Any]
-) -> None:
+def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: Callable[..., Any]) -> None:
     shell.draw("b.png", "a.png")
     (shell.directory / "notes.txt").write_text("call back")
     ours, its = pty.openpty()
@@ -441,9 +436,7 @@ def test_a_setting_that_leads_nowhere_is_named_and_not_quoted(
     assert "hunter2" not in process.stderr
 
 
-def test_without_a_fleet_or_its_tables_the_command_says_what_to_run(
-    shell: Shell, empty_database_url: str
-) -> None:
+def test_without_fleet_or_tables_the_command_says_what_to_run(shell: Shell, empty_database_url: str) -> None:
     empty = shell.stores | {"PECIA_DATABASE_URL": empty_database_url}
     for environment, said in (({}, "pecia up"), (empty, "pecia migrate")):
         process = Shell(environment, shell.directory).run("list")

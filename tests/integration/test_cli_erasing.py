@@ -27,7 +27,6 @@ def pecia(stores: dict[str, str]) -> Pecia:
 
 @pytest.fixture
 def job(client: Client, scribe: Any, picture: Callable[..., bytes]) -> Job[Any]:
-    """A job that has been read."""
     submitted = client.submit(ReadDocument(picture()), metadata={"patient": "4711"})
     scribe.read(submitted.id)
     return submitted.refresh()
@@ -37,11 +36,8 @@ def lines(told: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
-def test_a_dry_run_and_one_without_a_yes_where_nobody_can_be_asked_erase_nothing(
-    pecia: Pecia, job: Job[Any]
-) -> None:
+def test_without_a_yes_or_on_a_dry_run_nothing_is_erased(pecia: Pecia, job: Job[Any]) -> None:
     told = pecia("purge", "--metadata", "patient=4711", "--dry-run")
-
     assert told.stdout == "Would erase 1 jobs with 1 results and 0 callbacks.\n"
     refused = pecia("purge", "--job", str(job.id))
     assert refused.exit_code == 2
@@ -54,9 +50,7 @@ def test_a_person_is_asked_first(
     pecia: Pecia, job: Job[Any], monkeypatch: pytest.MonkeyPatch, answer: str, erased: bool
 ) -> None:
     monkeypatch.setattr("pecia.cli.accounts.sys", _Terminal)
-
     told = pecia("purge", "--before", "0s", answer=answer)
-
     assert "Erase 1 jobs with 1 results and 0 callbacks for good?" in told.output
     assert told.exit_code == (0 if erased else 1)
     assert (job.refresh().erased_at is not None) is erased
@@ -73,9 +67,7 @@ def test_a_document_that_another_job_holds_is_told_of(
     pecia: Pecia, client: Client, job: Job[Any], picture: Callable[..., bytes]
 ) -> None:
     client.submit(ReadDocument(picture()))
-
     told = pecia("purge", "--job", str(job.id), "--yes")
-
     assert "1 of them hold documents that other jobs were given too" in told.stdout
 
 
@@ -83,9 +75,7 @@ def test_a_document_that_another_job_holds_is_told_of(
     "arguments",
     [["purge"], ["purge", "--before", "soon"], ["purge", "--job", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"]],
 )
-def test_a_purge_that_cannot_be_meant_is_a_mistake_of_usage(
-    stores: dict[str, str], arguments: list[str]
-) -> None:
+def test_a_purge_that_cannot_be_meant_is_refused(stores: dict[str, str], arguments: list[str]) -> None:
     assert run_pecia(*arguments, env=stores).returncode == 2
 
 
@@ -111,9 +101,7 @@ def test_a_repeated_read_whose_result_was_erased_ends_with_1(
     keyed.cancel()
     arguments = ("read", str(tmp_path / "scan.png"), "--key", "scan", "--wait")
     house.query("UPDATE jobs SET state = 'succeeded', erased_at = now() WHERE id = %s", keyed.id)
-
     told = pecia(*arguments)
-
     assert told.exit_code == 1
     assert "succeeded, erased at" in told.stderr
 

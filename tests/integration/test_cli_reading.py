@@ -45,9 +45,7 @@ def stored(house: House) -> tuple[ReadDocument, timedelta | None, datetime | Non
 
 def test_options_reach_the_task(pecia: Pecia, house: House) -> None:
     how = ["--preset", "quality", "--temperature", "0.2", "--top-k", "5", "--seed", "7"]
-
     told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", "--no-cache", *how)
-
     assert told.exit_code == 0, told.output
     task, _, _ = stored(house)
     assert (task.fields, task.adapter, task.preset) == (SCHEMA, "radiology", Preset.QUALITY)
@@ -76,7 +74,6 @@ def test_pages_steps_times_and_a_password_that_nothing_shows_reach_the_job(
 
 def test_what_was_not_given_stays_unsaid(pecia: Pecia, house: House) -> None:
     pecia("read", "scan.png")
-
     task, pause, expires = stored(house)
     assert (task.fields, task.adapter, task.preset, task.options) == (None, None, None, None)
     assert (task.cache, pause, expires) == (True, None, None)
@@ -99,7 +96,6 @@ def test_what_was_not_given_stays_unsaid(pecia: Pecia, house: House) -> None:
 )
 def test_a_value_that_cannot_be_meant_is_named(pecia: Pecia, option: str, value: str) -> None:
     told = pecia("read", "scan.png", option, value)
-
     assert told.exit_code == 2
     assert option in told.output
 

@@ -34,7 +34,6 @@ from pecia import (
     JobState,
     JobTimeoutError,
     Lane,
-    Page,
     PayloadStoreUnavailableError,
     QueueFullError,
     ReadDocument,
@@ -42,7 +41,7 @@ from pecia import (
     SubmitManyError,
     Verdict,
 )
-from pecia_schemas.blocks import plain_blocks
+from samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 
@@ -95,16 +94,8 @@ def test_a_job_runs_from_its_first_part_to_its_last(fleet: Any, client: Client) 
 
 
 def test_a_full_result_comes_back_as_it_was_told(fleet: Any, client: Client) -> None:
-    page = Page(
-        number=1,
-        blocks=plain_blocks("x"),
-        verdict=Verdict.LOW_CONFIDENCE,
-        width=10,
-        height=20,
-        rotation=90,
-        engine="e",
-    )
-    told = Document(pages=(page, page.model_copy(update={"number": 2})))
+    told_of = page(text="x", verdict=Verdict.LOW_CONFIDENCE, rotation=90, engine="e")
+    told = Document(pages=(told_of, told_of.model_copy(update={"number": 2})))
     fleet.answers(ReadDocument, told)
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
@@ -150,9 +141,7 @@ def test_a_partial_document_says_which_page_is_missing(fleet: Any, client: Clien
 
 
 @pytest.mark.parametrize("of_one_page", [True, False])
-def test_a_job_without_any_result_has_failed(
-    fleet: Any, client: Client, picture: Picture, of_one_page: bool
-) -> None:
+def test_a_job_without_result_fails(fleet: Any, client: Client, picture: Picture, of_one_page: bool) -> None:
     fleet.fails(ReadDocument, FailureCode.DAMAGED)
     job = client.submit(ReadDocument(picture() if of_one_page else PDF))
     fleet.finish(job)
@@ -359,12 +348,9 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
 
 @pytest.mark.servers
 def test_pages_are_found_by_their_verdict_in_the_newest_job_first(fleet: Any, client: Client) -> None:
-    def page(number: int, verdict: Verdict) -> Page:
-        return Page(number=number, verdict=verdict, width=10, height=20, engine="e")
-
     verdicts = [Verdict.REVIEW, Verdict.OK, Verdict.INCOMPLETE, Verdict.BLANK, Verdict.REVIEW]
     fleet.answers(
-        ReadDocument, Document(pages=tuple(page(n, verdict) for n, verdict in enumerate(verdicts, 1)))
+        ReadDocument, Document(pages=tuple(page(n, verdict=verdict) for n, verdict in enumerate(verdicts, 1)))
     )
     older, newer, erased = (
         client.submit(ReadDocument(PDF), metadata={"ward": ward}) for ward in ("1", "2", "3")

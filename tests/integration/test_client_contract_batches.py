@@ -20,7 +20,6 @@ from pecia import (
     InvalidOptionError,
     JobState,
     Lane,
-    Page,
     ReadDocument,
     Submission,
     SubmitManyError,
@@ -29,6 +28,7 @@ from pecia import (
     exporting,
 )
 from pecia.formats import render
+from samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 
@@ -119,16 +119,13 @@ def test_a_batch_is_found_by_how_its_id_begins_if_no_other_does(client: Client) 
 
 
 def test_jobs_of_a_batch_are_filtered_and_counted(fleet: Any, client: Client) -> None:
-    def page(verdict: Verdict) -> Document:
-        return Document(pages=(Page(number=1, verdict=verdict, width=10, height=20, engine="e"),))
-
     group = client.submit_many(
         scans("a.pdf", "b.pdf", "c.pdf", "d.pdf", metadata={"half": "one"}) + scans("e.pdf"), batch="week"
     )
     client.submit_many(scans("other.pdf"))
-    fleet.answers(ReadDocument, page(Verdict.OK))
+    fleet.answers(ReadDocument, Document(pages=(page(),)))
     fleet.finish(group[0])
-    fleet.answers(ReadDocument, page(Verdict.REVIEW))
+    fleet.answers(ReadDocument, Document(pages=(page(verdict=Verdict.REVIEW),)))
     fleet.finish(group[1])
     fleet.fails(ReadDocument, FailureCode.DAMAGED)
     fleet.finish(group[2])
@@ -151,8 +148,7 @@ def test_jobs_of_a_batch_are_filtered_and_counted(fleet: Any, client: Client) ->
 
 @pytest.mark.servers
 def test_pages_are_found_by_the_batch_of_their_job(fleet: Any, client: Client) -> None:
-    page = Page(number=1, verdict=Verdict.REVIEW, width=10, height=20, engine="e")
-    fleet.answers(ReadDocument, Document(pages=(page,)))
+    fleet.answers(ReadDocument, Document(pages=(page(verdict=Verdict.REVIEW),)))
     group = client.submit_many(scans("a.pdf"), batch="week")
     client.submit_many(scans("other.pdf"))
     fleet.finish()
@@ -222,9 +218,7 @@ def test_an_export_goes_on_where_an_earlier_one_stopped(fleet: Any, client: Clie
     assert len(list(tmp_path.glob("*.md"))) == 4
 
 
-def test_an_export_is_lines_or_rows_of_all_jobs_that_a_filter_finds(
-    fleet: Any, client: Client, tmp_path: Path
-) -> None:
+def test_an_export_is_lines_or_rows_of_all_jobs_found(fleet: Any, client: Client, tmp_path: Path) -> None:
     group = client.submit_many(scans("a.pdf", "b.pdf", metadata={"ward": "7"}), batch="week")
     fleet.answers(ReadDocument, pages=["one", "two"])
     fleet.finish()

@@ -25,13 +25,12 @@ from pecia import (
     Percentiles,
     ReadDocument,
     RetryRefusedError,
-    Verdict,
     Webhook,
     WebhookVerificationError,
 )
 from pecia.webhooks import verify
 from pecia_schemas import Timings, TokenUsage
-from pecia_schemas.blocks import plain_blocks
+from samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 
@@ -90,13 +89,9 @@ def test_parts_are_told_to_who_asks_for_them_in_an_order_that_can_be_told(fleet:
 
 def test_a_notice_says_how_many_pages_need_review(fleet: Any, client: Client) -> None:
     verdicts = ["ok", "review", "blank", "incomplete"]
-    pages = tuple(
-        Page(number=number, verdict=Verdict(verdict), width=10, height=20, engine="e")
-        for number, verdict in enumerate(verdicts, 1)
-    )
+    pages = tuple(page(number, verdict=verdict) for number, verdict in enumerate(verdicts, 1))
     fleet.answers(ReadDocument, Document(pages=pages))
-    job = client.submit(ReadDocument(PDF), webhook=HOOK)
-    fleet.finish(job)
+    fleet.finish(client.submit(ReadDocument(PDF), webhook=HOOK))
     assert [one.notice.data.needs_review for one in fleet.callbacks] == [2]
 
 
@@ -176,8 +171,7 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     fleet.answers(ReadDocument, pages=["one", "two"])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    other = fleet.client("ward-3")
-    other.job(job.id).result(timeout=WAIT_S)
+    fleet.client("ward-3").job(job.id).result(timeout=WAIT_S)
     list(job.pages(timeout=WAIT_S))
     client.purge([job], reason="asked for")
     entries = [(one.actor, str(one.action), one.reason, one.counts) for one in client.audit(job=job)]
@@ -207,19 +201,12 @@ def test_a_document_that_never_came_is_not_counted_as_erased(client: Client) -> 
 def accounted(fleet: Any, client: Client) -> Client:
     """A client whose fleet has read three pages and captioned a segment, for more or less."""
 
-    def page(number: int) -> Page:
-        return Page(
-            number=number,
-            blocks=plain_blocks("x"),
-            verdict=Verdict.OK,
-            width=10,
-            height=10,
-            engine="e1",
-            usage=TokenUsage(prompt=100 * number, image=80, output=10),
-            timings=Timings(queued=number, decode=0.5, engine=2.0, first_token=0.1 * number),
-        )
+    def read(number: int) -> Page:
+        usage = TokenUsage(prompt=100 * number, image=80, output=10)
+        timings = Timings(queued=number, decode=0.5, engine=2.0, first_token=0.1 * number)
+        return page(number, text="x", engine="e1", usage=usage, timings=timings)
 
-    fleet.answers(ReadDocument, Document(pages=tuple(page(number) for number in (1, 2, 3))))
+    fleet.answers(ReadDocument, Document(pages=tuple(map(read, (1, 2, 3)))))
     client.submit(ReadDocument(PDF, document_type=DocumentType.CHART), metadata={"ward": "7"})
     client.submit(CaptionVideo(b"video"), priority=Lane.BULK)
     fleet.finish()

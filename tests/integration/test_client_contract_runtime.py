@@ -25,9 +25,7 @@ def told(job: Job[Any]) -> Any:
 
 
 @pytest.mark.usefixtures("shared_template")
-def test_a_real_worker_and_a_fake_fleet_tell_the_same_story(
-    client: Client, house: House, picture: Picture
-) -> None:
+def test_a_real_worker_and_a_fake_fleet_agree(client: Client, house: House, picture: Picture) -> None:
     document, scan, sheet = blank_pdf(3), picture(), b"name;dose"
     answers: dict[bytes, Any] = {document: ["1", "2", "3"], scan: "x", sheet: FailureCode.UNSUPPORTED_TYPE}
     tasks = [

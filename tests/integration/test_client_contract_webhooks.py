@@ -8,13 +8,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
-from pecia import (
-    Client,
-    Endpoint,
-    InvalidOptionError,
-    NoticeType,
-    ReadDocument,
-)
+from pecia import Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument
 from real_fleet import RealFleet
 from snippets import ROOT, blocks
 
@@ -48,9 +42,7 @@ def test_an_endpoint_is_told_how_every_job_ends(fleet: Any, client: Client, endp
     assert NoticeType.PART_DONE not in endpoint.events
 
 
-def test_a_job_with_a_webhook_of_its_own_is_told_to_both(
-    fleet: Any, client: Client, endpoint: Endpoint
-) -> None:
+def test_a_job_with_its_own_webhook_is_told_to_both(fleet: Any, client: Client, endpoint: Endpoint) -> None:
     job = client.submit(ReadDocument(PDF), webhook="https://example.org/own")
     job.cancel()
     assert {url for url, _, _ in notices(fleet)} == {endpoint.url, "https://example.org/own"}
@@ -110,8 +102,7 @@ def test_what_cannot_be_meant_is_no_endpoint(client: Client, url: str, events: A
 
 
 def test_an_endpoint_that_is_removed_takes_its_deliveries_along(client: Client, endpoint: Endpoint) -> None:
-    job = client.submit(ReadDocument(PDF))
-    job.cancel()
+    client.submit(ReadDocument(PDF)).cancel()
     (delivery,) = client.deliveries(endpoint=endpoint, since=timedelta(hours=1))
     assert client.delivery(delivery) == delivery
     client.remove_endpoint(endpoint.id)

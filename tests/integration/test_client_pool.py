@@ -12,8 +12,7 @@ from psycopg.pq import TransactionStatus
 from pecia import DatabaseUnavailableError, InvalidSettingError
 from pecia.database import _KEPT, _MOST, Pool, Pooled, connecting
 from pecia.statements import Connection
-from pecia_schemas.connecting import parameters_of
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import parameters_of, sqlalchemy_url
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ from pecia import (
     JobTimeoutError,
     ReadDocument,
 )
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from synced import synced
 
 PDF = b"%PDF-1.7"
@@ -138,9 +137,7 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
     assert waited[0].state is JobState.CANCELLED
 
 
-def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
-    client: Client, scribe: Any, house: House
-) -> None:
+def test_pages_behind_an_unread_one_stay_in_the_store(client: Client, scribe: Any, house: House) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
     scribe.read(job.id, 2)
@@ -152,9 +149,7 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
 
 
-def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
-    client: Client, redis_url: str
-) -> None:
+def test_a_cancelled_job_is_announced_to_workers_and_waiters(client: Client, redis_url: str) -> None:
     job = client.submit(ReadDocument(PDF))
     with Redis.from_url(redis_url, decode_responses=True) as redis, redis.pubsub() as pubsub:
         pubsub.subscribe("pecia:cancelled", f"pecia:job:{job.id}")
@@ -178,9 +173,7 @@ def test_what_is_retried_is_published_again(client: Client, scribe: Any, house: 
     assert house.query(query) == [(1, None, True)]
 
 
-def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
-    client: Client, redis_url: str, picture: Picture
-) -> None:
+def test_a_thousand_jobs_wait_on_one_connection(client: Client, redis_url: str, picture: Picture) -> None:
     content = picture()
     group = client.submit_many(ReadDocument(content) for _ in range(1000))
     with Redis.from_url(redis_url) as redis:

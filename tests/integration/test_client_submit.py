@@ -33,9 +33,7 @@ def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
     return part
 
 
-def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
-    client: Client, house: House, picture: Picture
-) -> None:
+def test_a_picture_is_queued_at_its_pixels_price(client: Client, house: House, picture: Picture) -> None:
     task = ReadDocument(picture(800, 600), document_type=DocumentType.CHART)
     job = client.submit(task, priority=Lane.URGENT)
     part = part_of(house, job)
@@ -51,17 +49,13 @@ def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_a_picture_on_its_side_is_priced_upright(
-    client: Client, house: House, picture: Picture, form: str
-) -> None:
+def test_a_lying_picture_is_priced_upright(client: Client, house: House, picture: Picture, form: str) -> None:
     job = client.submit(ReadDocument(picture(200, 100, form=form, orientation=6)))
     part = part_of(house, job)
     assert (part["width"], part["height"]) == (100, 200)
 
 
-def test_a_large_picture_is_measured_without_a_warning(
-    client: Client, house: House, picture: Picture
-) -> None:
+def test_a_large_picture_is_measured_without_warning(client: Client, house: House, picture: Picture) -> None:
     large = (10_000, 9_000)  # more than Pillow opens in silence
     part = part_of(house, client.submit(ReadDocument(picture(*large))))
     assert (part["stage"], part["width"], part["height"]) == ("read", *large)
@@ -84,9 +78,7 @@ def test_what_the_header_does_not_tell_goes_to_ingest(client: Client, house: Hou
         assert redis.llen("ingest.normal") == 1
 
 
-def test_nothing_in_the_rows_tells_the_files_name(
-    client: Client, house: House, tmp_path: Path, picture: Picture
-) -> None:
+def test_no_row_tells_the_files_name(client: Client, house: House, tmp_path: Path, picture: Picture) -> None:
     path = tmp_path / "miller-anna-1961.png"
     path.write_bytes(picture())
     client.submit(ReadDocument(path))
@@ -142,11 +134,9 @@ def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alo
     """Its size is not written down: ingest looks inside, and says what is wrong."""
     claiming = bytearray(picture(form="BMP"))
     claiming[18:22] = (2**31 - 1).to_bytes(4, "little")
-
     group = client.submit_many(
         [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
     )
-
     assert [part_of(house, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 

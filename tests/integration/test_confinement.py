@@ -80,16 +80,13 @@ def test_a_decoder_may_start_threads(in_a_decoder: Call) -> None:
 
 def test_a_decoder_writes_nothing_into_its_worker(in_a_decoder: Call) -> None:
     secret = ctypes.create_string_buffer(b"a key of the fleet")
-
     with refused():
         in_a_decoder(hostile_code.overwrite_parent, ctypes.addressof(secret), b"OVERWRITTEN")
-
     assert secret.value == b"a key of the fleet"
 
 
 def test_a_decoder_inherits_no_secret(in_a_decoder: Call) -> None:
     names = in_a_decoder(hostile_code.own_environment)
-
     assert "PATH" in names
     assert not [name for name in names if name.startswith(("PECIA_", "AWS_"))]
 
@@ -97,7 +94,6 @@ def test_a_decoder_inherits_no_secret(in_a_decoder: Call) -> None:
 def test_a_decoder_opens_no_file_but_code(in_a_decoder: Call, tmp_path: Path) -> None:
     other = tmp_path / "document of somebody else"
     other.write_bytes(b"12345")
-
     with refused():
         in_a_decoder(hostile_code.read, str(other))
     assert in_a_decoder(hostile_code.read, hostile_code.__file__)
@@ -106,17 +102,14 @@ def test_a_decoder_opens_no_file_but_code(in_a_decoder: Call, tmp_path: Path) ->
 @pytest.mark.parametrize("place", ["document", "new"])
 def test_a_decoder_writes_to_no_file(in_a_decoder: Call, tmp_path: Path, place: str) -> None:
     (tmp_path / "document").write_text("as it was")
-
     with refused():
         in_a_decoder(hostile_code.write, str(tmp_path / place))
-
     assert [path.read_text() for path in tmp_path.iterdir()] == ["as it was"]
 
 
 def test_what_a_decoder_pickles_is_not_opened(in_a_decoder: Call, tmp_path: Path) -> None:
     with pytest.raises(ProcessDiedError):
         in_a_decoder(hostile_code.answer_with, hostile_code.bomb(tmp_path / "escaped"))
-
     assert not (tmp_path / "escaped").exists()
 
 

@@ -31,9 +31,7 @@ def job(client: Client, scribe: Any) -> Job[Document]:
     return job.refresh()
 
 
-def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
-    client: Client, scribe: Any, job: Job[Document], house: House
-) -> None:
+def test_a_retry_runs_them_alone_again(client: Client, scribe: Any, job: Job[Document], house: House) -> None:
     dead = client.dead_parts()
     assert [(part.attempts, part.strikes, part.worker) for part in dead] == [
         (2, 1, "scribe"),
@@ -55,9 +53,6 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
     document = job.result(timeout=WAIT_S)
     assert [page.text for page in document.pages] == ["kept", "third", "fourth"]
     assert [missing.failure.code for missing in document.failed] == [FailureCode.DAMAGED]
-
-
-# On the command line
 
 
 def test_they_are_listed_shown_and_tried_again_on_the_command_line(

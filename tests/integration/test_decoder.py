@@ -95,7 +95,7 @@ async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> No
         np.asarray(picture), "RGB", compressed=[jpeg_2000], syntax=uid.JPEG2000Lossless
     )
     (tmp_path / "DICOM").write_bytes(capture)
-    (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user=b"word", owner=b"other")))
+    (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user="word", owner="other")))
     password = SecretStr("word")
 
     async with decoding(decode_processes=1) as decoder:
@@ -110,9 +110,7 @@ async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> No
             assert len(clip.frames), form
 
 
-async def test_what_libraries_print_of_a_file_reaches_no_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_libraries_print_is_not_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "fax"
     noise = np.random.default_rng(1).integers(0, 256, (400, 400), dtype=np.uint8)
     Image.fromarray(noise).convert("1").save(path, "TIFF", compression="group4")
@@ -134,7 +132,6 @@ def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> N
         "import sys, pecia_workers.media.decoder; print({'pydicom', 'pillow_heif', 'av'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-
     assert told.stdout.strip() == "set()"
 
 
@@ -224,7 +221,6 @@ def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:
 @pytest.mark.usefixtures("own_templates")
 async def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Path) -> None:
     others = set(templates_of())
-
     async with decoding() as decoder:
         (template,) = set(templates_of()) - others
         os.kill(template, signal.SIGKILL)

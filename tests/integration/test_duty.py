@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
-from pecia_workers.ledger.standing import engines_on_duty, roles_on_duty, waiting_in_vain
+from pecia_workers.ledger.standing import engines_on_duty, roles_on_duty, unserved
 
 pytestmark = pytest.mark.gate
 
@@ -111,7 +111,7 @@ def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
     on_duty("gone", "read", capabilities=VLM, silent_s=60)
     jobs = [page_job(fields=FIELDS), page_job(), page_job(fields=FIELDS, language="ko")]
     assert len({job.id for job in jobs}) == 3
-    questions = (roles_on_duty, engines_on_duty, waiting_in_vain)
+    questions = (roles_on_duty, engines_on_duty, unserved)
 
     async def ask(database: AsyncEngine) -> list[Any]:
         async with database.connect() as connection:

@@ -150,14 +150,10 @@ def test_every_code_has_a_scenario() -> None:
 
 
 @pytest.mark.usefixtures("shared_template")
-def test_every_scenario_ends_with_its_code(
-    client: Client, house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_scenario_has_its_code(client: Client, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "create_engine", lambda _: Clumsy())
     jobs = {code: scenario(Hospital(client, house)) for code, scenario in SCENARIOS.items()}
-
     house.work_off(*jobs.values(), together=True, engine="rapidocr", **LIMITS)
-
     ends = {code: job.failure and job.failure.code for code, job in jobs.items()}
     assert ends == {code: code for code in SCENARIOS}
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House
 from pecia import Client, ClientSettings, Job, JobState, ReadDocument
-from pecia_workers.ledger.publication import forget_flows, relay_due
+from pecia_workers.ledger.recovery import forget_flows, relay_due
 from pecia_workers.queue.bus import Bus
 
 
@@ -27,9 +27,7 @@ def flow_of(job: Job[Any], house: House) -> UUID:
     return next(UUID(one["flow"]) for one in waiting if one["part"] == str(house.part_of(job)))
 
 
-def test_jobs_that_share_a_value_take_turns_as_one(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_jobs_of_one_value_take_turns_as_one(fair_client: Client, picture: Picture, house: House) -> None:
     with fair_client as client:
         task = ReadDocument(picture())
         wards = ["north", "south", "north", None]
@@ -42,9 +40,7 @@ def test_jobs_that_share_a_value_take_turns_as_one(
     assert not {north, south} & {job.id for job in jobs}
 
 
-def test_the_relay_and_a_retry_publish_a_part_into_its_jobs_flow(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_relay_and_retry_publish_into_flows(fair_client: Client, picture: Picture, house: House) -> None:
     with fair_client as client:
         jobs = [client.submit(ReadDocument(picture()), metadata=meta) for meta in ({"ward": "north"}, {})]
         before = [flow_of(job, house) for job in jobs]
@@ -71,9 +67,7 @@ def relay(house: House) -> None:
     house.ask(relayed)
 
 
-def test_a_flow_is_forgotten_when_its_jobs_are_over(
-    fair_client: Client, picture: Picture, house: House
-) -> None:
+def test_a_flow_is_forgotten_after_its_jobs(fair_client: Client, picture: Picture, house: House) -> None:
     """Nothing made of a metadata's value outlives the work."""
     with fair_client as client:
         jobs = [

@@ -77,6 +77,5 @@ def test_flower_listens_on_loopback_alone_unless_it_is_told_to(flower: httpx2.Cl
 @pytest.mark.parametrize("path", ["/fleet", "/fleet/"])
 def test_flower_is_found_below_its_prefix_with_or_without_a_slash(flower: httpx2.Client, path: str) -> None:
     answer = flower.get(path, follow_redirects=True)
-
     assert answer.status_code == 200
     assert "Flower" in answer.text

@@ -32,11 +32,9 @@ def test_open_jobs_are_counted_and_what_ended_in_the_last_minute(house: House) -
         house.query(_JOBS, state, "0 s", number)
         house.query(_JOBS, state, "61 s", number)
     house.query(_PARTS)
-
     assert look(house) == Glance(queued=2, running=1, done=3, failed=2, parts=3)
 
 
 def test_no_more_open_jobs_are_counted_than_a_glance_takes(house: House) -> None:
     house.query(_JOBS, "queued", None, MOST_JOBS + 1)
-
     assert look(house).queued == MOST_JOBS

@@ -108,9 +108,7 @@ def test_a_connection_that_comes_back_to_a_disposed_engine_is_closed(house: Hous
     assert house.ask(ask) == [True]
 
 
-def test_rows_that_a_silent_worker_has_locked_are_free_again(
-    house: House, proxied: House, proxy: Proxy
-) -> None:
+def test_rows_locked_by_a_silent_worker_become_free(house: House, proxied: House, proxy: Proxy) -> None:
     async def lock_and_wait(database: AsyncEngine) -> None:
         connection = await database.connect().start()
         await connection.execute(text("LOCK TABLE jobs"))
@@ -168,9 +166,7 @@ def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
         assert asked.result(timeout=WAIT_S) is False
 
 
-def test_a_worker_whose_connection_falls_silent_is_not_taken_for_dead(
-    house: House, proxied: House, proxy: Proxy
-) -> None:
+def test_a_worker_with_a_silent_connection_is_not_dead(house: House, proxied: House, proxy: Proxy) -> None:
     """By a judge whose own connection works."""
     lease = timedelta(seconds=3)
 

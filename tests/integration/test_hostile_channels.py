@@ -22,9 +22,7 @@ pytestmark = pytest.mark.gate
 JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
 
 
-def test_an_announced_end_is_looked_up_and_what_is_no_text_breaks_no_wait(
-    client: Client, redis_url: str, scribe: Any, picture: Picture
-) -> None:
+def test_strange_ends_break_no_wait(client: Client, redis_url: str, scribe: Any, picture: Picture) -> None:
     job = client.submit(ReadDocument(picture()))
     with _announcing(redis_url, job_channel(job.id), b"succeeded", *JUNK):
         with pytest.raises(JobTimeoutError):

@@ -17,12 +17,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House, claimed
 from pecia import Client, Job, ReadDocument
-from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
-from pecia_schemas.blocks import plain_blocks
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_schemas import Document, Failure, FailureCode, JobState, Stage
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
+from samples import page
 
 pytestmark = pytest.mark.gate
 
@@ -40,19 +48,15 @@ def submit(client: Client, picture: Picture) -> Submit:
     return run
 
 
-def page(text: str = "text") -> Done:
-    return Done(
-        Page(number=1, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test")
-    )
+def read(text: str = "text") -> Done:
+    return Done(page(text=text))
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
     return await ledger.commit(Finished(part=claim, outcome=outcome)) is not None
 
 
-def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claimed(
-    submit: Submit, house: House
-) -> None:
+def test_a_task_of_a_newer_version_does_not_hold_up_its_neighbours(submit: Submit, house: House) -> None:
     parts = [house.part_of(submit()) for _ in range(3)]
     house.rows(
         "UPDATE jobs SET kind = 'audio.transcribe' WHERE id = (SELECT job_id FROM parts WHERE id = %s)",
@@ -73,7 +77,7 @@ def test_a_result_that_cannot_be_written_fails_alone(submit: Submit, house: Hous
     async def story(one: Ledger) -> list[bool]:
         claims = [await claimed(one, house.part_of(job)) for job in jobs]
         same_page_twice = Cut(Stage.READ, [NewPart(ordinal=0, cost=1)] * 2)
-        outcomes: list[Outcome] = [page(), same_page_twice, page()]
+        outcomes: list[Outcome] = [read(), same_page_twice, read()]
         return await asyncio.gather(*[commit(one, *pair) for pair in zip(claims, outcomes, strict=True)])
 
     assert house.play(story) == [True, True, True]
@@ -89,7 +93,7 @@ def test_finished_work_outlasts_a_pool_without_a_free_connection(submit: Submit,
         claim = await claimed(one, house.part_of(job))
         one._database.sync_engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         async with every_connection_taken(one._database):
-            committing = asyncio.create_task(commit(one, claim, page()))
+            committing = asyncio.create_task(commit(one, claim, read()))
             await asyncio.sleep(0.5)
         return await committing
 
@@ -98,7 +102,7 @@ def test_finished_work_outlasts_a_pool_without_a_free_connection(submit: Submit,
 
 
 @pytest.mark.parametrize(
-    "overtaken", [page("stale"), Failed(Failure.of(FailureCode.DAMAGED))], ids=["read", "failed"]
+    "overtaken", [read("stale"), Failed(Failure.of(FailureCode.DAMAGED))], ids=["read", "failed"]
 )
 def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_counts_once(
     overtaken: Outcome, submit: Submit, house: House
@@ -109,13 +113,13 @@ def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_co
     async def story(one: Ledger) -> list[bool]:
         first, neighbour = await claimed(one, house.part_of(job)), await claimed(one, house.part_of(other))
         async with locked(one._database, other.id):
-            committing = [asyncio.create_task(commit(one, neighbour, page()))]
+            committing = [asyncio.create_task(commit(one, neighbour, read()))]
             await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
             committing.append(asyncio.create_task(commit(one, first, overtaken)))
             await asyncio.sleep(0)
             await one.give_back([first.id])
             second = await claimed(one, first.id)
-            committing.append(asyncio.create_task(commit(one, second, page("fresh"))))
+            committing.append(asyncio.create_task(commit(one, second, read("fresh"))))
             await asyncio.sleep(0)
         return await asyncio.gather(*committing)
 
@@ -173,16 +177,14 @@ def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(client: 
     assert job.retry().progress.total is None
 
 
-def test_a_job_that_was_locked_when_its_part_began_has_begun_by_the_time_it_ends(
-    submit: Submit, house: House
-) -> None:
+def test_a_job_locked_when_its_part_began_has_begun_by_its_end(submit: Submit, house: House) -> None:
     job = submit()
 
     async def story(one: Ledger) -> bool:
         with psycopg.connect(house.database_url) as locking:
             locking.execute("SELECT FROM jobs FOR NO KEY UPDATE")
             claim = await claimed(one, house.part_of(job))
-        return await commit(one, claim, page())
+        return await commit(one, claim, read())
 
     assert house.play(story)
     told = house.rows("SELECT state FROM job_events WHERE part_id IS NULL ORDER BY sequence")
@@ -200,9 +202,7 @@ def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(house: H
     assert "Jane Doe" not in house.play(story)
 
 
-async def test_a_heartbeat_survives_an_error_that_is_no_outage(
-    house: House, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_heartbeat_survives_any_error(house: House, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL):
         identity = WorkerIdentity.new("engine")
         async with Heartbeat(house.database_url, identity, lease=timedelta(milliseconds=80)):

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from celery.exceptions import Ignore
 from pydantic import SecretStr
@@ -16,6 +15,7 @@ from redis import Redis
 
 from failing_writes import fail_writes, let_writes_pass
 from fixture_types import Eventually, Picture
+from house import House
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
@@ -30,10 +30,8 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.ledger import claim, ledger
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done
-from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.commit import ClaimedPart, Done
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.attempts import PartCancelledError
@@ -45,21 +43,25 @@ pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
 @pytest.fixture
-def settings(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> WorkerSettings:
-    given = {"database_url": database_url, "redis_url": redis_url, "payload_url": payload_url}
-    return WorkerSettings.model_validate(
-        {**given, "engine": "simulated:instant", "decode_processes": 1, "spool_dir": str(tmp_path)}
-    )
+def settings(house: House) -> WorkerSettings:
+    return house.settings()
 
 
 @pytest.fixture
-def part(client: Client, picture: Picture, database_url: str) -> UUID:
-    client.submit(ReadDocument(picture()))
-    with psycopg.connect(database_url) as connection:
-        row = connection.execute("SELECT id FROM parts").fetchone()
-    assert row is not None
-    found: UUID = row[0]
-    return found
+def part(client: Client, picture: Picture, house: House) -> UUID:
+    return house.part_of(client.submit(ReadDocument(picture())))
+
+
+@asynccontextmanager
+async def working(settings: WorkerSettings, handler: Any) -> AsyncIterator[Runtime]:
+    """A worker whose pages go to this stage."""
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    runtime._stages.handlers[Stage.READ] = handler
+    try:
+        yield runtime
+    finally:
+        await runtime.stop()
 
 
 class Reader:
@@ -84,13 +86,9 @@ def while_it_runs(
     """Run the part, do something once it has begun, let it end after `patience` seconds, and return how it ended."""
 
     async def story() -> str:
-        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
-        await runtime.start()
-        runtime._stages.handlers[Stage.READ] = reader
-        try:
+        reader = Reader()
+        async with working(settings, reader) as runtime:
             return await _ending(runtime.run(part, deaths=0), reader, meanwhile, patience)
-        finally:
-            await runtime.stop()
 
     return asyncio.run(story())
 
@@ -112,21 +110,14 @@ async def _ending(
     return "done"
 
 
-def state_of(part: UUID, database_url: str) -> Any:
-    with psycopg.connect(database_url) as connection:
-        row = connection.execute("SELECT state FROM parts WHERE id = %s", (part,)).fetchone()
-    return row and row[0]
+def parts_of(house: House) -> list[tuple[Any, ...]]:
+    """State and deaths of every part."""
+    return house.query("SELECT state, deaths FROM parts ORDER BY deaths")
 
 
-def attempts_of(part: UUID, database_url: str) -> Any:
-    with psycopg.connect(database_url) as connection:
-        row = connection.execute("SELECT attempt FROM parts WHERE id = %s", (part,)).fetchone()
-    return row and row[0]
-
-
-async def done(part: UUID, database_url: str) -> None:
+async def until(predicate: Callable[[], object]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while state_of(part, database_url) != "done":  # noqa: ASYNC110  the other side is a database
+        while not predicate():  # noqa: ASYNC110  the other side is a database, or an engine
             await asyncio.sleep(0.02)
 
 
@@ -135,20 +126,15 @@ def without_redis(settings: WorkerSettings) -> WorkerSettings:
 
 
 def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
-    client: Client, settings: WorkerSettings, part: UUID, database_url: str
+    client: Client, settings: WorkerSettings, part: UUID, house: House
 ) -> None:
     (job,) = client.jobs()
     assert while_it_runs(settings, part, job.cancel) == "cancelled"
-    assert state_of(part, database_url) == "cancelled"
+    assert parts_of(house) == [("cancelled", 0)]
 
 
 def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa: PLR0917  fixtures
-    client: Client,
-    settings: WorkerSettings,
-    part: UUID,
-    redis_url: str,
-    database_url: str,
-    eventually: Eventually,
+    client: Client, settings: WorkerSettings, part: UUID, redis_url: str, house: House, eventually: Eventually
 ) -> None:
     """The retry's part runs when the announcement of the cancellation before it arrives."""
     (job,) = client.jobs()
@@ -158,174 +144,141 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
             eventually(lambda: redis.publish(CANCEL_CHANNEL, str(job.id)), what="a worker that hears it")
 
     assert while_it_runs(settings, part, announce_late) == "to be given back"
-    assert state_of(part, database_url) == "queued"
+    assert parts_of(house) == [("queued", 0)]
 
 
 def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
-    settings: WorkerSettings, part: UUID, database_url: str, eventually: Eventually
+    settings: WorkerSettings, part: UUID, house: House, eventually: Eventually
 ) -> None:
-    def deaths() -> Any:
-        with psycopg.connect(database_url) as connection:
-            return connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
-
-    async def judge() -> None:
-        database = open_database(database_url)
-        await Judge(database, settings.lease, max_deaths=settings.max_deaths).judge()
-        await database.dispose()
-
     def take_for_dead() -> None:
-        with psycopg.connect(database_url) as connection:
-            connection.execute("UPDATE workers SET lost_at = now() + interval '1 minute'")
-        asyncio.run(judge())
-        assert deaths() == ("queued", 1)
-        eventually(lambda: deaths() == ("queued", 0))
+        house.query("UPDATE workers SET lost_at = now() + interval '1 minute'")
+        house.ask(lambda database: Judge(database, settings.lease, max_deaths=settings.max_deaths).judge())
+        assert parts_of(house) == [("queued", 1)]
+        eventually(lambda: parts_of(house) == [("queued", 0)])
 
     assert while_it_runs(settings, part, take_for_dead) == "to be given back"
 
 
+@pytest.mark.usefixtures("part")
 async def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
-    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+    settings: WorkerSettings, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply to its claim was lost; nothing else would ever move it."""
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
-
-    runtime = Runtime(settings, {Stage.READ})
-    await runtime.start()
-    claim_long_ago(part, runtime.name, database_url)
-    async with asyncio.timeout(WAIT_S):
-        while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
-            await asyncio.sleep(0.02)
-    await runtime.stop()
+    async with working(settings, Reader()) as runtime:
+        claim_long_ago(house, runtime.name)
+        await until(lambda: parts_of(house) == [("queued", 0)])
 
 
 def test_a_part_that_takes_long_is_left_to_the_worker_that_runs_it(
-    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+    settings: WorkerSettings, part: UUID, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
 
     def wait() -> None:
-        claim_long_ago(part, None, database_url)
+        claim_long_ago(house, None)
         time.sleep(0.5)
 
     assert while_it_runs(settings, part, wait, patience=0) == "done"
-    assert state_of(part, database_url) == "done"
+    assert parts_of(house) == [("done", 0)]
 
 
-def claim_long_ago(part: UUID, worker: str | None, database_url: str) -> None:
-    with psycopg.connect(database_url) as connection:
-        connection.execute(
-            """UPDATE parts SET state = 'running', worker = coalesce(%s, worker), attempt = greatest(attempt, 1),
-                                started_at = now() - interval '1 hour' WHERE id = %s""",
-            (worker, part),
-        )
+def claim_long_ago(house: House, worker: str | None) -> None:
+    house.query(
+        """UPDATE parts SET state = 'running', worker = coalesce(%s, worker), attempt = greatest(attempt, 1),
+                            started_at = now() - interval '1 hour'""",
+        worker,
+    )
 
 
+@pytest.mark.usefixtures("part")
 def test_what_began_without_a_message_goes_back_when_the_worker_stops(
-    settings: WorkerSettings, part: UUID, database_url: str
+    settings: WorkerSettings, house: House
 ) -> None:
     async def story() -> float:
-        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-        await runtime.start()
-        runtime._stages.handlers[Stage.READ] = reader
-        try:
+        reader = Reader()
+        async with working(without_redis(settings), reader) as runtime:
             await asyncio.wait_for(reader.began.wait(), WAIT_S)
             return runtime.room
-        finally:
-            await runtime.stop()
 
     assert asyncio.run(story()) < 1, "it takes room from what comes by messages"
-    assert state_of(part, database_url) == "queued"
+    assert parts_of(house) == [("queued", 0)]
 
 
 @pytest.mark.parametrize("is_reply_late", [False, True])
 async def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
-    settings: WorkerSettings,
-    part: UUID,
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    is_reply_late: bool,
+    settings: WorkerSettings, part: UUID, house: House, monkeypatch: pytest.MonkeyPatch, is_reply_late: bool
 ) -> None:
     """Redis is back, and its message comes to the worker that has claimed the part already, or is about to hear so."""
-
-    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-    claimed, may_be_told = asyncio.Event(), asyncio.Event()
+    reader, claimed, may_be_told = Reader(), asyncio.Event(), asyncio.Event()
+    waiting = Ledger.claim_waiting
 
     async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-        parts = await claim.claim_waiting(*args, **kwargs)
+        parts = await waiting(*args, **kwargs)
         claimed.set()
         await may_be_told.wait()
         return parts
 
-    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-    await runtime.start()
-    runtime._stages.handlers[Stage.READ] = reader
-    await asyncio.wait_for(claimed.wait(), WAIT_S)
-    if not is_reply_late:
+    monkeypatch.setattr(Ledger, "claim_waiting", claim_waiting)
+    async with working(without_redis(settings), reader) as runtime:
+        await asyncio.wait_for(claimed.wait(), WAIT_S)
+        if not is_reply_late:
+            may_be_told.set()
+            await asyncio.wait_for(reader.began.wait(), WAIT_S)
+        message = asyncio.ensure_future(runtime.run(part, deaths=0))
+        await asyncio.wait([message], timeout=0.2)
         may_be_told.set()
-        await asyncio.wait_for(reader.began.wait(), WAIT_S)
-    message = asyncio.ensure_future(runtime.run(part, deaths=0))
-    await asyncio.wait([message], timeout=0.2)
-    may_be_told.set()
-    with pytest.raises(Ignore):
-        await asyncio.wait_for(message, WAIT_S)
-    reader.may_end.set()
-    await done(part, database_url)
-    await runtime.stop()
-    assert attempts_of(part, database_url) == 1
+        with pytest.raises(Ignore):
+            await asyncio.wait_for(message, WAIT_S)
+        reader.may_end.set()
+        await until(lambda: parts_of(house) == [("done", 0)])
+    assert house.query("SELECT attempt FROM parts") == [(1,)]
 
 
 async def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
-    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+    settings: WorkerSettings, part: UUID, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis froze a moment ago, when it had handed over the message."""
-
-    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-    looked = asyncio.Event()
+    reader, looked = Reader(), asyncio.Event()
+    by_message, waiting = Ledger._claim_all, Ledger.claim_waiting
 
     async def claim_late(*args: Any, **kwargs: Any) -> Any:
         await looked.wait()
-        return await claim.claim_parts(*args, **kwargs)
+        return await by_message(*args, **kwargs)
 
     async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-        parts = await claim.claim_waiting(*args, **kwargs)
+        parts = await waiting(*args, **kwargs)
         looked.set()
         return parts
 
-    monkeypatch.setattr(ledger, "claim_parts", claim_late)
-    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-    await runtime.start()
-    runtime._stages.handlers[Stage.READ] = reader
+    monkeypatch.setattr(Ledger, "_claim_all", claim_late)
+    monkeypatch.setattr(Ledger, "claim_waiting", claim_waiting)
     reader.may_end.set()
-    await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
-    await runtime.stop()
-    assert attempts_of(part, database_url) == 1
+    async with working(without_redis(settings), reader) as runtime:
+        await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
+    assert house.query("SELECT attempt FROM parts") == [(1,)]
 
 
 async def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
-    settings: WorkerSettings, part: UUID, database_url: str
+    settings: WorkerSettings, part: UUID, house: House
 ) -> None:
     """Meanwhile the worker claims nothing."""
-
-    runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+    reader = Reader()
     reader.may_end.set()
-    await runtime.start()
-    runtime._stages.handlers[Stage.READ] = reader
-    fail_writes(database_url, "INSERT ON results", "25006")
-    running = asyncio.ensure_future(runtime.run(part, deaths=0))
-    try:
-        async with asyncio.timeout(60):
-            while runtime.room:  # noqa: ASYNC110  the other side is a database
-                await asyncio.sleep(0.02)
-        running.cancel()
-        await asyncio.sleep(0.1)
-        assert not running.done()
-    finally:
-        let_writes_pass(database_url)
-        with suppress(asyncio.CancelledError):
-            await running
-        assert runtime.room == 1
-        await runtime.stop()
-    assert state_of(part, database_url) == "done"
+    async with working(settings, reader) as runtime:
+        fail_writes(house.database_url, "INSERT ON results", "25006")
+        running = asyncio.ensure_future(runtime.run(part, deaths=0))
+        try:
+            await until(lambda: not runtime.room)
+            running.cancel()
+            await asyncio.sleep(0.1)
+            assert not running.done()
+        finally:
+            let_writes_pass(house.database_url)
+            with suppress(asyncio.CancelledError):
+                await running
+            assert runtime.room == 1
+    assert parts_of(house) == [("done", 0)]
 
 
 def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
@@ -339,36 +292,22 @@ def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
 
 
 async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
-    settings: WorkerSettings, part: UUID, database_url: str
+    settings: WorkerSettings, part: UUID, house: House
 ) -> None:
     async def die(part: ClaimedPart) -> Done:  # noqa: ARG001  a stage's signature
         raise EngineDeadError
 
-    runtime = Runtime(settings, {Stage.READ})
-    await runtime.start()
-    runtime._stages.handlers[Stage.READ] = die
-    try:
+    async with working(settings, die) as runtime:
         with pytest.raises(RuntimeLostError):
             await runtime.run(part, deaths=0)
         await runtime.give_back([part])
-    finally:
-        await runtime.stop()
-
-    with psycopg.connect(database_url) as connection:
-        found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
-    assert found == ("queued", 1)
+    assert parts_of(house) == [("queued", 1)]
 
 
 async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
-    client: Client,
-    settings: WorkerSettings,
-    printed: bytes,
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, settings: WorkerSettings, printed: bytes, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.submit_many(ReadDocument(printed) for _ in range(2))
-    with psycopg.connect(database_url) as connection:
-        parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
+    parts = [house.part_of(job) for job in client.submit_many(ReadDocument(printed) for _ in range(2))]
 
     class Dying(InstantEngine):
         asked = 0
@@ -399,7 +338,6 @@ async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_severa
 
 def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
     failure = failure_of(EngineRefusedError("It is 9 tokens."), attempt=1)
-
     assert (failure.code, failure.retryable) == (FailureCode.TOO_LARGE, False)
     assert failure.message.startswith("It is 9 tokens.")
 
@@ -409,14 +347,12 @@ async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_ro
     client: Client,
     settings: WorkerSettings,
     printed: bytes,
-    database_url: str,
+    house: House,
     monkeypatch: pytest.MonkeyPatch,
     is_watch_first: bool,
 ) -> None:
     """The watch over the engine may be faster than the engine's own answer to the part."""
-    client.submit_many(ReadDocument(printed) for _ in range(2))
-    with psycopg.connect(database_url) as connection:
-        parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
+    parts = [house.part_of(job) for job in client.submit_many(ReadDocument(printed) for _ in range(2))]
     engine = Mortal()
 
     monkeypatch.setattr(runtimes, "create_engine", lambda _: engine)
@@ -424,9 +360,7 @@ async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_ro
     await runtime.start()
     try:
         runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
-        async with asyncio.timeout(WAIT_S):
-            while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
-                await asyncio.sleep(0.01)
+        await until(lambda: engine.priced >= len(parts))
         engine.is_dead = True
         if is_watch_first:
             await asyncio.wait_for(runtime.lost(), WAIT_S)
@@ -440,9 +374,7 @@ async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_ro
     finally:
         await runtime.stop()
 
-    with psycopg.connect(database_url) as connection:
-        found = connection.execute("SELECT state, deaths FROM parts ORDER BY deaths").fetchall()
-    assert found == [("queued", 0), ("queued", 1)]
+    assert parts_of(house) == [("queued", 0), ("queued", 1)]
 
 
 class Mortal(InstantEngine):

@@ -27,8 +27,16 @@ from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.job import AnyJob
 from pecia_schemas import Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import expire_jobs, requeue_orphaned

@@ -82,13 +82,11 @@ def test_a_row_of_a_table_is_one_line_with_tabs_between_its_cells(
     pages: tuple[KoreanPage, ...], answers: list[Generation]
 ) -> None:
     [table] = [answer for page, answer in zip(pages, answers, strict=True) if page.name == "results"]
-
     assert "총콜레스테롤\t212\tmg/dL\t0-200" in table.text.splitlines()
 
 
 def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generation]) -> None:
     title = answers[0].lines[0]
-
     assert title.text == "진료 소견서"
     assert 110 < title.box.left < 130
     assert 115 < title.box.top < title.box.bottom < 165
@@ -99,9 +97,7 @@ def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generati
 def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(tessdata: str) -> None:
     page = sample_document(DocumentType.PRESCRIPTION).pages[0]
     settings = WorkerSettings(tessdata=tessdata, engine_processes=1)
-
     [answer] = read(settings, np.array(page.image), language=None)
-
     assert answer.engine == "rapidocr"
     assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
 
@@ -109,9 +105,7 @@ def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(tessdat
 def test_a_page_with_a_fold_and_no_text_is_blank_in_korean_too(tessdata: str) -> None:
     page = np.full((600, 600, 3), 255, dtype=np.uint8)
     page[300:303] = 0
-
     [answer] = read(WorkerSettings(engine="tesseract", tessdata=tessdata), page, language="ko")
-
     assert (answer.verdict, answer.text, answer.lines) == (Verdict.BLANK, "", ())
 
 
@@ -132,9 +126,7 @@ def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
 ) -> None:
     monkeypatch.setenv("TESSDATA_PREFIX", tessdata)
     scan = np.ascontiguousarray(np.rot90(pages[0].pixels, 2))
-
     job = read_scan(scan, "ko")
-
     page: Page = job.result(timeout=0).pages[0]
     assert (page.engine, page.rotation) == ("tesseract", 180)
     assert page.verdict in {Verdict.OK, Verdict.REVIEW}  # as sure as Tesseract's version is of its words
@@ -143,9 +135,7 @@ def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
 
 def test_a_fleet_that_lacks_the_data_says_what_to_install(read_scan: Work, tmp_path: Path) -> None:
     page = np.array(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
-
     job = read_scan(page, "ko", tessdata=str(tmp_path))
-
     assert job.failure
     assert job.failure.code is FailureCode.LANGUAGE_UNAVAILABLE
     with pytest.raises(
@@ -157,6 +147,5 @@ def test_a_fleet_that_lacks_the_data_says_what_to_install(read_scan: Work, tmp_p
 def test_korean_pages_that_lie_turned_come_back_and_upright_ones_stay(pages: tuple[KoreanPage, ...]) -> None:
     upright = [prepare(page.pixels).rotation for page in pages]
     on_head = [prepare(np.ascontiguousarray(np.rot90(page.pixels, 2))).rotation for page in pages]
-
     assert upright == [0] * len(pages)
     assert on_head.count(180) >= len(pages) - 1

@@ -25,26 +25,27 @@ from pecia_schemas import (
     PayloadRef,
     ReadDocument,
     Stage,
-    Verdict,
     new_id,
 )
-from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.ledger import Ledger
+from samples import page
 
 R = TypeVar("R")
 REFERENCE = PayloadRef(sha256="ab" * 32, size=1, media_type=None)
 DAMAGED = Failure.of(FailureCode.DAMAGED)
-
-
-def page(number: int = 1, text: str = "text") -> Page:
-    return Page(
-        number=number, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test"
-    )
 
 
 @dataclass
@@ -132,9 +133,7 @@ async def committed(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> boo
 
 def test_a_claim_counts_the_attempt_and_hands_out_the_task(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
-
     claim = fleet.run(lambda one: claimed(one, part), "one")
-
     assert (claim.attempt, claim.stage, claim.task.kind) == (1, Stage.READ, "document.read")
     row = database.part(part)
     assert (row.state, row.worker, row.attempt) == (PartState.RUNNING, "one", 1)
@@ -166,9 +165,7 @@ def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(database: Database
     assert (claim.attempt, claim.deaths) == (2, 1)
 
 
-def test_without_messages_the_first_lane_and_the_oldest_begin_and_suspects_wait(
-    database: Database, fleet: Fleet
-) -> None:
+def test_without_messages_the_first_lane_and_the_oldest_begin(database: Database, fleet: Fleet) -> None:
     later, normal, urgent, suspect, other_stage, not_due = (database.add_job()[0] for _ in range(6))
     now = datetime.now(UTC)
     database.set_part(later, run_at=now - timedelta(seconds=1))
@@ -204,9 +201,7 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
     assert database.job_of(part).done == 1
 
 
-def test_a_claim_whose_answer_was_lost_can_be_repeated_by_the_same_worker(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_claim_whose_answer_was_lost_can_be_repeated(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
 
     async def story(one: Ledger) -> ClaimedPart:
@@ -272,9 +267,7 @@ def test_ingest_adds_the_parts_it_found_and_sets_the_total(database: Database, f
     assert (job.total, job.done, job.state) == (2, 0, JobState.RUNNING)
 
 
-def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_requeued_part_has_no_strike_and_no_death(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
@@ -287,9 +280,7 @@ def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
     assert (claim.attempt, claim.strikes, claim.deaths) == (2, 0, 0)
 
 
-def test_a_part_given_back_because_the_engine_died_on_it_counts_a_death(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_part_on_which_the_engine_died_counts_a_death(database: Database, fleet: Fleet) -> None:
     fatal, bystander = database.add_job(parts=2)
 
     async def story(one: Ledger, two: Ledger) -> list[ClaimedPart]:

@@ -11,14 +11,12 @@ from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
 from pecia_schemas import Stage
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from pecia_workers.ledger.recovery import find_orphaned, relay_due, requeue_orphaned
 from relaying import RelayingBus
 
 
 @pytest.fixture
 def job(client: Client, scribe: Any) -> AnyJob:
-    """A video of three segments."""
     job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
     scribe.cut_video(job.id, 3)
     return job.refresh()
@@ -87,23 +85,17 @@ def test_a_summary_that_failed_alone_is_retried_at_once(job: AnyJob, scribe: Any
         scribe.caption(job.id, ordinal)
     scribe.fail(job.id, 3, stage=Stage.SUMMARIZE)
     assert job.refresh().state is JobState.PARTIAL
-
     job.retry()
     scribe.summarize(job.id, 3)
-
     assert job.refresh().state is JobState.SUCCEEDED
 
 
-def test_a_cancelled_video_is_retried_from_where_it_was(
-    job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]
-) -> None:
+def test_a_cancelled_video_goes_on_by_retry(job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]) -> None:
     scribe.caption(job.id, 0)
     job.cancel()
     assert (job.state, job.progress.cancelled) == (JobState.CANCELLED, 3)
-
     job.retry()
     scribe.caption(job.id, 1)
     assert due() == set()
     scribe.caption(job.id, 2)
-
     assert due() == {Stage.SUMMARIZE}

@@ -12,19 +12,21 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from pecia_workers.local import postgres
+from pecia_workers.local import servers
 from pecia_workers.local.home import ScratchDirectory
-from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.process import Account, EmbeddedError, spawn
-from pecia_workers.local.redis import EmbeddedRedis, start_redis
-from pecia_workers.local.wheels import postgres_programs
+from pecia_workers.local.servers import (
+    EmbeddedPostgres,
+    EmbeddedRedis,
+    postgres_programs,
+    start_postgres,
+    start_redis,
+)
 
 pytestmark = pytest.mark.gate
 
 
-def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
-    postgres_server: Callable[..., EmbeddedPostgres],
-) -> None:
+def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
     server = postgres_server()
     server.kill()
     lock = server.data / "postmaster.pid"
@@ -40,7 +42,7 @@ def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
 def test_two_servers_never_share_their_data(
     redis_server: Callable[..., EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_workers.local.wheels.LEAVING_S", 0.1)
+    monkeypatch.setattr("pecia_workers.local.servers.LEAVING_S", 0.1)
     server = redis_server()
     with pytest.raises(
         EmbeddedError, match=f"Another Redis.*{server.pid}.*stop it, or choose another directory"
@@ -95,9 +97,7 @@ def test_nobody_else_can_reach_the_servers(
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["the temporary directory", "a chosen directory"])
-def test_directories_of_the_dead_are_swept_and_those_of_the_living_are_not(
-    tmp_path: Path, *, chosen: bool
-) -> None:
+def test_directories_of_the_dead_alone_are_swept(tmp_path: Path, *, chosen: bool) -> None:
     parent = tmp_path if chosen else None
     program = f"""
 from pathlib import Path
@@ -129,9 +129,7 @@ def test_a_scratch_directory_that_is_being_made_is_not_taken_for_abandoned(
     assert ScratchDirectory.create(tmp_path).path.is_dir()
 
 
-def test_sockets_stay_short_whatever_the_temporary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_stay_short_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("deep%20" * 20)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
@@ -150,22 +148,18 @@ def test_postgres_never_runs_as_root(session_postgres: EmbeddedPostgres) -> None
     assert Path(f"/proc/{session_postgres.pid}").stat().st_uid != 0
 
 
-def test_the_account_that_postgres_runs_as_must_be_able_to_enter(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_account_of_postgres_must_get_in(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = Account(name="stranger", uid=54321, gid=54321)
-    monkeypatch.setattr(postgres, "_account_for", lambda _: stranger)
+    monkeypatch.setattr(servers, "_account_for", lambda _: stranger)
     short_path.chmod(0o700)
     with pytest.raises(EmbeddedError, match=r"closed to that account.*--home.*chmod o\+x"):
         start_postgres(short_path / "data", durable=False)
 
 
-def test_programs_that_the_account_cannot_enter_run_from_a_copy(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_out_of_reach_run_from_a_copy(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = _closed_copy_of_the_wheel(short_path / "closed")
-    monkeypatch.setattr(postgres, "postgres_programs", lambda: programs)
-    copy = postgres._programs_for(Account(name="stranger", uid=54321, gid=54321), short_path)
+    monkeypatch.setattr(servers, "postgres_programs", lambda: programs)
+    copy = servers._programs_for(Account(name="stranger", uid=54321, gid=54321), short_path)
     shutil.rmtree(short_path / "closed")
     answer = subprocess.check_output([copy / "postgres", "--version"], text=True)
     assert answer.startswith("postgres (PostgreSQL)")

@@ -20,12 +20,11 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import answers
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
-from pecia_workers.metrics.declared import REGISTRY
-from pecia_workers.metrics.serving import worker_page
-from pecia_workers.queue.keeper import Capacity, Keeper
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
+from pecia_workers.metrics import REGISTRY
+from pecia_workers.metrics_page import worker_page
 from pecia_workers.queue.lists import connect
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 
@@ -125,7 +124,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
+    monkeypatch.setattr("pecia_workers.metrics._LOOK_S", 0.05)
     server = redis_server()
     settings = settings_with_a_page(server.url, database_url)
     with closing(connect(server.url)) as redis:
@@ -145,8 +144,8 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
     house: House, redis: Redis, keeper: Keeper, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
-    monkeypatch.setattr("pecia_workers.metrics.health._PATIENCE_S", 0.5)
+    monkeypatch.setattr("pecia_workers.metrics._LOOK_S", 0.05)
+    monkeypatch.setattr("pecia_workers.metrics._PATIENCE_S", 0.5)
     keeper.gate = Gate()
     settings = settings_with_a_page(house.redis_url, house.database_url)
     with worker_page(settings, "engine", keeper, QUEUES) as port:

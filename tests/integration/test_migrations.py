@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import REVISION, Base
 
 
@@ -78,12 +78,10 @@ def test_a_migration_gives_up_a_table_that_it_cannot_have_and_names_who_has_it(
     empty_database_url: str, report: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pecia_migrations, "_PAUSES_S", (0.0, 0.0))
-
     with pytest.raises(
         pecia_migrations.LockedError, match=rf"process {report.info.backend_pid} .*a long report.*open for"
     ):
         pecia_migrations.downgrade(empty_database_url)
-
     assert report.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISION,)
 
 
@@ -105,14 +103,10 @@ def test_a_migration_tries_again_when_the_table_is_free(
 
 
 @pytest.mark.parametrize("migrate", [pecia_migrations.upgrade, pecia_migrations.downgrade])
-def test_tables_of_which_there_is_no_migration_are_left_alone(
-    empty_database_url: str, migrate: Callable[[str], None]
-) -> None:
+def test_tables_without_a_migration_are_left(empty_database_url: str, migrate: Callable[[str], None]) -> None:
     pecia_migrations.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0012'")
-
     with pytest.raises(pecia_migrations.RevisionError, match=r"'0012'.* 0016 by `pecia migrate` of commit"):
         migrate(empty_database_url)
-
     assert tables_in(empty_database_url) == {*Base.metadata.tables, "alembic_version"}

@@ -67,7 +67,6 @@ def test_no_model_of_the_servers_is_asked_for_but_those_of_the_settings() -> Non
     behaviour = Behaviour(models=({"id": "tiny"}, {"id": "another"}))
     with serving(behaviour) as server, pytest.raises(EngineRefusedError, match="adapter"):
         answer(server, asked(adapter="another"), model="tiny")
-
     assert not server.pages
 
 
@@ -78,7 +77,6 @@ def test_a_schema_that_the_server_refuses_is_told_from_a_page_that_is_too_large(
             runner.run(engine.generate(asked()))
             with pytest.raises(EngineRefusedError) as refused:
                 runner.run(engine.generate(asked(schema=SCHEMA)))
-
     assert refused.value.code is FailureCode.FIELDS_UNAVAILABLE
 
 
@@ -87,10 +85,8 @@ def test_the_frames_of_a_clip_are_pictures() -> None:
     clip = ClipTimes(fps=2.0, indices=(0, 1, 2), duration=1.5)
     with serving() as server:
         answer(server, asked(images=frames, clip=clip, workload="caption-brief"))
-
     *shown, _ = server.pages[0]["messages"][0]["content"]
-    shades = [np.array(picture_of(part)).mean() for part in shown]
-    assert shades == pytest.approx([0, 120, 240], abs=2)
+    assert [np.array(picture_of(part)).mean() for part in shown] == pytest.approx([0, 120, 240], abs=2)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,6 @@ def test_an_answer_that_the_server_cut_off_is_none() -> None:
 def test_a_loop_that_the_server_does_not_end_is_left() -> None:
     with serving(Behaviour(text="before " + "0 mg " * 5000)) as server:
         told = answer(server)
-
     assert told.verdict is Verdict.REPETITION
     assert told.text.startswith("before 0 mg 0 mg")
     assert 96 < told.usage.output < 120
@@ -130,7 +125,6 @@ def test_options_that_the_server_refuses_are_left_out() -> None:
     refuses = frozenset({"priority", "repetition_detection"})
     with serving(Behaviour(refuses=refuses)) as server, capture_logs() as logs:
         told = answer(server, asked(priority=2, sampling=Sampling(top_k=5)))
-
     assert told.verdict is Verdict.OK
     assert server.pages[0]["top_k"] == 5
     assert not server.pages[0].keys() & {"priority", "repetition_detection"}
@@ -141,7 +135,6 @@ def test_options_that_the_server_refuses_are_left_out() -> None:
 def test_a_server_that_counts_nothing_is_taken_at_our_own_price() -> None:
     with serving(Behaviour(counts=False)) as server:
         usage = answer(server).usage
-
     assert (usage.prompt, usage.image, usage.output) == (PROMPT_TOKENS + 6, 6, 3)
 
 
@@ -178,7 +171,6 @@ def test_a_budget_in_tokens_rests_on_the_servers_tokenizer_which_sees_no_page() 
 def test_a_budget_in_tokens_without_a_tokenizer_is_an_estimate_and_says_so() -> None:
     with serving() as server, capture_logs() as logs:
         answer(server, max_tokens_in_flight=1000)
-
     assert "cost_is_an_estimate" in {line["event"] for line in logs}
 
 
@@ -186,7 +178,6 @@ def test_a_picture_beyond_the_context_is_shrunk_by_the_servers_own_count() -> No
     large = asked(images=(np.zeros((1400, 700, 3), dtype=np.uint8),), max_output_tokens=40)
     with serving(Behaviour(models=SMALL, tokenizes=True)) as server:
         told = answer(server, large)
-
     assert told.shrunk_to
     width, height = told.shrunk_to
     assert height == pytest.approx(2 * width, abs=1)
@@ -204,7 +195,6 @@ def test_words_beyond_the_context_are_refused_before_they_are_sent() -> None:
     refused = pytest.raises(EngineRefusedError, match="beside the words")
     with serving(Behaviour(models=SMALL, tokenizes=True)) as server, refused:
         answer(server, endless)
-
     assert not server.pages
 
 
@@ -215,13 +205,11 @@ def test_a_price_that_was_not_the_servers_is_an_alarm() -> None:
             runner.run(engine.generate(asked()))
             server.behaviour.frame_tokens += 1
             runner.run(engine.generate(asked(1)))
-
             assert engine.load().drifted == 1
 
 
 def test_an_answer_longer_than_the_context_leaves_ends_with_it() -> None:
     with serving(Behaviour(most_answer=50)) as server:
         told = answer(server, asked(max_output_tokens=60))
-
     assert told.verdict is Verdict.OK
     assert [body.get("max_tokens") for body in server.pages] == [60, None]

@@ -54,7 +54,6 @@ def refusal(server: ChatServerDouble, **settings: Any) -> Exception:
 def test_a_request_that_got_no_answer_is_asked_again(fault: Fault) -> None:
     with serving(Behaviour(faults=[fault])) as server:
         told = answer(server)
-
     assert told.text == "Amoxicillin 500 mg"
     assert len(server.pages) == 2
 
@@ -63,7 +62,6 @@ def test_a_request_is_not_asked_for_ever() -> None:
     never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: HTTP 503")
     with serving(Behaviour(faults=[Fault(status=503)] * 9)) as server, never:
         answer(server)
-
     assert len(server.pages) == 3
 
 
@@ -96,7 +94,6 @@ def test_a_refusal_is_final_and_repeats_nothing_of_the_request(error_after: int 
     final = pytest.raises(EngineRefusedError, match="HTTP 400")
     with serving(Behaviour(faults=[fault])) as server, capture_logs() as logs, final as refused:
         answer(server)
-
     assert len(server.pages) == 1
     assert "Minji" not in "".join(traceback.format_exception(refused.value)) + repr(logs)
 
@@ -133,7 +130,6 @@ def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
 def test_a_server_that_is_not_ready_is_awaited_and_the_log_says_for_what() -> None:
     with serving(Behaviour(unready=2)) as server, capture_logs() as logs:
         assert answer(server).verdict is Verdict.OK
-
     (told,) = [line for line in logs if line["event"] == "engine_server_awaited"]
     assert told["url"] == server.url
     assert "503" in told["because"]
@@ -142,7 +138,6 @@ def test_a_server_that_is_not_ready_is_awaited_and_the_log_says_for_what() -> No
 def test_a_server_that_never_gets_ready_is_not_awaited_for_ever() -> None:
     with serving(Behaviour(unready=10**6)) as server:
         error = refusal(server, engine_ready_timeout=0.2)
-
     assert "within 0.2 s: HTTP 503. Start it, or correct PECIA_ENGINE_URL." in str(error)
 
 
@@ -150,7 +145,6 @@ def test_an_address_where_nothing_listens_is_named() -> None:
     with serving() as server:
         server.kill()
         error = refusal(server, engine_ready_timeout=0.1)
-
     assert f"No server was ready at {server.url} within 0.1 s: it cannot be reached." in str(error)
 
 
@@ -163,7 +157,6 @@ def test_the_key_goes_into_its_header_alone() -> None:
     with serving(Behaviour(key=KEY)) as server, capture_logs() as logs:
         answer(server)
         error = refusal(server, engine_api_key=SecretStr("wrong-sesame"))
-
     assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
     assert "PECIA_ENGINE_API_KEY" in str(error)
     assert KEY not in json.dumps(server.asked) + repr(logs) + str(error)

@@ -34,9 +34,7 @@ def having_seen(length: int, times: int) -> LearnedLengths:
 def test_two_workers_learn_together_and_a_new_one_knows_at_once(house: House) -> None:
     one, other, new = *(having_seen(100, 3 * ENOUGH // 4) for _ in range(2)), LearnedLengths(0.75)
     assert one.expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
-
     house.ask(lambda database: share(database, one, other, one, new))
-
     assert {worker.expected("chart") for worker in (one, other, new)} == {length_of(step_of(100))}
 
 

@@ -76,14 +76,8 @@ def failure(job: Job[Document]) -> tuple[FailureCode, str]:
     return job.failure.code, job.failure.message.removesuffix(job.failure.code.advice).strip()
 
 
-# Pages
-
-
-def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_document(
-    client: Client, work: Work
-) -> None:
+def test_the_pages_asked_for_keep_their_numbers(client: Client, work: Work) -> None:
     job = work(client.submit(ReadDocument(pdf(9), pages="8-9,2,2-3")))
-
     assert job.state is JobState.SUCCEEDED
     assert (job.progress.done, job.progress.total) == (4, 4)
     assert numbers(job.result(timeout=0).pages) == [(2, 102), (3, 103), (8, 108), (9, 109)]
@@ -97,7 +91,6 @@ def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_fo
     client: Client, picture: Picture, house: House, pages: str, stage: str
 ) -> None:
     client.submit(ReadDocument(picture(), pages=pages))
-
     assert house.query("SELECT stage FROM parts") == [(stage,)]
 
 
@@ -105,7 +98,6 @@ def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, wor
     job = client.submit(ReadDocument(locked(3), pages="2-", password=PASSWORD))
     job.cancel()
     job.retry()
-
     assert [number for number, _ in numbers(work(job).result(timeout=0).pages)] == [2, 3]
 
 
@@ -129,9 +121,6 @@ def test_what_the_documentation_shows_is_what_happens(
     assert work(letter).state is JobState.SUCCEEDED
 
 
-# Passwords
-
-
 def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work: Work) -> None:
     revisions: tuple[Revision, ...] = (RC4, RC4_WITH_FILTERS, AES_256)
     for revision in revisions:
@@ -142,7 +131,6 @@ def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work
 def test_a_missing_or_a_wrong_password_is_told_with_what_to_do(client: Client, work: Work) -> None:
     missing = work(client.submit(ReadDocument(locked(1))))
     wrong = work(client.submit(ReadDocument(locked(1), password="Sampleton")))
-
     assert failure(missing) == (FailureCode.ENCRYPTED, "The PDF asks for a password.")
     assert failure(wrong) == (
         FailureCode.ENCRYPTED,
@@ -155,7 +143,6 @@ def test_the_same_work_with_another_password_is_the_same_work(client: Client) ->
     document = locked(1)
     first = client.submit(ReadDocument(document, password="one"), idempotency_key="scan 1")
     again = client.submit(ReadDocument(document, password="two"), idempotency_key="scan 1")
-
     assert first.created
     assert (again.id, again.created) == (first.id, False)
 
@@ -167,7 +154,6 @@ def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(
     job = client.submit(task)
     heard = redis_keys(redis_url)
     work(job)
-
     assert job.state is JobState.SUCCEEDED
     said = repr(task), str(task), repr(job), heard, redis_keys(redis_url), *capfd.readouterr()
     assert PASSWORD not in "".join(said)
@@ -178,6 +164,5 @@ def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(
 def test_what_is_no_password_is_refused_where_the_task_is_made_and_not_quoted(password: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         ReadDocument(b"", password=password)
-
     assert "Sampleton" not in str(caught.value)
     assert "1987" not in str(caught.value)

@@ -76,9 +76,7 @@ def sealed(open_case: Callable[[Keyring], Case]) -> Case:
 
 @pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
 @pytest.mark.parametrize("form", ["path", "bytes", "file", "pipe", "from a loop"])
-def test_what_is_put_comes_back_whatever_form_it_had(
-    case: Case, tmp_path: Path, content: bytes, form: str
-) -> None:
+def test_what_is_put_comes_back_in_any_form(case: Case, tmp_path: Path, content: bytes, form: str) -> None:
     reference = (
         from_a_loop(case, content)
         if form == "from a loop"
@@ -124,9 +122,7 @@ def test_the_content_tells_the_type(case: Case) -> None:
 
 @pytest.mark.parametrize("keys", [Keyring(), KEYS], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
-def test_the_same_content_is_written_once(
-    open_case: Callable[[Keyring], Case], keys: Keyring, content: bytes
-) -> None:
+def test_equal_files_are_one(open_case: Callable[[Keyring], Case], keys: Keyring, content: bytes) -> None:
     case = open_case(keys)
     first = case.store.put(content)
     written = obstore.head(case.store._store, key_of(first))["last_modified"], stored(case, first)
@@ -175,13 +171,8 @@ async def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tm
         assert len(list((tmp_path / "spool").iterdir())) == 1
 
 
-# Encrypted
-
-
 @pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
-def test_what_is_encrypted_comes_back_and_neither_content_nor_name_tells_of_it(
-    sealed: Case, content: bytes
-) -> None:
+def test_what_is_encrypted_comes_back_and_nothing_tells_of_it(sealed: Case, content: bytes) -> None:
     reference = sealed.store.put(content)
     assert (reference.key, reference.size) == ("key", len(content))
     assert reference.sha256 != hashlib.sha256(content).hexdigest()
@@ -272,9 +263,6 @@ def test_documents_are_their_accounts_alone_whatever_the_root(tmp_path: Path) ->
     root = tmp_path / "shared"
     root.mkdir(mode=0o755)
     store = PayloadStore.open(str(root))
-    reference = store.put(PNG)
-
-    store.fetch(reference, tmp_path / "copy")
-
+    store.fetch(store.put(PNG), tmp_path / "copy")
     assert (root / "sha256").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600

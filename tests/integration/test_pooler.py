@@ -28,11 +28,10 @@ from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.local.process import Account, spawn
-from pecia_workers.upkeep.loop import _duties
-from pecia_workers.upkeep.retention import retention_steps
-from pecia_workers.upkeep.steps import open_stores
+from pecia_workers.local.servers import EmbeddedPostgres
+from pecia_workers.upkeep.loop import _duties, open_stores
 from synced import synced
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -104,7 +103,6 @@ def test_a_client_submits_lists_and_cancels(
         for job in jobs:
             assert job.cancel()
         assert [job.state for job in client.jobs()] == [JobState.CANCELLED] * MANY
-
     assert strangers_find(pooled_url) == {("0", "0", 0)}
 
 
@@ -146,9 +144,7 @@ def test_the_tables_are_made_and_kept(
 ) -> None:
     url = pooled(empty_database_url)
     eventually(lambda: all_are_open(url))
-
     pecia_migrations.upgrade(url)
-
     assert not pecia_migrations.has_pending_changes(url)
     assert strangers_find(url) == {("0", "0", 0)}
 

@@ -79,18 +79,13 @@ def read(submit: Submit, scribe: Any) -> Submit:
     return run
 
 
-# What goes
-
-
 def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
     client: Client, read: Submit, submit: Submit, held_words: Words
 ) -> None:
     job, open_job = read(), submit()
     open_job.cancel(reason=REASON)
     assert held_words() == set(PLANTED)
-
     erased = client.purge([job, open_job])
-
     assert held_words() == set()
     assert {one.job_id for one in erased} == {job.id, open_job.id}
     assert {one.document for one in erased} == {DocumentFate.ERASED}
@@ -102,7 +97,6 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     job = read()
     client.purge([client.job(job.id)])
     monkeypatch.setattr(Job, "wait", lambda job, _timeout: job)  # it looked before the purge
-
     with pytest.raises(JobErasedError):
         job.result()
     assert house.query("SELECT count(*) FROM reads") == [(0,)]
@@ -111,11 +105,7 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
 def test_no_key_of_another_job_keeps_a_job_from_being_purged(client: Client, submit: Submit) -> None:
     job = submit()
     submit(idempotency_key=f"erased/{job.id}")
-
     assert [one.job_id for one in client.purge([job])] == [job.id]
-
-
-# Jobs at work
 
 
 def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
@@ -132,9 +122,6 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
         scribe.read(job.id, text=PRINTED)
     assert held_words() == set()
     assert house.query("SELECT count(*) FROM deliveries") == [(0,)]
-
-
-# Documents that others hold
 
 
 def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(
@@ -168,7 +155,6 @@ def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
         eventually(lambda: is_waiting(house))
         finish()
         (erased,) = purge.result(timeout=WAIT_S)
-
     assert erased.document is DocumentFate.SHARED
     assert len(house.files()) == 1
 
@@ -181,8 +167,7 @@ def submitting(database_url: str, job_id: UUID) -> Iterator[Callable[[], None]]:
         assert row is not None
         connection.execute("UPDATE jobs SET payload_released_at = now() WHERE id = %s", (job_id,))
         connection.commit()
-        statement = discards.HOLD.text.replace(":payloads", "%s").encode()
-        connection.execute(statement, (list(row),))
+        connection.execute(discards.HOLD.text.replace(":payloads", "%s").encode(), (list(row),))
 
         def finish() -> None:
             connection.execute("UPDATE jobs SET payload_released_at = NULL WHERE id = %s", (job_id,))
@@ -195,9 +180,7 @@ def is_waiting(house: House) -> bool:
     return bool(house.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
 
-def test_a_submit_waits_for_a_removal_that_is_under_way(
-    submit: Submit, house: House, eventually: Eventually
-) -> None:
+def test_a_submit_waits_for_a_removal(submit: Submit, house: House, eventually: Eventually) -> None:
     submit()
     (document,) = house.files()
     with psycopg.connect(house.database_url) as removing, ThreadPoolExecutor(1) as thread:
@@ -240,28 +223,19 @@ def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_sta
     assert house.files() == {}
 
 
-def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
-    submit: Submit, scribe: Any, house: House
-) -> None:
-    job = submit(idempotency_key=KEY)
-    scribe.fail(job.id, code=FailureCode.DAMAGED, stage="ingest")
+def test_a_repeated_submit_leaves_no_document_behind(submit: Submit, scribe: Any, house: House) -> None:
+    scribe.fail(submit(idempotency_key=KEY).id, code=FailureCode.DAMAGED, stage="ingest")
     house.query("UPDATE jobs SET payload_released_at = now()")
-
     assert not submit(idempotency_key=KEY).created
-
     assert house.query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
 
 
-def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
-    client: Client, read: Submit, house: House
-) -> None:
+def test_a_document_removed_by_upkeep_is_erased(client: Client, read: Submit, house: House) -> None:
     job = read()
     ((payload,),) = house.query("SELECT payload FROM jobs")
     client.purge([job])
     removed: list[str] = []
-
     fate = client._open().purging.discard(payload, removed.append)
-
     assert (fate, removed) == (DocumentFate.ERASED, [])
 
 

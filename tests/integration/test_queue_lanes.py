@@ -62,7 +62,6 @@ def test_a_lane_collects_nothing_while_nothing_waits_in_it(redis: Redis) -> None
     fill(redis, Lane.URGENT, [10] * 40)
     claim(lists, slots=20)
     fill(redis, Lane.BULK, [10] * 5)
-
     assert [part.lane for part in claim(lists, slots=2)] == [Lane.URGENT, Lane.URGENT]
 
 
@@ -71,9 +70,7 @@ def test_what_is_due_to_a_lane_has_a_bound(redis: Redis) -> None:
     lists = Lists(redis, rules(bulk=0.05))
     fill(redis, Lane.URGENT, [1_000_000, 1000, 1000])
     fill(redis, Lane.BULK, [10_000] * 50)
-
     order = [part.lane for part in claim(lists, slots=5)]
-
     assert order == [Lane.URGENT, Lane.BULK, Lane.BULK, Lane.BULK, Lane.URGENT]
 
 
@@ -82,9 +79,7 @@ def test_the_stages_of_a_lane_divide_its_share(redis: Redis) -> None:
     fill(redis, Lane.URGENT, [10] * 200)
     for stage in (Stage.READ, Stage.CAPTION):
         fill(redis, Lane.BULK, [10] * 50, stage)
-
     served = Counter(part.queue for part in claim(lists, slots=100))
-
     assert served["read.bulk"] + served["caption.bulk"] == pytest.approx(20, abs=2)
     assert served["read.bulk"] == pytest.approx(served["caption.bulk"], abs=1)
 
@@ -99,16 +94,12 @@ def test_a_lane_that_was_not_served_for_too_long_is_served_one_part_first(redis:
     for lane in (Lane.URGENT, Lane.BULK):
         fill(redis, lane, [10] * 10)
     assert [part.lane for part in claim(lists, slots=2)] == [Lane.URGENT] * 2
-
     long_unserved(redis, Lane.BULK)
-
     assert [part.lane for part in claim(lists, slots=4)] == [Lane.BULK] + [Lane.URGENT] * 3
 
 
 @given(aged=st.lists(st.sets(st.sampled_from([Lane.NORMAL, Lane.BULK])), max_size=20))
-def test_a_turn_out_of_order_comes_at_once_and_never_twice_in_a_row(
-    redis: Redis, aged: list[set[Lane]]
-) -> None:
+def test_a_turn_out_of_order_comes_at_once_never_twice_in_a_row(redis: Redis, aged: list[set[Lane]]) -> None:
     """Or parts that take longer than the patience would turn the order of the lanes round."""
     redis.flushall()
     lists = Lists(redis, rules(patience=60))
@@ -135,7 +126,5 @@ def test_nothing_is_kept_of_lanes_that_are_empty(redis: Redis) -> None:
         fill(redis, lane, [10] * 3)
     claim(lists, slots=4)
     assert redis.exists(CREDIT, SERVED) == 2
-
     claim(lists, slots=100)
-
     assert redis.exists(CREDIT, SERVED) == 0

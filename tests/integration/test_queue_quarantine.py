@@ -11,8 +11,16 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.queue.lists import SERVED, Claimed, Ended, LaneRules, Lists, drainers_name, hand_back
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import (
+    SERVED,
+    Claimed,
+    Ended,
+    LaneRules,
+    Lists,
+    drainers_name,
+    hand_back,
+    held_parts,
+)
 
 pytestmark = pytest.mark.gate
 
@@ -75,9 +83,7 @@ def send_suspects(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL) -> 
 def test_the_parts_of_a_dead_worker_run_together_and_with_nothing_else(redis: Redis) -> None:
     suspects = send_suspects(redis, 3)
     others = send(redis, 2)
-
     claimed = claim(redis, "one")
-
     assert ids(claimed) == suspects
     assert all(one.suspect and one.deaths == 1 and one.lane is Lane.NORMAL for one in claimed)
     assert ids(claim(redis, "another")) == others
@@ -86,9 +92,7 @@ def test_the_parts_of_a_dead_worker_run_together_and_with_nothing_else(redis: Re
 def test_workers_that_hold_nothing_share_the_suspects(redis: Redis) -> None:
     suspects = send_suspects(redis, 5)
     normal = send(redis)
-
     taken = [ids(claim(redis, worker, slots=2)) for worker in ("one", "two", "three", "four")]
-
     assert taken == [suspects[:2], suspects[2:4], suspects[4:], normal]
 
 
@@ -96,7 +100,6 @@ def test_a_worker_that_runs_dry_takes_urgent_parts_alone_until_it_holds_nothing(
     suspects = send_suspects(redis, 2)
     normal = send(redis)
     urgent = send(redis, lane=Lane.URGENT)
-
     assert ids(claim(redis, "busy", idle=False)) == urgent
     assert ids(claim(redis, "busy", idle=False)) == []
     assert ids(claim(redis, "busy", idle=True)) == suspects
@@ -107,9 +110,7 @@ def test_a_worker_that_runs_dry_goes_on_once_others_have_the_suspects(redis: Red
     suspects = send_suspects(redis, 2)
     normal = send(redis)
     assert ids(claim(redis, "busy", idle=False)) == []
-
     assert ids(claim(redis, "free")) == suspects
-
     assert ids(claim(redis, "busy", idle=False)) == normal
 
 
@@ -117,9 +118,7 @@ def test_a_worker_that_runs_dry_goes_on_once_others_have_the_suspects(redis: Red
 def test_few_workers_run_dry_and_the_others_go_on(redis: Redis, suspects: int, drainers: int) -> None:
     send_suspects(redis, suspects)
     parts = send(redis, 4)
-
     taken = [ids(claim(redis, f"busy{number}", idle=False, slots=1)) for number in range(4)]
-
     assert taken == [[]] * drainers + [[part] for part in parts[: 4 - drainers]]
     assert [claim(redis, f"busy{number}", idle=False) for number in range(drainers)] == [[]] * drainers
 
@@ -128,9 +127,7 @@ def test_another_runs_dry_in_place_of_one_that_is_silent(redis: Redis) -> None:
     suspects = send_suspects(redis)
     send(redis)
     assert claim(redis, "silent", idle=False) == []
-
     redis.zincrby(drainers_name(Stage.READ), -16, "silent")  # longer ago than a lease
-
     assert claim(redis, "another", idle=False) == []
     assert ids(claim(redis, "another")) == suspects
 
@@ -153,9 +150,7 @@ def test_what_lost_two_workers_runs_alone_and_the_killer_last(redis: Redis) -> N
 @pytest.mark.parametrize(("deaths", "together"), [(1, 2), (2, 1)])
 def test_a_part_is_as_suspect_as_postgres_says(redis: Redis, deaths: int, together: int) -> None:
     parts = send(redis, 2, deaths=deaths)
-
     claimed = claim(redis, "one")
-
     assert ids(claimed) == parts[:together]
     assert {one.deaths for one in claimed} == {deaths}
 
@@ -163,20 +158,17 @@ def test_a_part_is_as_suspect_as_postgres_says(redis: Redis, deaths: int, togeth
 @pytest.mark.parametrize("deaths", [(1, 2), (2, 1)])
 def test_what_lost_two_workers_runs_with_none_that_lost_one(redis: Redis, deaths: tuple[int, int]) -> None:
     parts = [part for number in deaths for part in send(redis, deaths=number)]
-
     assert [ids(claim(redis, worker)) for worker in ("one", "another")] == [parts[:1], parts[1:]]
 
 
 def test_a_suspect_that_says_of_no_death_runs_alone(redis: Redis) -> None:
     parts = send(redis, 2)
     redis.rename("read.normal", "read.quarantine")
-
     assert ids(claim(redis, "one")) == parts[:1]
 
 
 def test_where_one_death_may_be_the_last_but_one_every_suspect_runs_alone(redis: Redis) -> None:
     suspects = send_suspects(redis, 2)
-
     assert ids(claim(redis, "one", rules=LaneRules(alone_from=1))) == suspects[:1]
 
 
@@ -184,12 +176,10 @@ def test_where_one_death_may_be_the_last_but_one_every_suspect_runs_alone(redis:
 def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis, way: str) -> None:
     suspects = send_suspects(redis, 2)
     claim(redis, "leaving")
-
     if way == "given back":
         let_go(redis, "leaving", unfinished=suspects)
     else:
         hand_back(redis, "leaving")
-
     claimed = claim(redis, "next")
     assert [(one.part, one.deaths, one.suspect) for one in claimed] == [(part, 1, True) for part in suspects]
 
@@ -198,9 +188,7 @@ def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> Non
     suspects = send_suspects(redis)
     first, second = send(redis, 2, lane=Lane.URGENT)
     assert ids(claim(redis, "one", slots=1)) == [first]
-
     redis.hincrbyfloat(SERVED, "read.quarantine", -16)  # longer ago than a lease
-
     assert ids(claim(redis, "one", idle=False)) == []
     assert ids(claim(redis, "one")) == suspects
     assert ids(claim(redis, "another")) == [second]
@@ -209,7 +197,6 @@ def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> Non
 def test_urgent_suspects_wait_for_no_other_urgent_part(redis: Redis) -> None:
     suspects = send_suspects(redis, lane=Lane.URGENT)
     others = send(redis, lane=Lane.URGENT)
-
     assert ids(claim(redis, "one", idle=False)) == []
     assert ids(claim(redis, "one")) == suspects
     assert ids(claim(redis, "another")) == others
@@ -217,9 +204,7 @@ def test_urgent_suspects_wait_for_no_other_urgent_part(redis: Redis) -> None:
 
 def test_a_suspect_comes_out_under_its_own_lane(redis: Redis) -> None:
     parts = send(redis, lane=Lane.BULK, deaths=1) + send(redis, lane=Lane.URGENT, deaths=1)
-
     claimed = claim(redis, "one")
-
     assert [(one.part, one.queue) for one in claimed] == [(parts[0], "read.bulk"), (parts[1], "read.urgent")]
 
 
@@ -228,9 +213,7 @@ def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
     assert held_parts(redis) == set(parts)
     claim(redis, "busy", idle=False)
     let_go(redis, "one", finished=ids(claim(redis, "one")))
-
     claim(redis, "busy", idle=False)
-
     assert [hand_back(redis, worker) for worker in ("busy", "one")] == [0, 0]
     assert set(redis.keys()) <= {"pecia:bell:read"}
 

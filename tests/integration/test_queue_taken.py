@@ -22,9 +22,18 @@ from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
 from pecia_workers.queue import transport
-from pecia_workers.queue.keeper import Capacity, Keeper
-from pecia_workers.queue.lists import Ended, Lists, celery_settings, connect, hand_back, taken_name, takers
-from pecia_workers.upkeep.watching import count_taken, count_waiting
+from pecia_workers.queue.lists import (
+    Ended,
+    Lists,
+    celery_settings,
+    connect,
+    count_taken,
+    count_waiting,
+    hand_back,
+    taken_name,
+    takers,
+)
+from pecia_workers.queue.transport import Capacity, Keeper
 
 QUEUE = "read.normal"
 NUMBERS = count(1)
@@ -96,9 +105,7 @@ def test_what_is_given_back_comes_again_first_and_in_order(redis: Redis) -> None
     parts = tuple(send_new(redis, 3))
     claim(redis, "leaving")
     behind = send_new(redis)
-
     claim(redis, "leaving", slots=0, unfinished=parts)
-
     assert claim(redis, "next") == [*parts, *behind]
 
 
@@ -139,9 +146,7 @@ def test_a_part_that_came_meanwhile_and_goes_on_itself_is_queued_once(redis: Red
     claim(redis, "one")
     send(redis, part)
     claim(redis, "one")
-
     claim(redis, "one", slots=0, unfinished=(part,))
-
     assert {name: length for name, length in count_waiting(redis).items() if length} == {QUEUE: 1}
     assert redis.hkeys(taken_name("one")) == ["#"]
 
@@ -151,10 +156,8 @@ def test_a_worker_that_was_taken_for_dead_ends_nothing_of_the_next(redis: Redis)
     claim(redis, "paused")
     hand_back(redis, "paused")
     assert claim(redis, "next") == [part]
-
     for how in ("finished", "unfinished"):
         claim(redis, "paused", slots=0, **{how: (part,)})
-
     assert (count_taken(redis), sum(count_waiting(redis).values())) == ({QUEUE: 1}, 0)
 
 
@@ -162,7 +165,6 @@ def test_a_part_that_another_worker_has_is_delivered_for_postgres_to_refuse(redi
     (part,) = send_new(redis)
     claim(redis, "one")
     send(redis, part)
-
     assert claim(redis, "two") == [part]
 
 
@@ -309,9 +311,7 @@ def test_a_settlement_that_failed_is_tried_again_after_a_while(redis: Redis) -> 
     assert count_taken(redis) == {}
 
 
-def test_what_redis_could_not_be_told_is_told_once_it_is_back(
-    redis_server: Callable[..., Any], eventually: Eventually
-) -> None:
+def test_redis_is_told_once_it_is_back(redis_server: Callable[..., Any], eventually: Eventually) -> None:
     server = redis_server()
     with connect(server.url) as redis:
         keeper = open_keeper(redis)

@@ -1,6 +1,5 @@
 """A worker reads a page with a language model that is not always good at it, and a client gets what came of it."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.reading.fields import closed
 from pecia_workers.reading.page import instruction_for
+from pictures import encoded
 
 pytestmark = pytest.mark.gate
 
@@ -29,9 +29,7 @@ Work = Callable[..., Job[Document]]
 
 @pytest.fixture
 def scan() -> bytes:
-    file = io.BytesIO()
-    SAMPLE.pages[0].image.save(file, "PNG")
-    return file.getvalue()
+    return encoded(SAMPLE.pages[0].image, "PNG")
 
 
 def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
@@ -51,9 +49,7 @@ def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
     assert [body.get("temperature") for body in server.pages] == [0, 0.4, 0]
 
 
-def test_the_cpu_engine_reads_what_the_model_could_not(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_the_cpu_engine_reads_what_a_model_cannot(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.finish_reason = "length"
     settings = {"max_readings": 1, "fallback_engine": "rapidocr"}
 
@@ -86,9 +82,7 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
     assert page.attempts == ()
 
 
-def test_what_a_task_says_of_how_to_read_reaches_the_engine(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_how_a_task_is_to_be_read_reaches_engines(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.models = ({"id": "tiny"}, {"id": "radiology", "parent": "tiny"})
     server.behaviour.finish_reason = "length"
     options = GenerationOptions(top_k=5, max_output_tokens=2)
@@ -137,25 +131,17 @@ def test_a_model_is_asked_and_understood_by_its_reader_card(
     assert all((block.box is not None) is told.has_places for block in page.blocks)
 
 
-def test_a_task_says_what_the_model_is_told_and_how_its_card_is_called(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_a_task_says_what_a_model_is_told_by_card(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = "<fcel>Na<fcel>140<nl>"
-
     page = only_page(work(ReadDocument(scan, instructions="Table Recognition:"), card="paddleocr_vl"))
-
     (asked,) = server.pages
     assert asked["messages"][-1]["content"][1]["text"] == "Table Recognition:"
     assert [block.kind for block in page.blocks] == [BlockKind.TABLE]
 
 
-def test_a_model_that_takes_no_words_refuses_instructions(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
+def test_instructions_are_refused_without_words(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.models = ({"id": "lightonai/LightOnOCR-2-1B"},)
-
     job = work(ReadDocument(scan, instructions="Copy the table alone."))
-
     assert job.failure
     assert job.failure.code is FailureCode.INSTRUCTIONS_UNAVAILABLE
 
@@ -182,28 +168,21 @@ def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work,
 
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = ""
-
     page = only_page(work(ReadDocument(scan, fields=Form), max_readings=1))
-
     assert (page.verdict, page.fields, page.fields_text) == (Verdict.UNREADABLE, None, None)
     assert len(server.pages) == 1
 
 
 def test_a_blank_page_asks_no_engine(server: ChatServerDouble, work: Work, picture: Picture) -> None:
     page = only_page(work(ReadDocument(picture(), fields=Form)))
-
     assert (page.verdict, page.text, page.fields) == (Verdict.BLANK, "", None)
     assert server.pages == []
 
 
 def test_how_a_page_is_prepared_is_the_fleets_choice_unless_the_task_makes_one(work: Work) -> None:
-    file = io.BytesIO()
-    SAMPLE.pages[0].image.rotate(180).save(file, "PNG")
-    upside_down = file.getvalue()
-
+    upside_down = encoded(SAMPLE.pages[0].image.rotate(180), "PNG")
     as_it_is = only_page(work(ReadDocument(upside_down), engine="simulated:instant", prepare=()))
     turned = only_page(
         work(ReadDocument(upside_down, prepare=(Preparation.ORIENT,)), engine="simulated:instant", prepare=())
     )
-
     assert (as_it_is.rotation, turned.rotation) == (0, 180)

@@ -1,7 +1,6 @@
 """What was read before is the result at once: real client, worker, ledger and engine, and a server that counts."""
 
 import asyncio
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,19 +22,13 @@ from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
 from pecia_workers.ledger.commit import keep_results
 from pecia_workers.local.samples import sample_document
-from pictures import note
+from pictures import encoded, note
 from videos import video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
-def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **how)
-    return file.getvalue()
-
-
-SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
+SCAN = encoded(sample_document(DocumentType.PRESCRIPTION).pages[0].image, "PNG")
 
 
 Worker = Callable[..., Any]
@@ -73,7 +65,7 @@ def read(client: Client, worker: Worker) -> Read:
 def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
-    pages = [png(note(number)) for number in range(100)]
+    pages = [encoded(note(number), "PNG") for number in range(100)]
 
     def results() -> list[Page]:
         group = client.submit_many([ReadDocument(page) for page in pages])
@@ -95,7 +87,6 @@ def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
 
 def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: House) -> None:
     first, second = read(), read()
-
     assert first.cached_from is None
     assert second.cached_from
     (part, read_at), _ = house.query("SELECT part_id, created_at FROM results ORDER BY created_at")
@@ -104,24 +95,18 @@ def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: 
     assert (second.timings.engine, second.engine) == (0.0, "openai")
 
 
-def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
-    client: Client, worker: Worker, read: Read
-) -> None:
+def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worker, read: Read) -> None:
     read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
     others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
     jobs = [client.submit(ReadDocument(SCAN), metadata=metadata) for metadata in others]
-
     worker(*jobs, cache_by="clinic")
-
     assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
 
 
-def test_a_page_that_comes_twice_in_a_document_is_read_once(
-    client: Client, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     server.behaviour.takes_s = 0.5
     page, other = note(1), note(2)
-    job = client.submit(ReadDocument(png(page, "TIFF", save_all=True, append_images=[other, page])))
+    job = client.submit(ReadDocument(encoded(page, "TIFF", save_all=True, append_images=[other, page])))
 
     worker(job)
 
@@ -134,21 +119,16 @@ def test_a_page_that_comes_twice_in_a_document_is_read_once(
     assert len(server.pages) == 2
 
 
-def test_what_was_erased_is_read_again_and_a_copy_is_no_source(
-    read: Read, server: ChatServerDouble, house: House
-) -> None:
+def test_copies_of_erased_pages_are_no_source(read: Read, server: ChatServerDouble, house: House) -> None:
     read()
     copy = read()
     assert copy.cached_from
     house.query("DELETE FROM results WHERE part_id = %s", copy.cached_from.part)
-
     assert read().cached_from is None
     assert len(server.pages) == 2
 
 
-def test_encrypted_results_are_found_and_bound_to_their_new_part(
-    house: House, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_results_are_bound_to_their_parts(house: House, worker: Worker, server: ChatServerDouble) -> None:
     keys = SecretStr(json.dumps({"now": new_key()}))
     pages: list[Page] = []
     with Client(**house.urls, settings=ClientSettings(encryption_keys=keys)) as client:
@@ -164,9 +144,7 @@ def test_encrypted_results_are_found_and_bound_to_their_new_part(
     assert [set(content) for (content,) in stored] == [{"enc", "data"}] * 2
 
 
-def test_a_video_submitted_again_asks_the_engine_nothing(
-    client: Client, worker: Worker, server: ChatServerDouble
-) -> None:
+def test_a_repeated_video_asks_nothing(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     film = video(6.0)
     task = CaptionVideo(film, segments=timedelta(seconds=3), options=GenerationOptions(temperature=0))
 
@@ -186,7 +164,6 @@ def test_a_video_submitted_again_asks_the_engine_nothing(
 
 def test_while_postgres_is_away_the_page_counts_as_unread(house: House, tmp_path: Path) -> None:
     away = replace(house, database_url=f"postgresql:///pecia?host={tmp_path}")
-
     assert away.play(lambda ledger: ledger.earlier(b"key")) is None
 
 

@@ -108,20 +108,16 @@ def open_desk(house: House) -> Callable[..., Any]:
     def run(work: Work | None = None, **settings: Any) -> Iterator[Desk]:
         given = ClientSettings.model_validate({**house.urls, "client_name": "eva", **settings})
         with asyncio.Runner() as loop:
-            served = make_app(
+            served: Any = make_app(
                 resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
             )
             transport = httpx2.ASGITransport(served)
-            context = _living(served)
+            context = served._app.router.lifespan_context(served._app)
             loop.run(context.__aenter__())
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
             loop.run(context.__aexit__(None, None, None))
 
     return run
-
-
-def _living(app: Any) -> Any:
-    return app._app.router.lifespan_context(app._app)
 
 
 @pytest.fixture
@@ -137,7 +133,6 @@ def desk(open_desk: Any) -> Iterator[Desk]:
 
 def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     page = desk.look(read())
-
     assert [(one["target"], one["now"], one["suggested"]) for one in page["doubts"]] == [
         ("b0t1-2", "500", "50"),
         ("b1c1", "146", "140"),
@@ -147,9 +142,7 @@ def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable
     assert page["blocks"][0]["tokens"][1]["box"] == [50, 0, 90, 12]
 
 
-def test_corrections_are_in_the_result_and_the_original_stays(
-    desk: Desk, read: Callable[..., Job[Any]], client: Client
-) -> None:
+def test_corrections_leave_the_original(desk: Desk, read: Callable[..., Job[Any]], client: Client) -> None:
     job = read()
     for number, doubt in enumerate(desk.look(job)["doubts"][:2]):
         assert desk.decide(job, number, target=doubt["target"], text=doubt["suggested"]).status_code == 200
@@ -185,10 +178,8 @@ def test_corrections_are_in_the_result_and_the_original_stays(
 
 def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     job = read()
-
     desk.decide(job, accepted=[0, 1])
     page = desk.decide(job, 1, checked=True).json()
-
     revised = job.result().pages[0]
     assert (page["verdict"], page["checked"], page["doubts"]) == ("ok", True, [])
     assert revised.blocks == blocks()
@@ -199,9 +190,7 @@ def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callab
 def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     job = read()
     desk.decide(job, accepted=[0])
-
     refused = desk.decide(job, accepted=[0])
-
     assert (refused.status_code, refused.json()["code"]) == (409, "stale")
     assert job.result().revision == 1
 
@@ -214,7 +203,6 @@ def test_what_is_not_on_the_page_is_not_corrected(
     desk: Desk, read: Callable[..., Job[Any]], decision: dict[str, Any]
 ) -> None:
     job = read()
-
     assert desk.decide(job, text="1", **decision).status_code == 422
     assert job.result().revision == 0
 
@@ -272,7 +260,6 @@ def test_a_sample_is_the_same_for_the_same_seed_and_has_pages_without_doubts(
 
 def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., Job[Any]]) -> None:
     answer = desk.get(f"/pictures/{read().id}/1")
-
     assert answer.headers["content-type"] == "image/png"
     with Image.open(io.BytesIO(answer.content)) as image:
         assert (
@@ -286,17 +273,13 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., 
     ("path", "headers"),
     [("/other/", {}), ("/", {}), ("/token2/api/pages", {}), (f"/{TOKEN}/", {"host": "evil.example"})],
 )
-def test_without_the_token_or_by_another_name_there_is_nothing(
-    desk: Desk, path: str, headers: dict[str, str]
-) -> None:
+def test_without_token_or_by_another_name_is_nothing(desk: Desk, path: str, headers: dict[str, str]) -> None:
     answer = desk.loop.run(desk.http.get(path, headers=headers))
-
     assert (answer.status_code, answer.text) == (404, "Not found.")
 
 
 def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Desk) -> None:
     answer = desk.get("/")
-
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
     assert "unsafe" not in policy
@@ -309,7 +292,6 @@ def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Callable[..
     with open_desk(encryption_keys=keys) as desk:
         desk.decide(job, target="b0t1-2", text="Quillfeather")
         page = desk.look(job)
-
     ((stored,),) = house.query("SELECT content::text FROM revisions")
     assert "Quillfeather" not in stored
     assert "one" in stored
@@ -321,9 +303,7 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
 ) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="Quillfeather")
-
     client.purge([job])
-
     assert house.query("SELECT FROM revisions") == []
     assert [entry.action for entry in client.audit(job=job)] == ["erased", "revised"]
     assert desk.decide(job, 1, accepted=[0]).status_code == 410
@@ -331,14 +311,9 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
         job.result(timeout=0)
 
 
-def test_retention_takes_revisions_with_the_result(
-    desk: Desk, house: House, read: Callable[..., Job[Any]]
-) -> None:
-    job = read()
-    desk.decide(job, target="b0t1-2", text="50")
-
+def test_retention_takes_revisions_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
+    desk.decide(read(), target="b0t1-2", text="50")
     house.ask(lambda database: erase_results(database, age=timedelta(), limit=9))
-
     assert house.query("SELECT FROM revisions") == []
 
 
@@ -385,9 +360,7 @@ def test_who_asks_is_told_of_a_revision_without_what_it_says(
     assert [(event.actor, event.reason) for event in job.events()][-1] == ("client:eva", "revised")
 
 
-def test_behind_a_gateway_the_result_is_revised_too(
-    desk: Desk, house: House, read: Callable[..., Job[Any]]
-) -> None:
+def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
     job = read()
     house.query("UPDATE jobs SET tenant = 'clinic'")
     desk.decide(job, target="b0t1-2", text="50")
@@ -400,14 +373,10 @@ def test_behind_a_gateway_the_result_is_revised_too(
             assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
 
 
-def test_a_facsimile_is_one_file_with_picture_and_text(
-    desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path
-) -> None:
+def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="<b>50")
-
     written = job.save(tmp_path / "page.html", "facsimile").read_text()
-
     assert 'href="data:image/png;base64,' in written
     assert '<a id="t1b0t1-2" href="#r1b0t1-2">&lt;b&gt;50</a>' in written
     assert '<rect id="r1b0t1-2" x="50" y="0" width="40" height="12"/>' in written
@@ -418,7 +387,6 @@ def test_a_facsimile_is_one_file_with_picture_and_text(
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])  # noqa: S104  refused
 def test_a_review_listens_on_this_machine_alone(pecia: Pecia, host: str) -> None:
     refused = pecia("review", "--host", host)
-
     assert refused.exit_code == 2
     assert "127.0.0.1 or ::1" in refused.output
 
@@ -447,8 +415,6 @@ def test_eval_scores_no_jobs_but_those_of_the_run_that_is_named(pecia: Pecia, tm
     (tmp_path / "page.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "page.txt").write_text("Dose 50 mg")
     (tmp_path / "run.report").write_text("{}")
-
     refused = pecia("eval", str(tmp_path), "--of", str(tmp_path / "run.report"))
-
     assert refused.exit_code == 2
     assert "that run did not read 'page.png'" in " ".join(refused.output.replace("│", "").split())

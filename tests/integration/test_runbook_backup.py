@@ -19,8 +19,7 @@ from compose_stack import COMPOSE
 from fixture_types import Eventually, Picture
 from limits import WAIT_S
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.wheels import postgres_programs
+from pecia_workers.local.servers import EmbeddedPostgres, postgres_programs
 from runbook import RUNBOOK, Typed, typed
 from snippets import blocks
 

@@ -89,9 +89,6 @@ def text_of(file: Path | bytes) -> str:
     return str(page.get_textpage().get_text_range())
 
 
-# Job.save
-
-
 def test_the_suffix_says_which_form(job: Job[Document], tmp_path: Path) -> None:
     assert job.save(tmp_path / "page.txt").read_text() == f"{TEXT}\n"
     assert Document.model_validate_json(job.save(tmp_path / "page.json").read_bytes()) == job.result()
@@ -208,16 +205,12 @@ def test_an_encrypted_document_is_decrypted_on_the_way_and_left_nowhere(
     assert list(scratch.iterdir()) == []
 
 
-def test_without_the_key_the_setting_is_named(
-    sealed: tuple[Client, Job[Document]], client: Client, tmp_path: Path
-) -> None:
+def test_a_missing_key_is_named(sealed: tuple[Client, Job[Document]], client: Client, tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError, match="PECIA_ENCRYPTION_KEYS"):
         client.job(sealed[1].id).save(tmp_path / "page.pdf")
 
 
-def test_the_password_opens_the_document_again(
-    client: Client, scribe: Any, printed: bytes, tmp_path: Path
-) -> None:
+def test_the_password_opens_it_again(client: Client, scribe: Any, printed: bytes, tmp_path: Path) -> None:
     Image.open(io.BytesIO(printed)).convert("L").save(tmp_path / "scan.pdf")
     with pikepdf.open(tmp_path / "scan.pdf") as scan:
         scan.save(tmp_path / "locked.pdf", encryption=pikepdf.Encryption(user="open sesame", owner="o"))
@@ -241,20 +234,15 @@ def pecia(stores: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return partial(run_pecia, env=stores)
 
 
-def test_one_result_is_printed_as_it_would_be_written(
-    pecia: Pecia, job: Job[Document], film: Job[Captions]
-) -> None:
+def test_one_result_is_printed_as_written(pecia: Pecia, job: Job[Document], film: Job[Captions]) -> None:
     assert text_of(pecia("result", job.id, "--format", "pdf").stdout.encode(errors="surrogateescape")) == TEXT
     assert pecia("result", film.id, "--format", "srt").stdout.endswith("00:00:01,000\ncaption\n")
     assert pecia("result", job.id, "-o", "page.out", "--format", "markdown").returncode == 0
     assert Path("page.out").read_text().startswith("<!-- page 1: ok -->")
 
 
-def test_many_results_from_a_pipe_go_to_a_folder_by_their_ids(
-    pecia: Pecia, job: Job[Document], film: Job[Captions]
-) -> None:
-    ids = f"{job.id}\n{film.id}\n"
-    assert pecia("result", "-", "-o", "out/deep", stdin=ids).returncode == 0
+def test_results_from_a_pipe_go_to_a_folder(pecia: Pecia, job: Job[Document], film: Job[Captions]) -> None:
+    assert pecia("result", "-", "-o", "out/deep", stdin=f"{job.id}\n{film.id}\n").returncode == 0
     assert {path.name for path in Path("out/deep").iterdir()} == {f"{job.id}.txt", f"{film.id}.txt"}
     assert pecia("result", job.id, "-o", f"new{os.sep}", "--format", "json").returncode == 0
     assert Path("new", f"{job.id}.json").is_file()
@@ -269,14 +257,11 @@ def test_no_file_is_replaced_unless_told_to(pecia: Pecia, job: Job[Document]) ->
     assert Path("page.txt").read_text() == f"{TEXT}\n"
 
 
-def test_one_table_of_a_document_is_printed_as_csv(
-    pecia: Pecia, client: Client, scribe: Any, printed: bytes
-) -> None:
+def test_one_table_is_printed_as_csv(pecia: Pecia, client: Client, scribe: Any, printed: bytes) -> None:
     job = client.submit(ReadDocument(printed))
     tables = [Table(rows=1, columns=1, cells=(Cell(row=0, column=0, text=text),)) for text in ("K", "Na")]
     blocks = [Block(kind=BlockKind.TABLE, text=one.text, table=one, source=Source.OCR) for one in tables]
     scribe.read(job.id, blocks=blocks)
-
     assert pecia("result", job.id, "--table", "2").stdout.splitlines() == ["Na"]
     assert pecia("result", job.id, "--format", "csv").stdout.splitlines() == ["K", "", "Na"]
     assert "has 2 tables" in pecia("result", job.id, "--table", "3").stderr
@@ -308,9 +293,7 @@ def test_fields_of_many_documents_are_lines_that_begin_with_the_job(
     ]
 
 
-def test_a_job_without_a_result_leaves_the_others_theirs(
-    pecia: Pecia, client: Client, job: Job[Document], scribe: Any
-) -> None:
+def test_a_job_without_result_is_left(pecia: Pecia, client: Client, job: Job[Document], scribe: Any) -> None:
     broken, unread = (client.submit(ReadDocument(b"%PDF-1.7 " + mark)) for mark in (b"1", b"2"))
     scribe.fail(broken.id, stage=Stage.INGEST)
     told = pecia("result", broken.id, job.id, "-o", "out")

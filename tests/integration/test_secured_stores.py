@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import io
 import logging
 import subprocess
 import sys
@@ -22,11 +21,11 @@ from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
 from pecia_workers.ledger.database import open_database
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.queue import transport
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import celery_settings, connect
+from pictures import encoded
 from secured_stores import SecuredStores, secured
 from synced import synced
 
@@ -47,9 +46,7 @@ def stores(
 
 
 def picture() -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (80, 60), 255).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("L", (80, 60), 255), "PNG")
 
 
 def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,9 +54,7 @@ def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_submits_and_hears_with_its_own_account(
-    stores: SecuredStores, payload_url: str, kind: Any
-) -> None:
+def test_a_client_submits_with_its_own_account(stores: SecuredStores, payload_url: str, kind: Any) -> None:
     opened: Any = kind(stores.database_url(), stores.redis_url("client"), payload_url)
     with opened if kind is Client else synced(opened) as client:
         job = client.submit(ReadDocument(picture()))
@@ -168,9 +163,7 @@ def _kombu(url: str) -> Connection:
 
 
 @pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
-def test_no_connection_to_postgres_goes_through_a_wrong_door(
-    stores: SecuredStores, payload_url: str, door: Door
-) -> None:
+def test_no_wrong_door_leads_to_postgres(stores: SecuredStores, payload_url: str, door: Door) -> None:
     """The fleet's, a client's, and that of a verb which needs Postgres alone."""
     url, said = door[0](stores), door[1]
 

@@ -139,9 +139,7 @@ def test_nothing_is_held_against_a_fleet_that_kept_its_promises(auditor: Auditor
         ("DELETE FROM deliveries", NO_DELIVERY),
     ],
 )
-def test_it_sees_what_is_wrong_with_the_rows(
-    auditor: Auditor, database_url: str, damage: str, promise: str
-) -> None:
+def test_it_sees_what_rows_are_wrong(auditor: Auditor, database_url: str, damage: str, promise: str) -> None:
     change(database_url, damage)
     assert promise in {one.promise for one in judged(auditor, accepted()) if not one.kept}
 

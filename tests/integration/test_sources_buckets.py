@@ -12,7 +12,7 @@ import fetching
 from document_server import Answer, handing_out
 from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from pecia_schemas import FailureCode
-from pecia_workers.sources.intake import Buckets
+from pecia_workers.sources import Buckets
 
 pytestmark = pytest.mark.gate
 
@@ -41,7 +41,6 @@ def s3_of(options: Mapping[str, str]) -> Any:
 
 
 def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str:
-    """Store an object; return its URL."""
     bucket, _, key = name.partition("/")
     s3_of(options).put_object(Bucket=bucket, Key=key, Body=content)
     return f"s3://{name}"
@@ -50,7 +49,6 @@ def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str
 @pytest.mark.parametrize("key", ["scan.pdf", "ward 3/Röntgen #1.pdf", "a%20b.pdf", "what?.pdf"])
 def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str], key: str) -> None:
     url = put(options, f"archive/{key}")
-
     assert fetch(url, source_options=options, source_buckets=("archive",)) == DOCUMENT
 
 
@@ -68,11 +66,8 @@ def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str],
         (("archive", "secrets"), "secrets/scan.pdf", True),
     ],
 )
-def test_only_what_is_named_is_fetched(
-    options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool
-) -> None:
+def test_only_named_is_read(options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool) -> None:
     url = put(options, key)
-
     if allowed:
         assert fetch(url, source_options=options, source_buckets=named) == DOCUMENT
     else:
@@ -92,13 +87,11 @@ def test_no_path_leads_out_of_what_is_named(options: dict[str, str], key: str) -
 def test_the_payload_stores_own_credentials_are_used_if_there_are_no_others(options: dict[str, str]) -> None:
     url = put(options, "archive/scan.pdf")
     store = {"payload_url": "s3://elsewhere/payloads", "payload_options": options}
-
     assert fetch(url, **store, source_buckets=("archive",)) == DOCUMENT
 
 
 def test_an_object_that_is_not_there_is_refused(options: dict[str, str]) -> None:
     asked = {"source_options": options, "source_buckets": ("archive", "nowhere")}
-
     assert failure(f"s3://archive/{TOKEN}", **asked) == (REFUSED, "The object store has no such object.")
     assert failure(f"s3://nowhere/{TOKEN}", **asked)[0] is REFUSED
 
@@ -106,7 +99,6 @@ def test_an_object_that_is_not_there_is_refused(options: dict[str, str]) -> None
 def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
     asked = {"source_options": options, "source_buckets": ("archive",)}
     large, empty = put(options, "archive/large", b"x" * (LIMIT + 1)), put(options, "archive/empty", b"")
-
     assert failure(large, **asked) == (
         FailureCode.TOO_LARGE,
         f"The file has {LIMIT + 1} bytes: {LIMIT} are allowed (PECIA_MAX_PAYLOAD_BYTES).",
@@ -128,25 +120,20 @@ def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
         (Answer(DOCUMENT, length=LIMIT, then="trickle"), UNREACHABLE, "The object store took too long."),
     ],
 )
-def test_a_store_that_fails_is_told_from_one_that_refuses(
-    answer: Answer, code: FailureCode, found: str
-) -> None:
+def test_a_failing_store_is_told_from_one_that_refuses(answer: Answer, code: FailureCode, found: str) -> None:
     with handing_out() as server:
         answer.headers = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT", "ETag": '"1"'}
         server.plan(f"/archive/{TOKEN}", answer)
         options = {"endpoint": server.url(""), **CREDENTIALS}
         asked = {"source_options": options, "source_buckets": ("archive",), "source_timeout": 0.5}
-
         assert failure(f"s3://archive/{TOKEN}", **asked) == (code, found)
         assert len(server.asked) == 1
 
 
 def test_a_full_disk_is_not_told_as_a_store_that_does_not_answer(options: dict[str, str]) -> None:
     url = put(options, "archive/scan.pdf")
-
     with Path("/dev/full").open("wb", buffering=0) as full:
         found = failure(url, full, source_options=options, source_buckets=("archive",))
-
     assert found == (
         UNREACHABLE,
         "The worker cannot write what it fetches (No space left on device): see that PECIA_SPOOL_DIR has room.",
@@ -156,7 +143,6 @@ def test_a_full_disk_is_not_told_as_a_store_that_does_not_answer(options: dict[s
 def test_a_store_that_is_away_may_come_back() -> None:
     with handing_out() as server:
         options = {"endpoint": server.url(""), **CREDENTIALS}
-
     assert (
         failure(f"s3://archive/{TOKEN}", source_options=options, source_buckets=("archive",))[0]
         is UNREACHABLE

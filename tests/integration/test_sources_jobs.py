@@ -36,12 +36,12 @@ from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.rekeying import Rekeying
-from pecia_workers.sources.intake import Intake
-from pecia_workers.upkeep.retention import retention_steps
+from pecia_workers.sources import Intake
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 from tables import texts_of_tables
 
@@ -141,17 +141,11 @@ def server() -> Iterator[DocumentServer]:
         yield server
 
 
-# Submitting
-
-
 def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     job = ward.submit(server.plan("/scan.png", Answer(printed)))
-
     assert server.asked == []
     assert (job.state, ward.row(job)["payload"], ward.files()) == (JobState.QUEUED, None, {})
-
     assert ward.run(job) == []
-
     assert job.state is JobState.SUCCEEDED
     assert len(job.result().pages) == 1
     assert list(ward.files().values()) == [printed]
@@ -175,12 +169,9 @@ def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed:
         ("s3:///key", "has no form that is fetched"),
     ],
 )
-def test_a_url_that_cannot_be_fetched_is_refused_and_not_quoted(
-    client: Client, url: str, sentence: str
-) -> None:
+def test_a_wrong_url_is_refused_and_not_quoted(client: Client, url: str, sentence: str) -> None:
     with pytest.raises(InvalidSourceError, match=sentence) as caught:
         client.submit(ReadDocument(url))
-
     assert TOKEN not in str(caught.value)
     assert TOKEN not in repr(ReadDocument(url))
 
@@ -194,7 +185,6 @@ def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, print
     job = ward.submit(url, idempotency_key="visit 7")
     assert not ward.submit(url, idempotency_key="visit 7").created
     ward.run(job)
-
     again = ward.submit(url, idempotency_key="visit 7")
     assert (again.id, again.created) == (job.id, False)
     with pytest.raises(IdempotencyConflictError):
@@ -218,17 +208,12 @@ def test_what_no_worker_can_do_is_not_fetched(ward: Ward, server: DocumentServer
     assert server.asked == []
 
 
-# What goes wrong
-
-
 def test_a_server_that_fails_is_asked_again(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     url = server.plan(
         "/scan.png", Answer(status=500), Answer(printed, then="reset", length=10**6), Answer(printed)
     )
     job = ward.submit(url)
-
     assert ward.run(job) == [Retry, Retry]
-
     assert job.state is JobState.SUCCEEDED
     assert len(server.asked) == 3
 
@@ -242,9 +227,7 @@ def test_what_cannot_be_fetched_says_why_and_not_from_where(
 ) -> None:
     server.plan(f"/{TOKEN}", Answer(status=status))
     job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"))
-
     ward.run(job)
-
     assert job.failure
     assert (job.state, job.failure.code, len(server.asked)) == (JobState.FAILED, code, tries)
     assert job.failure.message.startswith(f"The URL's server answered {status}.")
@@ -269,26 +252,18 @@ def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
     )
 
 
-def test_a_retry_fetches_what_could_not_be_fetched_and_not_what_was(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_a_retry_fetches_what_was_not_fetched(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     job = ward.submit(server.plan("/scan.png", Answer(status=403), Answer(printed[: len(printed) // 2])))
     ward.run(job)
     assert job.failure
     assert job.failure.code is FailureCode.SOURCE_REFUSED
-
     for _ in range(2):
         ward.run(job.retry())
         assert job.failure
         assert (job.failure.code, len(server.asked)) == (FailureCode.DAMAGED, 2)
 
 
-# The fence
-
-
-def test_a_fetch_that_lost_its_part_changes_nothing_and_leaves_nothing(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_a_fetch_that_lost_its_part_changes_and_leaves_nothing(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"first", then="hang", length=None), Answer(b"second")))
 
     async def story(database: AsyncEngine) -> PayloadRef:
@@ -333,9 +308,7 @@ def test_two_fetches_of_the_same_document_are_one(ward: Ward, server: DocumentSe
     assert ward.row(job)["payload"] == ward.row(other)["payload"] is not None
 
 
-def test_only_who_runs_the_part_gives_its_job_a_document_also_if_the_answer_was_lost(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_only_who_runs_a_part_gives_its_job_a_document_twice(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"document")))
     reference, holds = ward.store.put(b"document"), ward.store.holds_async
 
@@ -374,9 +347,7 @@ def test_of_two_documents_a_job_keeps_the_first_and_whoever_brings_another_goes_
     assert list(ward.files().values()) == [b"first"]
 
 
-def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
-    ward: Ward, server: DocumentServer
-) -> None:
+def test_a_document_erased_during_intake_is_stored_again(ward: Ward, server: DocumentServer) -> None:
     url = server.plan("/scan.pdf", Answer(b"same"))
     former = ward.client().submit(ReadDocument(b"same"))
     former.cancel()
@@ -400,9 +371,7 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
     assert list(ward.files().values()) == [b"same"]
 
 
-async def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(
-    ward: Ward, server: DocumentServer
-) -> None:
+async def test_a_cancelled_or_purged_job_is_fetched_no_further(ward: Ward, server: DocumentServer) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"x", length=None, then="hang")))
 
     async with ward.working() as runtime:
@@ -494,12 +463,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
     assert list(ward.files().values()) == [printed]
 
 
-# At rest
-
-
-def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_with_keys_no_row_tells_the_url_or_file(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     ward.keys = KEYS
     server.plan(f"/{TOKEN}", Answer(printed))
     job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7")
@@ -515,9 +479,7 @@ def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
     assert not ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7").created
 
 
-def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
-    ward: Ward, server: DocumentServer, printed: bytes
-) -> None:
+def test_keys_change_under_fetched_and_unfetched(ward: Ward, server: DocumentServer, printed: bytes) -> None:
     ward.keys = KEYS
     urls = [server.plan(path, Answer(printed)) for path in ("/fetched", "/waiting")]
     fetched, waiting = (ward.submit(url, idempotency_key=url) for url in urls)
@@ -540,9 +502,7 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
 
 @pytest.mark.parametrize("fetched", [True, False])
 @pytest.mark.parametrize("by", ["upkeep", "purge"])
-def test_the_url_goes_with_the_document(
-    ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool
-) -> None:
+def test_the_url_goes_too(ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool) -> None:
     server.plan(f"/{TOKEN}", Answer(printed) if fetched else Answer(status=404))
     job = ward.submit(server.url(f"/{TOKEN}"))
     ward.run(job)

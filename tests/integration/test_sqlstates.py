@@ -31,12 +31,11 @@ from pecia import (
     SubmitError,
     SubmitManyError,
 )
-from pecia_schemas import Document, FailureCode, JobState, Page, Verdict
-from pecia_schemas.blocks import plain_blocks
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Done, Failed, Finished, Outcome
+from pecia_schemas import Document, FailureCode, JobState
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
+from samples import page
 
 R = TypeVar("R")
 
@@ -110,10 +109,7 @@ def submit(client: Client, picture: Picture) -> Submit:
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart) -> Outcome | None:
-    page = Page(
-        verdict=Verdict.OK, width=10, height=10, engine="test", number=1, blocks=plain_blocks("hello")
-    )
-    outcome = Done(page, cache_key=claim.id.bytes)
+    outcome = Done(page(text="hello"), cache_key=claim.id.bytes)
     return await ledger.commit(Finished(part=claim, outcome=outcome))
 
 
@@ -173,9 +169,7 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
     books.play(story)
 
 
-def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
-    books: Books, submit: Submit
-) -> None:
+def test_a_part_whose_failure_is_refused_too_delays_no_other(books: Books, submit: Submit) -> None:
     """It is given back, and tried again: nothing can be written down of it until a person has looked."""
     jobs = [submit() for _ in range(3)]
     parts = [books.part_of(job) for job in jobs]
@@ -327,9 +321,7 @@ def test_a_client_tries_again_what_is_transient(books: Books, submit: Submit) ->
         assert submit().created, sqlstate
 
 
-def test_of_many_tasks_only_those_are_refused_that_postgres_refuses(
-    books: Books, client: Client, picture: Picture
-) -> None:
+def test_of_many_tasks_postgres_refuses_but_some(books: Books, client: Client, picture: Picture) -> None:
     async def submit_async(tasks: list[ReadDocument], keys: list[str]) -> SubmitManyError:
         async with AsyncClient(*books.urls.values()) as other:
             with pytest.raises(SubmitManyError) as raised:

@@ -31,7 +31,7 @@ from pecia import (
 )
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.servers import EmbeddedPostgres
 
 BATCH = 1_000
 """As many tasks as are written together."""
@@ -54,9 +54,7 @@ class SlowFile(BytesIO):
         return super().read(size)
 
 
-def test_jobs_are_listed_in_the_order_of_their_tasks_whichever_document_is_stored_first(
-    client: Client, picture: Picture, house: House
-) -> None:
+def test_jobs_are_listed_in_the_order_of_tasks(client: Client, picture: Picture, house: House) -> None:
     tasks = [ReadDocument(SlowFile(picture())), ReadDocument(picture(shade=1))]
     group = client.submit_many(tasks)
     assert [job.id for job in group] == column(house, "SELECT id FROM jobs ORDER BY id")
@@ -120,9 +118,7 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
         client.submit_many(tasks(), idempotency_prefix="")
 
 
-def test_a_document_that_was_erased_is_refused_alone(
-    client: Client, house: House, stored: PayloadRef
-) -> None:
+def test_an_erased_document_is_refused_alone(client: Client, house: House, stored: PayloadRef) -> None:
     client.purge([client.submit(ReadDocument(stored))])
     with pytest.raises(SubmitManyError) as refusal:
         client.submit_many([ReadDocument(stored), ReadDocument(b"%PDF-1.7 other")])
@@ -226,9 +222,7 @@ def contents_by_key(house: House) -> dict[str, str]:
 
 
 @given(order=runs)
-def test_batches_one_after_the_other_write_what_single_submits_would(
-    client: Client, house: House, order: list[Run]
-) -> None:
+def test_batches_in_turn_write_as_single_submits_do(client: Client, house: House, order: list[Run]) -> None:
     expected: dict[str, int] = {}
     for prefix, contents in order:
         refused = submit(client, (prefix, contents))
@@ -243,9 +237,7 @@ def test_batches_one_after_the_other_write_what_single_submits_would(
 
 
 @given(order=runs)
-def test_batches_at_the_same_time_agree_about_every_key(
-    client: Client, house: House, order: list[Run]
-) -> None:
+def test_concurrent_batches_agree_about_every_key(client: Client, house: House, order: list[Run]) -> None:
     refused: dict[int, list[int]] = {}
 
     def work(number: int) -> None:

@@ -79,9 +79,7 @@ def test_a_notice_to_another_machine_of_the_scale_set_is_none(
     assert not stopped.is_set()
 
 
-def test_a_file_that_appears_is_a_notice(
-    tmp_path: Path, stopped: threading.Event, eventually: Eventually
-) -> None:
+def test_a_new_file_is_a_notice(tmp_path: Path, stopped: threading.Event, eventually: Eventually) -> None:
     notice = tmp_path / "notice"
     with termination_heard(WorkerSettings(termination_notice=str(notice))):
         time.sleep(0.1)

@@ -22,7 +22,6 @@ Work = Callable[..., Job[Document]]
 
 def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, work: Work) -> None:
     page = only_page(work(ReadDocument(WRITTEN)))
-
     assert page.text.splitlines() == LINES
     assert (page.engine, page.source, page.verdict) == ("layer", Source.LAYER, Verdict.OK)
     assert page.usage == TokenUsage()
@@ -34,11 +33,8 @@ def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, w
     [(Prefer.PIXELS, 0, Source.MODEL), (Prefer.LAYER, 3, Source.LAYER)],
     ids=["pixels of a good page", "layer of a recognised one"],
 )
-def test_a_task_says_what_its_pages_are_read_from(
-    work: Work, prefer: Prefer, mode: int, source: Source
-) -> None:
+def test_a_task_says_what_pages_are_read_from(work: Work, prefer: Prefer, mode: int, source: Source) -> None:
     page = only_page(work(ReadDocument(written_pdf(typeset(LINES, mode=mode)), prefer=prefer)))
-
     assert page.source is source
 
 
@@ -50,17 +46,13 @@ def test_fields_of_a_written_page_are_asked_of_the_engine_and_its_text_is_not(
     server: ChatServerDouble, work: Work
 ) -> None:
     server.behaviour.form = '{"batch": "O0l1I5S8B"}'
-
     page = only_page(work(ReadDocument(WRITTEN, fields=Sample)))
-
     assert page.text.splitlines() == LINES
     assert page.fields == {"batch": "O0l1I5S8B"}
     assert len(server.pages) == 1
 
 
-def test_pages_that_look_alike_share_their_fields_and_keep_their_own_text(
-    server: ChatServerDouble, work: Work
-) -> None:
+def test_pages_that_look_alike_share_fields_and_keep_their_text(server: ChatServerDouble, work: Work) -> None:
     server.behaviour.form = '{"batch": "O0l1I5S8B"}'
     minus = "\N{MINUS SIGN}"
     hyphened, signed = (written_pdf(typeset([*LINES, "-3.5"]), means={"-": said}) for said in ("-", minus))

@@ -18,7 +18,7 @@ from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, Re
 from pecia_schemas import Stage
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.upkeep.steps import expire, open_stores
+from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.worker.runtime import Runtime
 
@@ -35,7 +35,6 @@ def submit(client: Client, printed: bytes) -> Submit:
 
 
 def held(runtime: Runtime) -> int:
-    """Return how many requests the engine has."""
     assert runtime._stages.engine is not None
     load = runtime._stages.engine.load()
     return load.running + load.waiting
@@ -91,9 +90,7 @@ async def test_the_end_of_a_jobs_time_reaches_the_engine(house: House, submit: S
     assert job.refresh().state is JobState.EXPIRED
 
 
-async def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_code(
-    house: House, submit: Submit, client: Client
-) -> None:
+async def test_a_part_that_takes_too_long_fails_at_last(house: House, submit: Submit, client: Client) -> None:
     job = submit()
     limits = {"part_timeout": 1, "max_attempts": 2, "retry_delay": 0.001}
     ends: list[type[BaseException] | None] = []

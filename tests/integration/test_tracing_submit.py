@@ -60,7 +60,6 @@ def test_a_submit_is_part_of_the_applications_trace(
 ) -> None:
     with Client(settings=settings) as client, tracer.start_as_current_span("request"):
         job = client.submit(ReadDocument(picture()))
-
     (request,), (submit,) = collector.named("request"), collector.named("submit")
     assert tree(collector.spans, request) == SUBMIT
     assert (submit.kind, submit.attributes["pecia.job.id"]) == ("producer", str(job.id))
@@ -111,7 +110,6 @@ def test_without_a_span_of_the_application_a_submit_begins_a_trace(
 ) -> None:
     with Client(settings=settings) as client:
         client.submit(ReadDocument(picture()))
-
     (submit,) = collector.named("submit")
     assert submit.parent == ""
     assert kept() == [submit.place]
@@ -123,7 +121,6 @@ def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit
 ) -> None:
     with Client(settings=settings) as client:
         jobs = client.submit_many([ReadDocument(picture(shade=shade)) for shade in range(3)])
-
     (many,), submits = collector.named("submit_many"), collector.named("submit")
     assert len({span.trace for span in [many, *submits]}) == 4
     assert [span.links for span in submits] == [(many.place,)] * 3
@@ -133,14 +130,11 @@ def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit
 
 
 @pytest.mark.usefixtures("tracer")
-def test_a_submit_that_is_refused_says_why_by_a_name(
-    settings: ClientSettings, picture: Picture, collector: Collector
-) -> None:
+def test_a_refused_submit_names_why(settings: ClientSettings, picture: Picture, collector: Collector) -> None:
     with Client(settings=settings) as client:
         client.submit(ReadDocument(picture()), idempotency_key="Hartwigsen")
         with pytest.raises(IdempotencyConflictError):
             client.submit(ReadDocument(picture(shade=1)), idempotency_key="Hartwigsen")
-
     _, refused = collector.named("submit")
     assert (refused.failed, refused.attributes["error.type"]) == (True, "IdempotencyConflictError")
     assert not any(b"Hartwigsen" in body for body in collector.bodies)
@@ -153,7 +147,6 @@ def test_a_job_that_is_not_sampled_keeps_nothing(
         tracing.enable(provider)
         client.submit(ReadDocument(picture()))
         tracing.disable()
-
     assert kept() == [None]
     assert collector.spans == []
 
@@ -192,7 +185,7 @@ class Lacking:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Lacking())
-import pecia_workers.app, pecia_workers.worker.runtime, pecia_workers.upkeep.loop, pecia_workers.webhooks.delivery
+import pecia_workers.app, pecia_workers.worker.runtime, pecia_workers.upkeep.loop, pecia_workers.webhooks
 from pecia import AsyncClient, Client, ClientSettings, ConfigurationError
 stores = dict(database_url="postgresql://nobody@nowhere/", redis_url="redis://nowhere", payload_url="/nowhere")
 for kind in (Client, AsyncClient):

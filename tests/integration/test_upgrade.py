@@ -22,7 +22,8 @@ from pecia_schemas.messages import marker, rest_name
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores
+from pecia_workers.upkeep.loop import open_stores
+from pictures import encoded
 
 QUEUE = "read.normal"
 
@@ -35,9 +36,8 @@ def submit(client: Client, picture: Picture) -> Callable[..., Job[Document]]:
         if len(shades) == 1:
             return client.submit(ReadDocument(picture(shade=shades[0])), **options)
         first, *others = (Image.open(io.BytesIO(picture(shade=shade))).convert("RGB") for shade in shades)
-        file = io.BytesIO()
-        first.save(file, "PDF", save_all=True, append_images=others)
-        return client.submit(ReadDocument(file.getvalue()), **options)
+        content = encoded(first, "PDF", save_all=True, append_images=others)
+        return client.submit(ReadDocument(content), **options)
 
     return submit_pages
 

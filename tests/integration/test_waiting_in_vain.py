@@ -19,10 +19,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_nobody_does_is_said_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
-
     with pytest.raises(JobTimeoutError):
         follow(group, timeout=1)
-
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
     assert told[0].startswith("pecia: still waiting: no running worker cuts documents")

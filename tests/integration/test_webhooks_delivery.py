@@ -35,7 +35,7 @@ from pecia_workers.ledger.outbox import (
     claim_deliveries,
     record_outcome,
 )
-from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.retries import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
@@ -120,10 +120,8 @@ def test_between_tries_the_row_says_when_it_goes_on(
 ) -> None:
     receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
     delivery = outbox.promise(receiver.url)
-
     with working(settings, RetrySchedule()):
         eventually(lambda: outbox.row(delivery)["last_status"] == 503)
-
     (row,) = outbox.query("SELECT state, last_error, next_at - now() AS pause FROM deliveries")
     assert (row["state"], row["last_error"]) == ("pending", "http_503")
     assert timedelta(minutes=50) < row["pause"] <= timedelta(hours=1)
@@ -152,10 +150,8 @@ def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is
     receiver.planned = [answer] * 4
     delivery = outbox.promise(receiver.url)
     limits = {"webhook_attempts": 2, "webhook_timeout": timedelta(seconds=0.3 if answer.delay_s else 20)}
-
     with working(settings_for(database_url, **limits)):
         eventually(lambda: outbox.state(delivery) == "dead")
-
     row = outbox.row(delivery)
     assert (row["attempts"], row["last_status"], row["last_error"]) == (tries, status, error)
     assert [request.path for request in receiver.requests] == ["/hook"] * tries
@@ -165,10 +161,8 @@ def test_a_private_address_is_dead_at_once_and_never_called(
     outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
 ) -> None:
     delivery = outbox.promise(receiver.url)
-
     with working(settings_for(database_url, webhook_allow=[])):
         eventually(lambda: outbox.state(delivery) == "dead")
-
     assert outbox.row(delivery)["last_error"] == "refused_address"
     assert receiver.requests == []
 
@@ -177,12 +171,9 @@ def test_several_workers_share_an_outbox_and_tell_everything_once(
     outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
 ) -> None:
     promised = set(map(str, outbox.promise_all([receiver.url] * 40)))
-
     with working(settings), working(settings), working(settings):
         eventually(lambda: all(row["state"] == "delivered" for row in outbox.rows()))
-
-    told = [request.headers["webhook-id"] for request in receiver.requests]
-    assert sorted(told) == sorted(promised)
+    assert sorted([request.headers["webhook-id"] for request in receiver.requests]) == sorted(promised)
 
 
 def test_what_a_dead_worker_had_claimed_comes_again(
@@ -190,18 +181,14 @@ def test_what_a_dead_worker_had_claimed_comes_again(
 ) -> None:
     delivery = outbox.promise(receiver.url)
     claim(house, visibility=timedelta(seconds=1))  # by a worker that is never heard of again
-
     with working(settings):
         time.sleep(0.5)
         assert receiver.requests == []
         eventually(lambda: outbox.state(delivery) == "delivered")
-
     assert outbox.row(delivery)["attempts"] == 2
 
 
-def test_a_worker_that_was_overtaken_records_nothing(
-    outbox: Outbox, receiver: Receiver, house: House
-) -> None:
+def test_an_overtaken_worker_records_nothing(outbox: Outbox, receiver: Receiver, house: House) -> None:
     delivery = outbox.promise(receiver.url)
 
     async def story(database: AsyncEngine) -> int | None:
@@ -225,7 +212,6 @@ def test_a_claim_reads_no_more_however_many_callbacks_wait_for_however_many_rece
 ) -> None:
     few = blocks_read_by_a_claim(outbox, house, 100, eventually)
     many = blocks_read_by_a_claim(outbox, house, 30_000, eventually)
-
     assert many < 3 * few  # an index is a level deeper
 
 
@@ -286,7 +272,7 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
 RUN = """
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.webhooks.delivery import run_webhooks
+from pecia_workers.webhooks import run_webhooks
 
 run_webhooks(WorkerSettings())
 """

@@ -20,14 +20,14 @@ from limits import WAIT_S
 from pecia import Client, ClientSettings, Delivery, Endpoint, ReadDocument
 from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.outbox import give_up
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
 from pecia_workers.ledger.standing import lag
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics import REGISTRY
 from receivers import (
     SECRET,
     Answer,
@@ -97,10 +97,8 @@ def test_without_the_fleets_secret_endpoints_are_told_all_the_same_and_the_log_s
 ) -> None:
     client.add_endpoint(receiver.url)
     outbox.promise(receiver.url + "/own")
-
     with capture_logs() as logs, working(settings_for(database_url, webhook_secret="")):
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "pending"})
-
     assert [request.path for request in receiver.requests] == ["/hook"]
     assert [entry["event"] for entry in logs].count("callbacks_wait") == 1
 
@@ -119,8 +117,7 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
         assert [one.last_error for one in client.deliveries()] == ["no_secret"]
     told = run_pecia("webhook", "deliveries", env=stores)
     assert "no webhook worker of this fleet has PECIA_WEBHOOK_SECRET" in told.stderr
-    examined = run_pecia("doctor", env=stores)
-    assert "set PECIA_WEBHOOK_SECRET" in examined.stdout
+    assert "set PECIA_WEBHOOK_SECRET" in run_pecia("doctor", env=stores).stdout
 
     outbox.execute("""UPDATE workers SET capabilities = '{"signs": true}'""")
     with Client(*stores.values()) as client:
@@ -215,10 +212,8 @@ def test_a_try_that_began_before_it_was_gone_does_not_bring_it_back(
     client.add_endpoint(receiver.url)
     receiver.planned = [Answer(delay_s=0.4), Answer(410)]
     outbox.finish_all([None] * 2)
-
     with working(settings):
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "dead"})
-
     assert client.endpoints()[0].disabled_at is not None
 
 
@@ -241,10 +236,8 @@ def test_a_url_that_is_gone_leaves_others_of_its_host_alone(
     receiver.planned = [Answer(410)]
     gone = outbox.promise_all([receiver.url + "?for=me"] * 2)
     well = outbox.promise(receiver.url + "?for=you")
-
     with working(settings_for(database_url, webhook_concurrency=1)):
         eventually(lambda: outbox.state(well) == "delivered")
-
     assert [outbox.state(one) for one in gone] == ["dead", "dead"]
     assert len(receiver.requests) == 2
 
@@ -355,7 +348,6 @@ def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client
     failed = "INSERT INTO receivers (receiver, failures, failed_at) VALUES (%s, 1, now() - interval '5 days')"
     outbox.execute(failed, "https://gone.example")
     outbox.execute(failed, str(endpoint.id))
-
     house.ask(lambda database: give_up(database, age=timedelta(days=4)))
     assert [row["receiver"] for row in outbox.query("SELECT receiver FROM receivers")] == [str(endpoint.id)]
 

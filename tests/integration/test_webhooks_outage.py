@@ -4,11 +4,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -77,7 +76,7 @@ def test_every_delivery_arrives_or_is_visibly_dead(
         told = {one.id: one for one in client.deliveries()}
 
     assert set(told) == set(promised)
-    assert endings(promised, told) == {
+    assert Counter((name, str(told[delivery].state)) for delivery, name in promised.items()) == {
         **{(name, "delivered"): EACH for name in (*TROUBLES, "down")},
         **{(name, "dead"): EACH for name in ENDLESS},
     }
@@ -89,10 +88,6 @@ def test_every_delivery_arrives_or_is_visibly_dead(
     }
     assert len(receivers["gone"].requests) <= 4  # two workers, two at a time
     assert all(request.path == "/hook" for request in receivers["redirecting"].requests)
-
-
-def endings(promised: Mapping[UUID, str], told: Mapping[UUID, Delivery]) -> Counter[tuple[str, str]]:
-    return Counter((name, str(told[delivery].state)) for delivery, name in promised.items())
 
 
 def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
@@ -109,9 +104,7 @@ def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
     assert all(one.error or one.status == 204 for one in delivery.attempts)
 
 
-def test_what_arrives_out_of_order_can_be_put_in_order(
-    outbox: Outbox, database_url: str, eventually: Callable[..., Any]
-) -> None:
+def test_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Callable[..., Any]) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)

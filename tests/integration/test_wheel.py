@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 from command import ran
-from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.connecting import sqlalchemy_url
 
 pytestmark = pytest.mark.gate
 
@@ -34,9 +34,7 @@ def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
         assert {str(file) for file in files} <= set(wheel.namelist())
 
 
-def test_pecia_migrate_works_from_an_installed_wheel(
-    wheel: zipfile.ZipFile, tmp_path: Path, empty_database_url: str
-) -> None:
+def test_an_installed_wheel_migrates(wheel: zipfile.ZipFile, tmp_path: Path, empty_database_url: str) -> None:
     wheel.extractall(tmp_path)
     program = "import pecia, pecia.cli, sys; print(pecia.__file__); sys.argv = ['pecia', 'migrate']; pecia.cli.main()"
     environment = {"PYTHONPATH": str(tmp_path), "PECIA_DATABASE_URL": empty_database_url}
@@ -46,9 +44,6 @@ def test_pecia_migrate_works_from_an_installed_wheel(
     engine = create_engine(sqlalchemy_url(empty_database_url))
     assert inspect(engine).has_table("jobs")
     engine.dispose()
-
-
-# The images install it as their Dockerfile says
 
 
 def install_line(stage: str) -> str:
@@ -88,8 +83,7 @@ def borrowing(directory: Path) -> dict[str, str]:
 
 
 def test_the_lock_has_all_that_it_needs(installed: Path) -> None:
-    packages = {path.name.partition("-")[0] for path in installed.rglob("*.dist-info")}
-    assert packages == {"pecia"}
+    assert {path.name.partition("-")[0] for path in installed.rglob("*.dist-info")} == {"pecia"}
 
 
 def test_what_is_installed_is_a_worker(installed: Path, tmp_path: Path) -> None:

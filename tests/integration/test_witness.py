@@ -1,6 +1,5 @@
 """What a model lies about a page is found by an independent reading of it, through a whole worker."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +9,10 @@ from PIL import Image
 from chat_server import ChatServerDouble, only_page
 from pecia import Document, Job, Page, Prefer, ReadDocument, Verdict
 from pecia_schemas.blocks import Source
+from pictures import encoded
 from witnessed_pages import Drawn, Score, drawn_page, lied_about
 
 Work = Callable[..., Job[Document]]
-
-
-def png(drawn: Drawn) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(drawn.pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -27,7 +21,7 @@ def page(work: Work, server: ChatServerDouble) -> Callable[..., Page]:
 
     def read(drawn: Drawn, **options: Any) -> Page:
         server.behaviour.text = drawn.markdown()
-        source = drawn.pdf if options.pop("pdf", False) else png(drawn)
+        source = drawn.pdf if options.pop("pdf", False) else encoded(Image.fromarray(drawn.pixels), "PNG")
         settings = {"witness": options.pop("fleet", "auto"), "witness_processes": 1}
         return only_page(work(ReadDocument(source, cache=False, **options), **settings))
 
@@ -51,9 +45,7 @@ def test_lies_about_a_page_are_found_and_nothing_else(
     assert (result.verdict, result.source) == (Verdict.INCOMPLETE, Source.MODEL)
     assert result.witness
     assert result.witness.source is source
-    assert score.swaps == {True: 6}
-    assert score.inventions == {True: 2}
-    assert score.omissions == {True: 2}
-    assert score.doubted[True] == 0
+    assert (score.swaps, score.inventions) == ({True: 6}, {True: 2})
+    assert (score.omissions, score.doubted[True]) == ({True: 2}, 0)
     assert score.boxes[True] >= 0.97 * score.boxes.total()
     assert all(cell.box for table in result.tables for cell in table.cells if cell.row == 1)

@@ -280,10 +280,6 @@ def _tokens(part: dict[str, Any]) -> int:
     return -(-width * height // PIXELS_OF_A_TOKEN)
 
 
-def _pictures(body: dict[str, Any]) -> int:
-    return sum(part["type"] == "image_url" for part in body["messages"][-1]["content"])
-
-
 def _reset(connection: socket.socket) -> None:
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -13,8 +13,7 @@ from psycopg import sql
 from gateways import Gateway, serving
 from pecia import AsyncClient, Client
 from pecia.testing import FakeFleet
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import start_redis
+from pecia_workers.local.servers import EmbeddedPostgres, start_redis
 from ready_cluster import TEMPLATE
 from real_fleet import RealFleet
 from synced import synced

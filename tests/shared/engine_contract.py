@@ -17,12 +17,12 @@ from pecia_workers.engines.base import Engine, EngineRequest
 
 __all__ = [
     "running",
-    "test_a_page_is_answered",
     "test_a_request_given_up_ends_alone",
+    "test_a_stop_ends_every_request",
     "test_aborting_an_unknown_request_is_no_error",
-    "test_it_says_what_it_can_do_and_hold_before_it_starts",
+    "test_it_reads_a_page",
+    "test_it_says_what_it_can_before_start",
     "test_load_counts_what_runs_and_waits",
-    "test_stopping_ends_every_request",
     "test_the_loop_turns_while_a_page_is_read",
 ]
 
@@ -51,24 +51,17 @@ async def under_way(engine: Engine) -> None:
     await asyncio.sleep(0.05)
 
 
-def test_a_page_is_answered(
-    running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict]
-) -> None:
+def test_it_reads_a_page(running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict]) -> None:
     runner, engine = running
-
     answer = runner.run(engine.generate(asked(page)))
-
     assert answer.verdict in acceptable
     assert 0 < answer.usage.image <= answer.usage.prompt
     assert answer.usage.output > 0
 
 
-def test_it_says_what_it_can_do_and_hold_before_it_starts(
-    make_engine: Callable[[], Engine], page: NDArray[np.uint8]
-) -> None:
+def test_it_says_what_it_can_before_start(make_engine: Callable[[], Engine], page: NDArray[np.uint8]) -> None:
     engine = make_engine()
     request = asked(page)
-
     assert Stage.READ in engine.capabilities.stages
     assert engine.budget.slots >= 1
     assert engine.cost(request) == page_cost(1240, 1754, DocumentType.PRESCRIPTION)
@@ -131,13 +124,10 @@ def test_a_request_given_up_ends_alone(
 
 def test_aborting_an_unknown_request_is_no_error(running: Running) -> None:
     runner, engine = running
-
     runner.run(engine.abort("never seen"))
 
 
-async def test_stopping_ends_every_request(
-    make_engine: Callable[[], Engine], page: NDArray[np.uint8]
-) -> None:
+async def test_a_stop_ends_every_request(make_engine: Callable[[], Engine], page: NDArray[np.uint8]) -> None:
     engine = make_engine()
     try:
         await engine.start()

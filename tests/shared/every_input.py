@@ -92,8 +92,7 @@ def _cut(whole: Callable[[], bytes], tenths: int) -> bytes:
 
 
 def _last_frame_cut() -> bytes:
-    content = pictures.fax(3, "raw", "L")
-    return content[:-40]
+    return pictures.fax(3, "raw", "L")[:-40]
 
 
 def _flipped(whole: Callable[[], bytes]) -> bytes:
@@ -147,7 +146,7 @@ def pdfs_that_are_read() -> Iterator[Input]:
     yield good("PDF of 30 pages", partial(pdfs.blank_pdf, 30), 30)
     yield good("PDF behind a line of the mail system's", lambda: b"X-Fax: 1\r\n" + pdfs.blank_pdf())
     yield good("PDF without a cross-reference table", pdfs.without_crossings)
-    yield good("PDF with an owner's password", partial(pdfs.locked_pdf, user=b"", owner=b"secret"))
+    yield good("PDF with an owner's password", partial(pdfs.locked_pdf, user="", owner="secret"))
     yield good("PDF with a script and a file in it, which do not matter", pdfs.with_action)
     yield good("PDF with a page of no content", pdfs.blank_pdf)
     yield Input("PDF, one page of three lost", pdfs.with_lost_page, Outcome(2, DAMAGED))
@@ -172,7 +171,7 @@ def of_radiology() -> Iterator[Input]:
 
 def with_options() -> Iterator[Input]:
     """Pages that are asked for, passwords that are given."""
-    locked = partial(pdfs.locked_pdf, user=b"user", owner=b"owner")
+    locked = partial(pdfs.locked_pdf, user="user", owner="owner")
     yield bad("PDF with a user's password", locked, FailureCode.ENCRYPTED)
     other = {"password": "other"}
     yield bad("PDF with a user's password, and another one", locked, FailureCode.ENCRYPTED, options=other)

@@ -95,7 +95,6 @@ def blank_pages() -> Iterator[ExactPage]:
 
 
 def chinese_pages(font: Path) -> Iterator[ExactPage]:
-    """Draw Chinese columns and a Chinese table."""
     sheet = Sheet(font=font)
     sheet.title("出院小结")
     sheet.columns([_CHINESE[:4], _CHINESE[4:]])
@@ -420,7 +419,6 @@ def turned(page: ExactPage, degrees: float) -> ExactPage:
 
 
 def korean_page(font: Path) -> ExactPage:
-    """Two Korean columns."""
     drawn = next(page for page in korean_pages(font) if page.name == "two columns")
     true = TruePage(text=drawn.text)
     return ExactPage(

@@ -89,7 +89,7 @@ def forget_templates(*, but: LastingTemplate | None = None) -> None:
 
 def templates_of(pid: int | str = "self") -> list[int]:
     """Return the templates that a process has started, but for those forgotten and the one of `own_template`."""
-    commands = {child: _command(child).split(b"\0") for child in _children(pid)}
+    commands = {child: Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in _children(pid)}
     return [
         child
         for child, command in commands.items()
@@ -98,14 +98,9 @@ def templates_of(pid: int | str = "self") -> list[int]:
 
 
 def forked_for(pid: int | str = "self") -> list[int]:
-    """Return the processes that those have forked."""
     return [child for template in templates_of(pid) for child in _children(template)]
 
 
 def _children(pid: int | str) -> list[int]:
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for thread in threads for child in thread.read_text().split()]
-
-
-def _command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -44,7 +44,6 @@ class Gateway:
         return self.showing(shown)
 
     def showing(self, key: str | None) -> httpx2.Client:
-        """Return a client that shows this key."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         client = httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_S)
         return self.open_clients.enter_context(client)
@@ -52,7 +51,6 @@ class Gateway:
 
 @contextmanager
 def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
-    """Serve a gateway before these stores."""
     given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
     app = make_app(GatewayConfiguration(**given))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))

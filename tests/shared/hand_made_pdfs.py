@@ -1,21 +1,20 @@
 """PDFs written by hand, object by object: whole ones, and those that no program writes in good faith."""
 
-import hashlib
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import pikepdf
 from PIL import Image
 
 SIDE = 72
 """Points, of every page that needs no other size."""
 
-_PAD = bytes.fromhex("28BF4E5E4E758A4164004E56FFFA01082E2E00B6D0683E802F0CA9FE6453697A")
 _BOX = b"/MediaBox [0 0 %d %d]"
 
 
-def assembled(objects: Sequence[bytes], *, trailer: bytes = b"") -> bytes:
+def assembled(objects: Sequence[bytes]) -> bytes:
     """Return a PDF of these objects, numbered from 1; the first is the catalogue."""
     file, offsets = io.BytesIO(), []
     file.write(b"%PDF-1.7\n")
@@ -25,8 +24,8 @@ def assembled(objects: Sequence[bytes], *, trailer: bytes = b"") -> bytes:
     start, size = file.tell(), len(objects) + 1
     file.write(b"xref\n0 %d\n0000000000 65535 f \n" % size)
     file.writelines(b"%010d 00000 n \n" % offset for offset in offsets)
-    ending = b"trailer << /Root 1 0 R /Size %d %b >>\nstartxref\n%d\n%%%%EOF\n"
-    file.write(ending % (size, trailer, start))
+    ending = b"trailer << /Root 1 0 R /Size %d >>\nstartxref\n%d\n%%%%EOF\n"
+    file.write(ending % (size, start))
     return file.getvalue()
 
 
@@ -38,24 +37,22 @@ def deflated(content: bytes) -> bytes:
     return stream(zlib.compress(content, 9), b"/Filter /FlateDecode")
 
 
-def document(
-    pages: Sequence[bytes], further: Sequence[bytes] = (), *, catalogue: bytes = b"", trailer: bytes = b""
-) -> bytes:
+def document(pages: Sequence[bytes], further: Sequence[bytes] = (), *, catalogue: bytes = b"") -> bytes:
     """Return a PDF of pages, given as what stands in their dictionaries; `further` objects are numbered on from 3."""
     first = 3 + len(further)
     kids = b" ".join(b"%d 0 R" % number for number in range(first, first + len(pages)))
     tree = b"<< /Type /Pages /Count %d /Kids [%b] >>" % (len(pages), kids)
     described = [b"<< /Type /Page /Parent 2 0 R %b >>" % page for page in pages]
     root = b"<< /Type /Catalog /Pages 2 0 R %b >>" % catalogue
-    return assembled([root, tree, *further, *described], trailer=trailer)
+    return assembled([root, tree, *further, *described])
 
 
 def box(width: float = SIDE, height: float = SIDE) -> bytes:
     return _BOX % (width, height)
 
 
-def blank_pdf(pages: int = 1, *, about: bytes = b"", trailer: bytes = b"") -> bytes:
-    return document([box() + about] * pages, trailer=trailer)
+def blank_pdf(pages: int = 1, *, about: bytes = b"") -> bytes:
+    return document([box() + about] * pages)
 
 
 def drawn_pdf(*contents: bytes) -> bytes:
@@ -164,41 +161,14 @@ def scanned_pdf(image: Image.Image) -> bytes:
     return picture_pdf(file.getvalue(), image.size, b"/ColorSpace /DeviceGray /Filter /DCTDecode")
 
 
-def locked_pdf(*, user: bytes, owner: bytes) -> bytes:
-    """Return a page without content, encrypted by RC4 with 40 bits (ISO 32000-1, algorithms 2 to 4)."""
-    name = bytes(16)
-    sealed = _rc4(hashlib.md5(_padded(owner)).digest()[:5], _padded(user))  # noqa: S324  the format's own
-    allowed = (-4).to_bytes(4, "little", signed=True)
-    key = hashlib.md5(_padded(user) + sealed + allowed + name).digest()[:5]  # noqa: S324
-    check = _rc4(key, _PAD)
-    lock = b"/Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b>"
-    hexed = lock % (sealed.hex().encode(), check.hex().encode())
-    trailer = b"/Encrypt << %b >> /ID [<%b> <%b>]" % (hexed, name.hex().encode(), name.hex().encode())
-    return blank_pdf(trailer=trailer)
-
-
-def _padded(password: bytes) -> bytes:
-    return (password + _PAD)[:32]
-
-
-def _rc4(key: bytes, content: bytes) -> bytes:
-    state, swap = list(range(256)), 0
-    for index in range(256):
-        swap = (swap + state[index] + key[index % len(key)]) % 256
-        state[index], state[swap] = state[swap], state[index]
-    return bytes(byte ^ mask for byte, mask in zip(content, _rc4_masks(state), strict=False))
-
-
-def _rc4_masks(state: list[int]) -> Iterator[int]:
-    index = swap = 0
-    while True:
-        index = (index + 1) % 256
-        swap = (swap + state[index]) % 256
-        state[index], state[swap] = state[swap], state[index]
-        yield state[(state[index] + state[swap]) % 256]
-
-
-# What no program writes in good faith
+def locked_pdf(*, user: str, owner: str) -> bytes:
+    """Return a page without content, encrypted by RC4 with 40 bits."""
+    file = io.BytesIO()
+    with pikepdf.open(io.BytesIO(blank_pdf())) as document:
+        document.save(
+            file, encryption=pikepdf.Encryption(user=user, owner=owner, R=2, aes=False, metadata=False)
+        )
+    return file.getvalue()
 
 
 def without_pages() -> bytes:

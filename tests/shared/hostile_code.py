@@ -17,8 +17,7 @@ def read_parent(name: str) -> int:
 
 
 def overwrite_parent(address: int, new: bytes) -> None:
-    memory = os.open(f"/proc/{_worker()}/mem", os.O_RDWR)
-    os.pwrite(memory, new, address)
+    os.pwrite(os.open(f"/proc/{_worker()}/mem", os.O_RDWR), new, address)
 
 
 def write(path: str) -> None:

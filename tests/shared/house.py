@@ -18,7 +18,7 @@ from pecia import Job
 from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError

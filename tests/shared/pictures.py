@@ -58,9 +58,6 @@ def fax(frames: int, form: str, mode: str = "1") -> bytes:
     return encoded(line(mode), "TIFF", save_all=True, append_images=others, compression=form)
 
 
-# What is not what it says
-
-
 def png_promising(width: int, height: int) -> bytes:
     """A PNG whose header promises what never comes."""
     small = encoded(Image.new("RGB", (1, 1)), "PNG")

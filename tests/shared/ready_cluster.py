@@ -13,8 +13,7 @@ import psycopg
 
 import pecia_migrations
 from pecia_workers.local.home import ScratchDirectory
-from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.wheels import postgres_programs
+from pecia_workers.local.servers import postgres_programs, start_postgres
 
 __all__ = ["TEMPLATE", "copy_ready_cluster"]
 

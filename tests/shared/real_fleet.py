@@ -27,12 +27,20 @@ from pecia_schemas import JobNotice, JobState, Stage
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
 from pecia_schemas.tasks import Task, task_from_json, task_type
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    NewPart,
+    Outcome,
+)
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import expire_jobs
-from pecia_workers.webhooks.courier import Signer
+from pecia_workers.webhooks import Signer
 from synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

@@ -25,7 +25,7 @@ from pecia_schemas import new_id
 from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.retries import RetrySchedule
-from pecia_workers.webhooks.delivery import WebhookWorker
+from pecia_workers.webhooks import WebhookWorker
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)

@@ -21,10 +21,9 @@ from psycopg import sql
 from collector import Collector
 from compose_stack import COMPOSE, assignments, environment_of, stack
 from http_doubles import free_port
-from pecia_workers.local import postgres
-from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
+from pecia_workers.local import servers
 from pecia_workers.local.process import ChildProcess, spawn
-from pecia_workers.local.wheels import redis_program
+from pecia_workers.local.servers import EmbeddedPostgres, redis_program, start_postgres
 
 WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")
@@ -172,7 +171,7 @@ def start_postgres_of(running: RunningStack) -> None:
     finally:
         first.stop()
     (data / "pg_hba.conf").write_text("local all all trust\nhost all all all scram-sha-256\n")
-    home = postgres.prepare(data, durable=False)
+    home = servers.prepare(data, durable=False)
     _, *told = running.command("postgres")
     where = {
         "port": running.ports["postgres"],
@@ -183,7 +182,7 @@ def start_postgres_of(running: RunningStack) -> None:
     running.processes["postgres"] = spawn(
         [home.programs / "postgres", "-D", data, *placed, *told],
         log=running.log("postgres"),
-        environment=postgres.ENVIRONMENT,
+        environment=servers.ENVIRONMENT,
         directory=Path("/"),
         account=home.account,
         orphan_signal=signal.SIGINT,
@@ -195,7 +194,7 @@ def _make_roles(server: EmbeddedPostgres, given: Mapping[str, str]) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         owner, password = sql.Identifier(given["POSTGRES_USER"]), sql.Literal(given["POSTGRES_PASSWORD"])
         connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD {}").format(owner, password))
-    path = f"{postgres.prepare(server.data, durable=False).programs}:{given['PATH']}"
+    path = f"{servers.prepare(server.data, durable=False).programs}:{given['PATH']}"
     environment = {**given, "PATH": path, "PGHOST": str(server.sockets), "PGPORT": "5432"}
     subprocess.run([COMPOSE / "postgres" / "roles.sh"], env=environment, check=True)
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from pecia_schemas import Lane, Page, Segment, Stage, Verdict, new_id
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 

@@ -12,8 +12,7 @@ import psycopg
 from psycopg.errors import DuplicateObject
 from redis import Redis
 
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from tls_servers import Authority, TlsEndpoint
 
 PASSWORDS = {"fleet": "Wolverhampton-1", "client": "Wolverhampton-2"}

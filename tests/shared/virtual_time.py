@@ -33,5 +33,4 @@ class FixedLength:
     length: int
 
     def __call__(self, request_id: str, workload: str) -> int:  # noqa: ARG002  the engine's signature
-        """Return the length."""
         return self.length

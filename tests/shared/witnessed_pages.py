@@ -117,7 +117,6 @@ class Drawn:
     omitted: list[Row] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """Return what is written."""
         text, in_table = "", False
         for row in self.answer or self.rows:
             if row.table and not in_table:
@@ -130,7 +129,6 @@ class Drawn:
 
 
 def drawn_page(kind: str, seed: int) -> Drawn:
-    """Draw one page at random."""
     rng = random.Random(f"{kind} {seed}")  # noqa: S311  the same pages every time
     rows = list(_placed(list(_content(kind, rng))))
     pdf = written_pdf(_drawing(rows))

@@ -1,17 +1,17 @@
 """Whether every promise was kept, judged by what is left when all is over: rows, callbacks, processes, keys."""
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 from redis import Redis
 from tests.soak.observer import Observer
-from tests.soak.processes import lineage, of_home
 from tests.soak.producer import Accepted
 from tests.soak.receiver import Call
 from tests.soak.workload import Shape
@@ -72,8 +72,6 @@ _DELIVERED = "SELECT job_id, deliveries.id, jobs.state FROM deliveries JOIN jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One promise and whether it was kept."""
-
     promise: str
     broken_by: tuple[str, ...] = ()
     """What contradicts it: ids, keys, processes."""
@@ -207,15 +205,28 @@ def judge_logs(logs: Path) -> list[Finding]:
     return [finding("no worker threw out a part", (line for line in lines if _THROWN_OUT.search(line)))]
 
 
+def processes_with(directory: Path) -> dict[int, str]:
+    """Return the commands of processes that were told of a directory, or work in it; a zombie tells nothing."""
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            told = str(directory) in f"{command} {process.environ()}"
+            if told or Path(process.cwd()).is_relative_to(directory):
+                found[process.pid] = command
+    return found
+
+
 def orphans(home: Path) -> list[str]:
     """Return the fleet's processes whose parents are gone."""
-    found = [one for one in of_home(home) if os.getpid() not in lineage(one.pid)]
-    return [f"{one.pid} {one.command[:80]}" for one in found]
+    found = processes_with(home)
+    ours = {child.pid for child in psutil.Process().children(recursive=True)}
+    return [f"{pid} {command[:80]}" for pid, command in found.items() if pid not in ours]
 
 
 def leftovers(home: Path) -> list[str]:
     """Return the processes of a fleet that was stopped."""
-    return [f"{one.pid} {one.command[:80]}" for one in of_home(home)]
+    return [f"{pid} {command[:80]}" for pid, command in processes_with(home).items()]
 
 
 def judge_processes(while_running: Sequence[str], afterwards: Sequence[str]) -> list[Finding]:

@@ -1,16 +1,16 @@
 """Every fault there is, by the short name that the command line takes."""
 
-import os
 import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import psutil
 import psycopg
 from redis import RedisError
 from tests.soak.faults import (
@@ -21,15 +21,12 @@ from tests.soak.faults import (
     Blow,
     Fault,
     NotNowError,
-    committing,
     everyone_hit,
     held_by,
-    replaced,
     taken_over,
     worker_of,
 )
-from tests.soak.observer import Held
-from tests.soak.processes import children
+from tests.soak.observer import Held, Observer
 from tests.soak.rig import ENGINES, Rig, Server
 from tests.soak.surroundings import CannotInjectError
 
@@ -63,7 +60,9 @@ def _kill_ingest(rig: Rig, _: random.Random) -> Blow:
 def _kill_service(service: str, rig: Rig, _: random.Random) -> Blow:
     """The worker that calls back, or the one that repairs, is gone."""
     _send(service, signal.SIGKILL, rig)
-    return Blow(limit=REPAIRED, recovered=replaced(service), held=Held([]))
+    return Blow(
+        limit=REPAIRED, recovered=lambda observer, since: observer.has_arrived(service, since), held=Held([])
+    )
 
 
 def _kill_inner(rig: Rig, chance: random.Random) -> Blow:
@@ -71,14 +70,18 @@ def _kill_inner(rig: Rig, chance: random.Random) -> Blow:
     service = chance.choice(ENGINES)
     worker = worker_of(rig, service)
     held = held_by(rig, worker)
-    started = children(rig.pid(service) or 0)
-    forked = [inner for child in started for inner in children(child.pid)]
-    inner = [process for process in (*started, *forked) if process.is_worker]
-    if not inner:
-        raise NotNowError
-    with suppress(ProcessLookupError):
-        os.kill(chance.choice(inner).pid, signal.SIGKILL)
-    return Blow(limit=REPAIRED, recovered=committing(), held=held, worker=worker)
+    try:
+        inner = list(filter(_works, psutil.Process(rig.pid(service) or 0).children(recursive=True)))
+        chance.choice(inner).kill()
+    except (psutil.Error, IndexError):
+        raise NotNowError from None
+    return Blow(limit=REPAIRED, recovered=Observer.has_committed, held=held, worker=worker)
+
+
+def _works(process: psutil.Process) -> bool:
+    """Whether it was started to work, not to keep the books of `multiprocessing`."""
+    command = " ".join(process.cmdline())
+    return "spawn_main" in command or "pecia_workers." in command
 
 
 def _pause_engine(rig: Rig, chance: random.Random) -> Blow:
@@ -98,9 +101,6 @@ def _pause_upkeep(rig: Rig, _: random.Random) -> Blow:
     blow = everyone_hit(rig, REPAIRED)
     wake = _pause("upkeep", rig)
     return replace(blow, lasts=rig.lease + BEYOND_LEASE, heal=wake, outage=True)
-
-
-# Servers: killed, restarted, robbed of their data.
 
 
 def _end_server(server: Server, number: signal.Signals, rig: Rig, _: random.Random) -> Blow:
@@ -125,9 +125,6 @@ def _flush_redis(rig: Rig, _: random.Random) -> Blow:
     with _answering(), rig.redis() as redis:
         redis.flushall()
     return blow
-
-
-# Servers that are there and do nothing, or refuse to, for longer than leases or parts last.
 
 
 def _freeze_redis(leases: float, rig: Rig, _: random.Random) -> Blow:
@@ -167,9 +164,6 @@ def _protect_postgres(rig: Rig, _: random.Random) -> Blow:
     return replace(blow, lasts=lasts, heal=partial(_set_read_only, rig, "off"), outage=True)
 
 
-# The network between the fleet and its servers, by the proxies.
-
-
 def _cut(server: Server, rig: Rig, _: random.Random) -> Blow:
     """Every connection to a server breaks at once."""
     blow = everyone_hit(rig, RECONNECTED)
@@ -204,9 +198,6 @@ def _slow(rig: Rig, _: random.Random) -> Blow:
     return replace(blow, lasts=_SLOW, heal=partial(delay, 0))
 
 
-# What a fleet stands on: the disk under the documents, the clocks of its machines.
-
-
 def _fill_disk(rig: Rig, _: random.Random) -> Blow:
     """There is no room for another document: producers get errors until there is."""
     if rig.disk is None:
@@ -214,7 +205,7 @@ def _fill_disk(rig: Rig, _: random.Random) -> Blow:
     rig.disk.fill()
     return Blow(
         limit=REPAIRED,
-        recovered=lambda observer, since: observer.has_accepted(since),
+        recovered=Observer.has_accepted,
         held=Held([]),
         lasts=_FULL,
         heal=rig.disk.empty,

@@ -1,19 +1,54 @@
-"""Strikes as the plan says, heals what is to be healed, and takes the time until the fleet has recovered."""
+"""Strikes as a plan says, heals what is to be healed, and takes the time until the fleet has recovered.
+
+The plan is drawn from a seed: the same seed breaks the same things in the same order.
+"""
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tests.soak.catalogue import FAULTS
 from tests.soak.faults import Blow, NotNowError
-from tests.soak.plan import Strike
 from tests.soak.rig import Rig
 from tests.soak.surroundings import CannotInjectError
 
 _NEVER_S = 120.0
 """After which nobody waits any more, for the fleet to recover or for something to be there to be broken."""
+_ROOM_BEFORE = 0.04
+_ROOM_AFTER = 0.1
+"""Shares of the pages before the first fault and after the last."""
+_HASTY = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One fault and when it strikes."""
+
+    number: int
+    fault: str
+    mark: int
+    """As soon as so many pages are over."""
+    hasty: bool
+    """Whether it does not wait until the fleet has recovered from the one before."""
+
+
+def plan(seed: int, *, pages: int, faults: Sequence[str], count: int) -> list[Strike]:
+    """Return `count` strikes of these faults while so many pages are read: each once, in any order, then all again."""
+    chance = random.Random(f"plan {seed}")  # noqa: S311  a plan, no secret
+    first, last = int(pages * _ROOM_BEFORE), int(pages * (1 - _ROOM_AFTER))
+    marks = sorted(chance.randint(first, last) for _ in range(count))
+    drawn = _shuffled(chance, faults)
+    return [
+        Strike(number=number, fault=next(drawn), mark=mark, hasty=number > 0 and chance.random() < _HASTY)
+        for number, mark in enumerate(marks)
+    ]
+
+
+def _shuffled(chance: random.Random, faults: Sequence[str]) -> Iterator[str]:
+    while True:
+        yield from chance.sample(faults, len(faults))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +73,6 @@ class Injection:
 
     @property
     def name(self) -> str:
-        """What the table calls the fault."""
         return FAULTS[self.strike.fault].name
 
     @property
@@ -112,7 +146,8 @@ class Director:
         except NotNowError:
             self._try_again(strike)
             return
-        self._mark_company(injection)
+        for other in self._pending:
+            other.alone = injection.alone = False
         self._ahead.pop(0)
         self._trying_since = None
         self.injections.append(injection)
@@ -138,10 +173,6 @@ class Director:
             self._impossible.append(self._ahead.pop(0))
             self._trying_since = None
             self._tell(f"{FAULTS[strike.fault].name}: found nothing to break")
-
-    def _mark_company(self, injection: Injection) -> None:
-        for other in self._pending:
-            other.alone = injection.alone = False
 
     def _heal(self, injection: Injection, *, now: bool = False) -> None:
         blow = injection.blow

@@ -72,26 +72,15 @@ def worker_of(rig: Rig, service: str) -> str:
     return name
 
 
-def committing() -> Recovered:
-    """As soon as something is committed that happened after the blow."""
-    return lambda observer, since: observer.has_committed(since)
-
-
 def taken_over(held: Held) -> Recovered:
     """As soon as each of the parts runs again or is over, and something was committed."""
     return lambda observer, since: observer.are_taken_over(held) and observer.has_committed(since)
 
 
-def all_at_work() -> Recovered:
-    """As soon as as many engine workers as there are have claimed and committed."""
-    return lambda observer, since: (observer.at_work(since) or 0) >= len(ENGINES)
-
-
 def everyone_hit(rig: Rig, limit: timedelta) -> Blow:
     """Return a blow to the whole fleet, which has recovered when every engine worker works."""
-    return Blow(limit=limit, recovered=all_at_work(), held=held_by(rig, None))
-
-
-def replaced(role: str) -> Recovered:
-    """As soon as another worker of the role is on duty."""
-    return lambda observer, since: observer.has_arrived(role, since)
+    return Blow(
+        limit=limit,
+        recovered=lambda observer, since: (observer.at_work(since) or 0) >= len(ENGINES),
+        held=held_by(rig, None),
+    )

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import psycopg
@@ -42,10 +42,8 @@ _AT_WORK = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the fleet is."""
-
     over: int
     """Pages that are done, failed or cancelled."""
     open_parts: int
@@ -63,7 +61,6 @@ class Held:
 
     @property
     def columns(self) -> tuple[list[UUID], list[int]]:
-        """Ids and attempts."""
         return [part for part, _ in self.parts], [attempt for _, attempt in self.parts]
 
 
@@ -75,37 +72,26 @@ class Observer:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._connection:
             self._connection.close()
             self._connection = None
 
     def now(self) -> datetime | None:
         """Return the time by the clock of Postgres."""
-        now: datetime | None = self._value("SELECT clock_timestamp()")
-        return now
+        return cast("datetime | None", self._value("SELECT clock_timestamp()"))
 
     def progress(self) -> Progress | None:
-        """Return how far the fleet is."""
-
         def look(connection: psycopg.Connection[tuple[Any, ...]]) -> Progress:
             over, open_parts, redone = connection.execute(_PROGRESS).fetchone() or (0, 0, 0)
             (open_jobs,) = connection.execute(_OPEN_JOBS).fetchone() or (0,)
             (pending,) = connection.execute(_PENDING_CALLBACKS).fetchone() or (0,)
-            return Progress(
-                over=over,
-                open_parts=open_parts,
-                redone=int(redone),
-                open_jobs=open_jobs,
-                pending_callbacks=pending,
-            )
+            return Progress(over, open_parts, int(redone), open_jobs, pending)
 
         return self._try(look)
 
     def worker_named(self, pid: int) -> str | None:
         """Return the name under which a process of this machine is registered, if it is."""
-        name: str | None = self._value(_NAME, socket.gethostname(), pid)
-        return name
+        return cast("str | None", self._value(_NAME, socket.gethostname(), pid))
 
     def held_by(self, worker: str | None) -> Held | None:
         """Return what a worker runs now; for None, what all of them run."""
@@ -119,25 +105,21 @@ class Observer:
 
     def begun_again(self, held: Held) -> int | None:
         """Return how many of the parts were begun again since."""
-        again: int | None = self._value(_BEGUN_AGAIN, *held.columns)
-        return again
+        return cast("int | None", self._value(_BEGUN_AGAIN, *held.columns))
 
     def has_arrived(self, role: str, since: datetime) -> bool | None:
         """Return whether a worker of the role has come on duty since."""
         return self._truth(_ARRIVED, role, since)
 
     def has_committed(self, since: datetime) -> bool | None:
-        """Return whether anything was committed since."""
         return self._truth(_COMMITTED, since)
 
     def has_accepted(self, since: datetime) -> bool | None:
-        """Return whether a job was accepted since."""
         return self._truth(_ACCEPTED, since)
 
     def at_work(self, since: datetime) -> int | None:
         """Return how many engine workers have both claimed and committed since."""
-        at_work: int | None = self._value(_AT_WORK, since, since)
-        return at_work
+        return cast("int | None", self._value(_AT_WORK, since, since))
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return what a statement finds. Raises `psycopg.Error`."""
@@ -145,8 +127,7 @@ class Observer:
             return connection.execute(statement.encode(), values).fetchall()
 
     def _truth(self, statement: str, *values: Any) -> bool | None:
-        known: bool | None = self._value(statement, *values)
-        return known
+        return cast("bool | None", self._value(statement, *values))
 
     def _value(self, statement: str, *values: Any) -> Any:
         row = self._try(lambda connection: connection.execute(statement.encode(), values).fetchone())

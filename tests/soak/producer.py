@@ -48,7 +48,6 @@ class Producer:
         self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
 
     def start(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 

@@ -19,8 +19,6 @@ _MOST_ERRORS = 1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was answered with success."""
-
     id: str
     notice: JobNotice
 
@@ -53,7 +51,6 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where to call."""
         return f"http://127.0.0.1:{self.server_port}/hook"
 
     def take(self, body: bytes, headers: dict[str, str]) -> int:

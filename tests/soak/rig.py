@@ -63,7 +63,6 @@ class Rig:
 
     @property
     def part_timeout(self) -> timedelta:
-        """How long a part may take."""
         return self.workers.settings.part_timeout
 
     def pid(self, service: str) -> int | None:
@@ -90,12 +89,10 @@ class Rig:
 
     @property
     def logs(self) -> Path:
-        """Where the workers' logs are."""
         return self.workers.home.path / "logs"
 
     @property
     def redis_data(self) -> Path:
-        """Where Redis keeps its data."""
         return self.servers.home.path / "redis"
 
 
@@ -118,7 +115,15 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
         workers = LocalFleet(
             scratch.path / "workers",
             settings=_through(proxies, settings),
-            workers=[_command(name, clocks[name]) for name in _ROLES],
+            workers=[
+                WorkerCommand(
+                    name=name,
+                    command=(sys.executable, "-m", "pecia_workers", "worker", _ROLES[name], "--name", name),
+                    registers=True,
+                    environment=clocks[name].environment,
+                )
+                for name in _ROLES
+            ],
             announce=False,
         )
         stack.enter_context(workers)
@@ -132,18 +137,19 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
             clocks=clocks,
             disk=disk,
             receiver=receiver,
-            client=stack.enter_context(_client(workers.settings)),
+            client=stack.enter_context(
+                Client(
+                    workers.settings.database_url.get_secret_value(),
+                    workers.settings.redis_url.get_secret_value(),
+                    workers.settings.payload_url,
+                )
+            ),
             observer=observer,
             home=scratch.path,
         )
 
 
 _ROLES = {"ingest": "ingest", **dict.fromkeys(ENGINES, "engine"), "webhooks": "webhooks", "upkeep": "upkeep"}
-
-
-def role_of(service: str) -> str:
-    """Return what a worker does."""
-    return _ROLES[service]
 
 
 def _settings(engine: str, lease: timedelta, documents: Path) -> WorkerSettings:
@@ -174,21 +180,6 @@ def _through(proxies: dict[Server, Proxy], settings: WorkerSettings) -> WorkerSe
         redis_url=f"redis://127.0.0.1:{redis}/0",
         database_url=f"postgresql://postgres@127.0.0.1:{postgres}/pecia?sslmode=disable&gssencmode=disable",
         payload_url=settings.payload_url,
-    )
-
-
-def _client(settings: WorkerSettings) -> Client:
-    return Client(
-        settings.database_url.get_secret_value(), settings.redis_url.get_secret_value(), settings.payload_url
-    )
-
-
-def _command(name: str, clock: Clock) -> WorkerCommand:
-    return WorkerCommand(
-        name=name,
-        command=(sys.executable, "-m", "pecia_workers", "worker", role_of(name), "--name", name),
-        registers=True,
-        environment=clock.environment,
     )
 
 

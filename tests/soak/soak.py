@@ -2,19 +2,17 @@
 
 import shutil
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Sequence
 
 from redis import RedisError
+from rich.progress import Progress
 from tests.soak import auditor
 from tests.soak.auditor import Auditor, Finding
-from tests.soak.director import Director
-from tests.soak.plan import Strike
+from tests.soak.director import Director, Strike
 from tests.soak.producer import Producer
-from tests.soak.report import Figures, Report, Row, rows_of
+from tests.soak.report import Report, Row, rows_of
 from tests.soak.rig import Rig, running
 from tests.soak.workload import orders
 
@@ -30,37 +28,11 @@ _EMPTY_S = 60.0
 _GONE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What a soak is to do."""
-
-    seed: int
-    pages: int
-    plan: Sequence[Strike]
-    engine: str
-    lease: timedelta
-    slack: timedelta
-    """Beyond each limit."""
-    logs: Path | None
-    """Where the workers' logs go in the end; None: nowhere."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
-    """Hears how a soak goes on."""
-
-    began: Callable[[], object]
-    moved: Callable[[int], object]
-    """With the pages that are over."""
-    told: Callable[[str], object]
-
-
-def soak(task: Task, watcher: Watcher) -> Report:
-    """Run a soak and judge it; returns when its fleet is gone."""
+def soak(task: Namespace, plan: Sequence[Strike], progress: Progress) -> Report:
+    """Run a soak as the command line says and judge it; returns when its fleet is gone."""
     began = time.monotonic()
     with running(engine=task.engine, lease=task.lease, seed=task.seed, pages=task.pages) as rig:
-        watcher.began()
-        run = _Run(rig, task, watcher)
+        run = _Run(rig, task, plan, progress)
         findings = [*run.strike(), *run.settle(), *run.judge(), *auditor.judge_logs(rig.logs)]
         figures, rows, home, orphans = run.figures(), run.rows(), rig.home, auditor.orphans(rig.home)
         if task.logs:
@@ -75,14 +47,15 @@ def soak(task: Task, watcher: Watcher) -> Report:
 class _Run:
     """The part of a soak during which the fleet runs."""
 
-    def __init__(self, rig: Rig, task: Task, watcher: Watcher) -> None:
+    def __init__(self, rig: Rig, task: Namespace, plan: Sequence[Strike], progress: Progress) -> None:
         self._rig = rig
         self._task = task
-        self._watcher = watcher
+        self._progress = progress
+        self._bar = progress.add_task("pages over", total=task.pages)
         self._auditor = Auditor(rig.observer)
         self._over = self._open = 0
         self._moved_at = time.monotonic()
-        self._director = Director(rig, task.plan, seed=task.seed, tell=watcher.told)
+        self._director = Director(rig, plan, seed=task.seed, tell=progress.console.print)
         self._producer = Producer(
             rig.client, orders(task.seed), webhook=rig.receiver.url, has_room=self._has_room
         )
@@ -108,7 +81,7 @@ class _Run:
 
     def settle(self) -> list[Finding]:
         """Wait until all is over that was begun; what does not come to rest is found by the audit."""
-        self._watcher.told("no more faults: the rest is read, called back and cleared away")
+        self._progress.console.print("no more faults: the rest is read, called back and cleared away")
         wait_until(self._is_settled, _SETTLED_S)
         wait_until(lambda: self._keys_left() == [], _EMPTY_S)
         keys = self._keys_left()
@@ -121,7 +94,6 @@ class _Run:
         ]
 
     def judge(self) -> list[Finding]:
-        """Audit what is left."""
         receiver = self._rig.receiver
         return [
             *self._auditor.judge_jobs(self._producer.accepted),
@@ -130,23 +102,21 @@ class _Run:
             *self._auditor.judge_callbacks(receiver.calls, forged=receiver.forged),
         ]
 
-    def figures(self) -> Figures:
-        """Return how much was done."""
+    def figures(self) -> dict[str, int]:
         self._look()
         progress = self._rig.observer.progress()
         calls = Counter(call.id for call in self._rig.receiver.calls)
-        return Figures(
-            jobs=len(self._producer.accepted),
-            pages=self._over,
-            redone=progress.redone if progress else 0,
-            refused_submits=self._producer.errors,
-            callbacks=len(calls),
-            repeated_callbacks=sum(count > 1 for count in calls.values()),
-            refused_callbacks=self._rig.receiver.errors,
-        )
+        return {
+            "jobs": len(self._producer.accepted),
+            "pages": self._over,
+            "redone": progress.redone if progress else 0,
+            "refused_submits": self._producer.errors,
+            "callbacks": len(calls),
+            "repeated_callbacks": sum(count > 1 for count in calls.values()),
+            "refused_callbacks": self._rig.receiver.errors,
+        }
 
     def rows(self) -> list[Row]:
-        """Return the table of the faults."""
         injections = self._director.injections
         redone = [
             self._rig.observer.begun_again(injection.blow.held) or 0 if injection.blow else 0
@@ -176,7 +146,9 @@ class _Run:
             self._open = progress.open_parts
         if progress and progress.over != self._over:
             self._over, self._moved_at = progress.over, time.monotonic()
-            self._watcher.moved(progress.over)
+            self._progress.update(
+                self._bar, completed=progress.over, total=max(self._task.pages, progress.over)
+            )
 
     def _keys_left(self) -> list[str] | None:
         try:

@@ -43,7 +43,6 @@ class SmallDisk:
                 pass
 
     def empty(self) -> None:
-        """Give the room back."""
         self._filler.unlink(missing_ok=True)
 
     @property
@@ -59,7 +58,6 @@ class Clock:
 
     @classmethod
     def right(cls, file: Path) -> Self:
-        """Return a clock that is right."""
         clock = cls(file)
         file.write_bytes(struct.pack("d", 0.0))
         return clock

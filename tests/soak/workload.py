@@ -24,8 +24,6 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One document to be read."""
-
     number: int
     shape: Shape
     pages: int

@@ -36,9 +36,7 @@ def test_a_lane_without_a_limit_is_never_full_and_one_that_was_not_counted_yet_h
 
 
 @pytest.mark.parametrize(("ended", "seconds"), [(0, 10), (60, 10), (120, 5), (1, 60), (6_000, 1)], ids=str)
-def test_a_client_is_told_to_come_again_when_a_tenth_of_the_limit_is_worked_off(
-    ended: int, seconds: float
-) -> None:
+def test_a_client_may_come_again_after_a_tenth_of_the_limit(ended: int, seconds: float) -> None:
     refusal = counted(100, ended=ended).refusal(Lane.BULK)
     assert refusal is not None
     assert (refusal.lane, refusal.retry_after, refusal.retryable) == (Lane.BULK, seconds, True)

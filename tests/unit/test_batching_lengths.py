@@ -22,8 +22,7 @@ def having_seen(lengths: list[int], share: float = 0.75) -> LearnedLengths:
 def test_the_table_is_believed_until_enough_was_seen_of_the_same_workload() -> None:
     assert having_seen([10] * (ENOUGH - 1)).expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
     assert having_seen([10] * ENOUGH).expected("chart") == length_of(step_of(10))
-    of_another = having_seen([10] * ENOUGH).expected("prescription")
-    assert of_another == EXPECTED_OUTPUT_TOKENS["prescription"]
+    assert having_seen([10] * ENOUGH).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
 
 
 @given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
@@ -57,7 +56,6 @@ def test_what_is_still_written_is_expected_to_be_as_long_as_what_was_longer(
     learned = having_seen(lengths, share)
     longer = [length for length in lengths if step_of(length) >= step_of(written + 1)]
     expected = learned.expected("chart", written)
-
     assert expected >= written
     if longer and written < length_of(STEPS - 1):
         assert min(longer) <= expected <= max(longer) * 2**0.25

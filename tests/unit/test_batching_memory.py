@@ -76,14 +76,10 @@ def ends_of(
     beside=st.integers(0, 6),
     policy=st.sampled_from((PolicyName.CONTINUOUS, PolicyName.DYNAMIC)),
 )
-def test_whatever_fits_alone_is_answered_without_a_storm_of_tries(
-    sides: list[int], beside: int, policy: PolicyName
-) -> None:
+def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int, policy: PolicyName) -> None:
     requests = [asked(number, side) for number, side in enumerate(sides)]
     engine = Counted(largest(requests) * (1 + beside))
-
     assert all(isinstance(end, Generation) for end in ends_of(engine, policy, requests))
-
     # Halved at each shortage, what is inside is one request after the sixth at the latest.
     assert engine.tries <= len(requests) + engine.overloaded
     assert engine.overloaded <= 2 * len(requests) + 6
@@ -92,9 +88,7 @@ def test_whatever_fits_alone_is_answered_without_a_storm_of_tries(
 def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
     requests = [asked(number, 56) for number in range(8)]
     engine = Counted(largest(requests) * 2)
-
     *fine, too_large = ends_of(engine, PolicyName.CONTINUOUS, [*requests, asked(8, 1120)])
-
     assert all(isinstance(end, Generation) for end in fine)
     assert isinstance(too_large, EngineOverloadedError)
 
@@ -110,16 +104,12 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
         (Budget(slots=10, tokens=None), Room(slots=2, tokens=None), Room(slots=10, tokens=None)),
     ],
 )
-def test_half_of_what_was_in_use_is_left_and_time_brings_it_back(
-    budget: Budget, halved: Room, whole: Room
-) -> None:
+def test_half_of_the_use_is_left_and_time_brings_it_back(budget: Budget, halved: Room, whole: Room) -> None:
     memory = Memory()
     assert memory.room(budget, 0) == whole
     for number in range(4):
         memory.enter(str(number), 100)
-
     assert all(memory.ran_out(str(number), budget) for number in range(4))
-
     assert memory.room(budget, 0) == halved
     assert memory.room(budget, 600) == whole
 
@@ -146,5 +136,4 @@ def test_one_request_always_has_room() -> None:
         assert memory.ran_out(f"a{round_}", budget)
         for name in ("a", "b"):
             memory.leave(f"{name}{round_}")
-
     assert memory.room(budget, 0) == Room(slots=4, tokens=1)

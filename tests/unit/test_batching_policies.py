@@ -20,6 +20,7 @@ from pecia_workers.batching.policies import (
     Waiting,
     policy_named,
 )
+from pecia_workers.engines.base import WHOLE, Layers
 
 ROOM = Room(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
@@ -50,7 +51,6 @@ def test_whatever_fits_starts_at_once() -> None:
 def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
     short, long = item("short", 50, output=10), item("long", 60, output=40)
     policy = offered(PolicyName.CONTINUOUS, short, long)
-
     assert short.tokens + long.tokens > 80
     assert names(policy.start(0, Room(slots=4, tokens=79))) == ["short"]
     assert names(policy.start(0, Room(slots=4, tokens=80))) == ["long"], "50 and 30 when the short one ends"
@@ -75,7 +75,6 @@ def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     room = Room(slots=4, tokens=60)
     policy.start(0, room)
     policy.offer(item("new", 30, output=25))
-
     assert names(policy.start(0, replace(room, written={"old": 16}))) == [], "46 and 25 when the old one ends"
     assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
 
@@ -84,7 +83,6 @@ def test_a_request_takes_whole_blocks_of_the_cache() -> None:
     page = item("page", 390, output=32)
     policy = offered(PolicyName.CONTINUOUS, *(replace(page, id=str(number)) for number in range(30)))
     room = Room(slots=30, tokens=85 * 128)
-
     assert len(policy.start(0, replace(room, block=128))) == 21, "four blocks each, and one is left"
     assert len(policy.start(0, room)) == 6, "27 by tokens alone"
 
@@ -92,9 +90,21 @@ def test_a_request_takes_whole_blocks_of_the_cache() -> None:
 def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("short", 30, output=10), item("long", 64, output=40))
     room = Room(slots=2, tokens=75, block=16)
-
     assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
     assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
+
+
+def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("old", 1_000, output=100), item("new", 900, output=100))
+    room = Room(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
+
+    assert names(policy.start(0, room)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
+    assert names(policy.start(0, replace(room, written={"old": 0}))) == [], (
+        "400 and 300 beside it: 1,550 at the end"
+    )
+    assert names(policy.start(0, replace(room, written={"old": 1}))) == ["new"], (
+        "the old one keeps 50 of its window"
+    )
 
 
 def test_an_urgent_request_goes_before_all_that_wait() -> None:
@@ -143,9 +153,7 @@ def test_a_batch_starts_when_its_window_ends_whatever_the_last_digit(arrived: fl
 @pytest.mark.parametrize(
     ("tokens", "started"), [((79,), []), ((80,), ["0"]), ((50, 30), ["0", "1"]), ((50, 31), ["0"])]
 )
-def test_a_batch_that_has_its_tokens_does_not_wait_and_takes_no_more(
-    tokens: tuple[int, ...], started: list[str]
-) -> None:
+def test_a_batch_with_its_tokens_waits_for_no_more(tokens: tuple[int, ...], started: list[str]) -> None:
     policy = offered(PolicyName.DYNAMIC, *(item(str(number), size) for number, size in enumerate(tokens)))
     assert names(policy.start(0, ROOM)) == started
 
@@ -173,8 +181,7 @@ def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed()
 @given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
 def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple[int, int]) -> None:
     least, most = limits
-    size = BatchLimits(least=least, most=most).size(4_000, mean)
-    assert least <= size <= most
+    assert least <= BatchLimits(least=least, most=most).size(4_000, mean) <= most
 
 
 def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
@@ -184,7 +191,6 @@ def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
 
 def test_batches_share_the_room() -> None:
     limits = BatchLimits(concurrent=5)
-
     assert limits.tokens_of(Room(slots=9, tokens=1_000), 10) == 200
     assert limits.tokens_of(Room(slots=9, tokens=None), 10) == math.inf
     assert replace(limits, tokens=70).tokens_of(Room(slots=9, tokens=1_000), 10) == 70
@@ -194,7 +200,6 @@ def test_a_batch_holds_several_requests_however_many_batches_share_the_room() ->
     policy = policy_named(PolicyName.DYNAMIC, BatchLimits(concurrent=2, window_s=0))
     for number in range(6):
         policy.offer(item(str(number), 30))
-
     assert names(policy.start(0, Room(slots=9, tokens=100))) == ["0", "1", "2"]
 
 
@@ -228,11 +233,21 @@ def test_a_request_that_was_overtaken_often_enough_is_next_and_alone() -> None:
     assert [each.id for each in waiting.in_order()] == ["patient", "other", "urgent"]
 
 
-def held_at_most(items: list[Item], written: Mapping[str, int]) -> int:
-    """Return the most tokens that the cache holds while these write on, each to its expected end, step by step."""
+def held_at_most(items: list[Item], written: Mapping[str, int], layers: Layers = WHOLE) -> float:
+    """Return the most that the cache holds while these write on, each to its expected end, step by step."""
     left = {each.id: max(0, each.output - written.get(each.id, 0)) for each in items}
+
+    def held(each: Item, step: int) -> float:
+        tokens = each.prompt + written.get(each.id, 0) + step
+        begun = written.get(each.id, 0) + step > 0
+        windows = (
+            share * min(tokens, window + (0 if begun else layers.in_flight))
+            for window, share in layers.windows
+        )
+        return layers.whole * tokens + sum(windows)
+
     return max(
-        sum(each.prompt + written.get(each.id, 0) + step for each in items if left[each.id] >= step)
+        sum(held(each, step) for each in items if left[each.id] >= step)
         for step in range(max(left.values()) + 1)
     )
 
@@ -241,12 +256,12 @@ class Admission(RuleBasedStateMachine):
     """Arrivals, ends, cancellations, progress and a changing room, in any order."""
 
     policy_name: PolicyName
+    room = ROOM
 
     def __init__(self) -> None:
         super().__init__()
         self.policy = policy_named(self.policy_name, LIMITS)
         self.now = 0.0
-        self.room = ROOM
         self.waiting: dict[str, Item] = {}
         self.running: dict[str, Item] = {}
         self.started: list[Item] = []
@@ -299,10 +314,10 @@ class Admission(RuleBasedStateMachine):
             self.keep_to_the_room(start)
 
     def keep_to_the_room(self, start: Start) -> None:
-        tokens = held_at_most(list(self.running.values()), self.room.written)
+        tokens = held_at_most(list(self.running.values()), self.room.written, self.room.layers)
         assert len(self.running) <= self.room.slots
         if self.room.tokens is not None and tokens > self.room.tokens:
-            assert start.oversize
+            assert start.oversize or self.room.layers.windows
             assert len(self.running) == 1
         assert start.oversize == (self.room.tokens is not None and start.item.tokens > self.room.tokens)
 
@@ -339,6 +354,10 @@ class ContinuousAdmission(OrderedAdmission):
     policy_name = PolicyName.CONTINUOUS
 
 
+class WindowedAdmission(ContinuousAdmission):
+    room = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
+
+
 class StaticAdmission(OrderedAdmission):
     policy_name = PolicyName.STATIC
 
@@ -352,6 +371,7 @@ class DynamicAdmission(Admission):
 
 
 TestContinuousAdmission = ContinuousAdmission.TestCase
+TestWindowedAdmission = WindowedAdmission.TestCase
 TestStaticAdmission = StaticAdmission.TestCase
 TestShortestAdmission = ShortestAdmission.TestCase
 TestDynamicAdmission = DynamicAdmission.TestCase

@@ -52,7 +52,6 @@ def line(text: str, confidence: float | None = None) -> Line:
 
 def test_a_page_that_was_stored_before_pages_had_blocks_is_read() -> None:
     page = Page.model_validate(json.loads(STORED_BEFORE_BLOCKS))
-
     assert page.text == "Hb 12\nNa 140"
     assert [(one.text, one.confidence) for one in page.lines] == [("Hb 12", 0.95), ("Na 140", 0.85)]
     assert [(block.kind, block.source) for block in page.blocks] == [(BlockKind.TEXT, Source.OCR)]
@@ -62,7 +61,6 @@ def test_a_page_that_was_stored_before_pages_had_blocks_is_read() -> None:
 
 def test_a_text_that_was_stored_without_lines_is_a_models() -> None:
     about = {"number": 1, "verdict": "ok", "width": 1, "height": 1, "engine": "vllm"}
-
     assert Page.model_validate(about | {"text": "# Report"}).blocks == plain_blocks("# Report")
     assert Page.model_validate(about | {"text": "", "lines": []}).blocks == ()
 
@@ -109,9 +107,7 @@ def test_no_text_is_stored_twice() -> None:
     lines = tuple(Line(text="Blood pressure", box=BOX, words=words) for _ in range(2))
     blocks = plain_blocks("Blood pressure\nBlood pressure", lines, source=Source.OCR)
     page = Page(number=1, blocks=blocks, verdict=Verdict.OK, width=1, height=1, engine="test")
-
     stored = page.stored_json()
-
     assert stored.count("pressure") == 2
     assert "[8,0,0,380,30,987]" in stored
 

@@ -29,11 +29,10 @@ from pecia_schemas import (
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.caching.cache import Look, ResultCache, identity_of, key_of, tenant_of
+from pecia_workers.caching import Look, ResultCache, identity_of, key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Earlier
+from pecia_workers.ledger.commit import ClaimedPart, Earlier
 from samples import claimed_part, page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
@@ -72,9 +71,6 @@ def key(request: EngineRequest = REQUEST, **changes: Any) -> bytes:
     return key_of(**(about | changes))
 
 
-# Keys
-
-
 def test_every_part_of_a_request_is_known_to_change_the_reading_or_not() -> None:
     assert {field.name for field in fields(EngineRequest)} == OTHERWISE.keys() | WITHOUT_EFFECT.keys()
 
@@ -104,24 +100,18 @@ def test_who_reads_for_whom_and_what_else_is_asked_changes_the_key() -> None:
 def test_one_other_pixel_is_another_page(at: int, by: int) -> None:
     other = PIXELS.copy()
     other.flat[at] ^= np.uint8(by)
-
     assert key(replace(REQUEST, images=(other,))) != key()
 
 
 def test_the_same_bytes_in_another_shape_are_another_page() -> None:
     lying = replace(REQUEST, images=(PIXELS.reshape(6, 4, 3),))
     parted = replace(REQUEST, images=(PIXELS[:2], PIXELS[2:]))
-
     assert len({key(), key(lying), key(parted)}) == 3
 
 
 def test_without_the_encryption_key_a_cache_key_does_not_tell_what_was_read() -> None:
     rings = [Keyring.of(SecretStr(json.dumps({"now": new_key()}))) for _ in range(2)]
-
     assert len({key(), *(key(keyring=ring) for ring in rings)}) == 3
-
-
-# Who shares
 
 
 def claimed(*, lane: Lane = Lane.NORMAL, cache: bool = True, **of_job: Any) -> ClaimedPart:
@@ -146,9 +136,7 @@ NORTH, SOUTH = {"clinic": "north", "visit": "1"}, {"clinic": "south", "visit": "
         ("clinic", {"client": "app", "metadata": {"visit": "1"}}, {"client": "app", "metadata": {"visit": "1"}}, True),
     ],
 )  # fmt: skip
-def test_results_are_shared_within_a_tenant(
-    by: str, one: dict[str, Any], other: dict[str, Any], *, shared: bool
-) -> None:
+def test_tenants_share_results(by: str, one: dict[str, Any], other: dict[str, Any], *, shared: bool) -> None:
     assert (tenant_of(claimed(**one), by) == tenant_of(claimed(**other), by)) is shared
     cache = ResultCache(None, WorkerSettings(cache_by=by))
     assert (cache.tenant(claimed(**one)) == cache.tenant(claimed(**other))) is shared
@@ -156,7 +144,6 @@ def test_results_are_shared_within_a_tenant(
 
 def test_a_model_that_may_change_unseen_shares_nothing_unless_the_fleet_says_which_it_is() -> None:
     unseen = replace(MODEL, name="openai", revision=None)
-
     assert identity_of(WorkerSettings(), [unseen]) is None
     assert identity_of(WorkerSettings(), [MODEL, unseen]) is None
     told = [identity_of(WorkerSettings(cache_revision=name), [unseen]) for name in ("a", "b")]
@@ -171,9 +158,6 @@ def test_settings_that_change_what_is_read_make_another_reader(changed: dict[str
     assert identity_of(WorkerSettings(**changed), [MODEL]) != identity_of(WorkerSettings(), [MODEL])
 
 
-# Checkpoints
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     def made(name: str, weights: bytes = b"weights", **files: bytes) -> Path:
@@ -186,22 +170,17 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_a_copy_of_a_checkpoint_has_the_same_fingerprint_and_a_tuned_one_another(
-    checkpoint: Callable[..., Path],
-) -> None:
+def test_a_copy_of_a_checkpoint_has_its_fingerprint_a_tuned_one_not(checkpoint: Callable[..., Path]) -> None:
     weights = bytes(3 * 1024**2)
     tuned = bytearray(weights)
     tuned[2 * 1024**2 + 5] = 1
     here, there = checkpoint("here", weights), checkpoint("there", weights, **{".lock": b"x"})
-
     assert fingerprint([here]) == fingerprint([there])
     others = [checkpoint("tuned", bytes(tuned)), checkpoint("more", weights, readme=b"x")]
     assert fingerprint([here]) not in {fingerprint([other]) for other in others}
 
 
-def test_files_in_the_hubs_cache_are_told_by_their_names_there(
-    checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_files_in_the_hubs_cache_go_by_their_names(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", checkpoint("snapshot")
     blobs.mkdir()
     told = set()
@@ -214,9 +193,7 @@ def test_files_in_the_hubs_cache_are_told_by_their_names_there(
     assert len(told) == 2
 
 
-def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoint_none(
-    checkpoint: Callable[..., Path],
-) -> None:
+def test_another_adapter_of_that_name_is_a_revision_no_file_none(checkpoint: Callable[..., Path]) -> None:
     model = str(checkpoint("model"))
     assert revision_of(WorkerSettings(model=f"{model}/gone")) is None
     revisions = {
@@ -225,9 +202,6 @@ def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoi
     }
     assert len(revisions) == 3
     assert None not in revisions
-
-
-# Looking
 
 
 class Kept:
@@ -279,23 +253,19 @@ def test_where_nothing_is_shared_there_is_no_look(
     part: ClaimedPart, settings: dict[str, Any], sampling: Sampling
 ) -> None:
     kept = Kept()
-
     look = asyncio.run(cache_of(kept, **settings).look(part, [replace(REQUEST, sampling=sampling)], Page))
-
     assert (look, kept.looks) == (Look(), 0)
     assert look.done(PAGE).cache_key is None
 
 
 def test_words_picked_by_chance_are_shared_if_a_seed_says_which() -> None:
     request = replace(REQUEST, sampling=Sampling(temperature=0.3, seed=7))
-
     assert asyncio.run(cache_of(Kept()).look(claimed(), [request], Page)).key
 
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     outcome = KEYED.done(PAGE.model_copy(update={"verdict": verdict}))
-
     assert outcome.cache_key == (b"key" if verdict is Verdict.OK else None)
     assert KEYED.done(PAGE, whole=False).cache_key is None
 
@@ -307,12 +277,8 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
     assert look.key
     kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
     cache.ended(first.id)
-
     again = await cache.look(claimed(), [REQUEST], Page)
     assert (again.key, again.found) == (look.key, None)
-
-
-# Waiting
 
 
 async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
@@ -336,7 +302,6 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     await cache.look(first, [REQUEST], Page)
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
     await asyncio.sleep(0.05)
-
     cache.ended(first.id)
     looks = await asyncio.wait_for(asyncio.gather(*others), 5)
     assert [look.found for look in looks] == [None] * 3
@@ -350,5 +315,4 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
 async def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
     cache = cache_of(Kept(), **limit)
     await cache.look(claimed(lane=lane), [REQUEST], Page)
-
     await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)

@@ -27,7 +27,7 @@ from pecia_schemas import (
 from pecia_schemas.media import MediaType
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, GenerationOptions, task_to_json
-from pecia_workers.caching.cache import ResultCache
+from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import (
     CaptionSegment,
     SummarizeVideo,
@@ -36,8 +36,7 @@ from pecia_workers.captioning.captions import (
 )
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut
+from pecia_workers.ledger.commit import ClaimedPart, Cut
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.media.limits import MediaError
@@ -83,9 +82,6 @@ def said(text: str) -> Generation:
     return Generation(text=text, verdict=Verdict.OK, usage=USED)
 
 
-# Cutting
-
-
 def cut(duration: float, task: CaptionVideo, *, stages: frozenset[Stage] = frozenset(Stage)) -> Cut:
     async def served() -> frozenset[Stage]:
         return stages
@@ -118,13 +114,11 @@ def test_segments_cover_the_video_and_a_summary_waits_behind_them() -> None:
     frames = SETTINGS.video_frames / 2 * 13 * 23
     assert {one.cost for one in found.parts} == {frames + 64 + EXPECTED_OUTPUT_TOKENS["caption-dense"]}
     assert found.summary
-    assert found.summary.ordinal == 3
-    assert found.summary.cost == 3 * 256 + 64 + 256
+    assert (found.summary.ordinal, found.summary.cost) == (3, 3 * 256 + 64 + 256)
 
 
 def test_a_short_video_is_one_segment_without_a_summary_unless_the_task_wants_shorter_ones() -> None:
     found = cut(40, wanted())
-
     assert [(one.start_s, one.end_s) for one in found.parts] == [(0, 40)]
     assert found.summary is None
     assert len(cut(40, wanted(segments=timedelta(seconds=10))).parts) == 4
@@ -133,20 +127,15 @@ def test_a_short_video_is_one_segment_without_a_summary_unless_the_task_wants_sh
 def test_too_many_segments_are_refused() -> None:
     with pytest.raises(MediaError) as caught:
         cut(2000, wanted(segments=timedelta(seconds=1)))
-
     assert caught.value.code is FailureCode.TOO_LONG
 
 
 def test_a_fleet_that_cannot_caption_says_so_before_it_looks_at_the_video() -> None:
     with pytest.raises(MediaError) as caught:
         cut(40, wanted(), stages=frozenset({Stage.INGEST, Stage.READ}))
-
     assert caught.value.code is FailureCode.NO_ENGINE
     assert "PECIA_ENGINE=vllm" in caught.value.code.advice
     assert "PECIA_ENGINE=openai" in caught.value.code.advice
-
-
-# Captions
 
 
 def caption(
@@ -182,9 +171,7 @@ def test_a_segment_becomes_a_caption_with_its_times() -> None:
 def test_a_caption_is_written_as_its_task_and_the_fleet_say() -> None:
     engine = ScriptedEngine(lambda _: said(""))
     task = wanted(options=GenerationOptions(temperature=0.2))
-
     caption(task, engine, settings=WorkerSettings(caption_tokens=50))
-
     (request,) = engine.asked
     assert (request.sampling, request.max_output_tokens) == sampling_for(task, caption_tokens=50)
     assert request.max_output_tokens == 50
@@ -192,15 +179,10 @@ def test_a_caption_is_written_as_its_task_and_the_fleet_say() -> None:
 
 def test_an_adapter_that_is_not_there_is_refused_before_anything_is_decoded() -> None:
     engine = ScriptedEngine(lambda _: said(""))
-
     with pytest.raises(EngineRefusedError) as caught:
         caption(wanted(adapter="radiology"), engine)
-
     assert caught.value.code is FailureCode.ADAPTER_UNAVAILABLE
     assert not engine.asked
-
-
-# Summaries
 
 
 def summarize(task: CaptionVideo, captions: Sequence[str], engine: ScriptedEngine) -> Summary:
@@ -220,9 +202,7 @@ def summarize(task: CaptionVideo, captions: Sequence[str], engine: ScriptedEngin
 
 def test_a_summary_is_asked_for_with_every_caption_and_its_time() -> None:
     engine = ScriptedEngine(lambda _: said("All of it."))
-
     summary = summarize(wanted(language="ko"), ["One.", "Two."], engine)
-
     assert (summary.text, summary.usage) == ("All of it.", USED)
     assert summary.timings.queued == pytest.approx(1.5, abs=0.5)
     (request,) = engine.asked
@@ -253,5 +233,4 @@ def test_captions_beyond_the_context_are_summarised_by_halves_down_to_two() -> N
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_every_style_has_instructions_of_its_own_in_every_language(language: str) -> None:
     written = {instruction_for_segment(style, language) for style in CaptionStyle}
-
     assert len(written | {instruction_for_summary(language, "")}) == len(CaptionStyle) + 1

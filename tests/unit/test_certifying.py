@@ -46,9 +46,7 @@ def rate(pages: Pages, threshold: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("kind", [honest, clustered, hardly_worse])
-def test_over_a_thousand_fleets_the_bounds_hold_as_often_as_they_say(
-    kind: Callable[[Random], list[ReviewedValue]],
-) -> None:
+def test_over_a_thousand_fleets_the_bounds_hold(kind: Callable[[Random], list[ReviewedValue]]) -> None:
     random = Random(7)  # noqa: S311  the same fleets every time
     fleet = [kind(random) for _ in range(20_000)]
     truth = {threshold: rate(fleet, threshold) for threshold in THRESHOLDS}
@@ -65,9 +63,7 @@ def test_over_a_thousand_fleets_the_bounds_hold_as_often_as_they_say(
 
 def test_a_threshold_is_found_where_there_is_one() -> None:
     pages = [honest(Random(seed)) for seed in range(2_000)]  # noqa: S311  as above
-
     (found,) = certificates({"invoice": pages}, bound=0.08, seed=1)
-
     assert found.threshold is not None
     assert 0.7 <= found.threshold <= 0.9
     assert rate(pages, found.threshold) <= 0.08
@@ -75,11 +71,9 @@ def test_a_threshold_is_found_where_there_is_one() -> None:
 
 def test_several_types_share_the_error() -> None:
     pages = [[ReviewedValue(1.0, wrong=False)]] * 100
-
     alone, beside = (
         certificates(dict.fromkeys(names, pages), bound=0.1, seed=0)[0] for names in ("a", "abc")
     )
-
     assert alone.rate.upper == pytest.approx(1 - 0.025 ** (1 / 100))
     assert beside.rate.upper == pytest.approx(1 - (0.025 / 3) ** (1 / 100))
 
@@ -101,9 +95,7 @@ def page(text: str, **more: object) -> Page:
 def test_accepted_values_are_those_that_nothing_doubts_and_wrong_is_what_a_person_changed() -> None:
     doubt = Doubt(reason=DoubtReason.DISAGREES, text="500", on_value=True)
     read = page("Dose 500 mg for 7 days, 3 times", doubts=(doubt,))
-
     found = values_of(read, page("Dose 50 mg for 7 days, 2 times"))
-
     assert [one.wrong for one in found] == [False, True]
 
 
@@ -114,7 +106,5 @@ def test_fields_are_the_values_of_a_page_that_has_them() -> None:
         Grounding(path="/date", value="x", standing=Standing.AGREES, confidence=0.8),
     ]
     fields = {"total": 12, "number": "7-1", "date": "x", "paid": None}
-
     found = values_of(page("12", fields=fields, grounding=leaves), page("12", fields=fields | {"date": "y"}))
-
     assert found == [ReviewedValue(0.9, wrong=False), ReviewedValue(0.8, wrong=True)]

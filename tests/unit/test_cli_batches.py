@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pecia import Client, Counts, FailureCode, JobState, ReadDocument, Submission
-from pecia.cli import jobs, output, results, submitting, watching
+from pecia.cli import jobs, output, reading, results, watching
 from pecia.cli.app import app
 from pecia.testing import FakeFleet
 from pecia_schemas.states import as_prefix, is_whole
@@ -19,7 +19,7 @@ from pecia_schemas.states import as_prefix, is_whole
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFleet]:
     with FakeFleet(held=True) as fleet:
-        for module in (results, jobs, results, submitting, watching):
+        for module in (results, jobs, results, reading, watching):
             monkeypatch.setattr(module, "Client", lambda **_: fleet.client())
         yield fleet
 

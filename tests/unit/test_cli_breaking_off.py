@@ -23,7 +23,7 @@ from pecia import (
     ReadDocument,
     bulk,
 )
-from pecia.cli import jobs, submitting, values
+from pecia.cli import jobs, reading, values
 from pecia.cli.app import app
 from pecia.cli.values import inputs
 from pecia.cli.watching import follow
@@ -40,7 +40,7 @@ REFUSED = "https://nurse:secret@archive.example/scan.pdf"
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFleet]:
     with FakeFleet() as fleet:
-        monkeypatch.setattr(submitting, "Client", lambda **_: fleet.client())
+        monkeypatch.setattr(reading, "Client", lambda **_: fleet.client())
         yield fleet
 
 
@@ -55,7 +55,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
     fleet: FakeFleet, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.hold()
-    monkeypatch.setattr(submitting, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
+    monkeypatch.setattr(reading, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
     monkeypatch.setattr(bulk, "_MOST_TASKS", 1)
 
     told = CliRunner().invoke(app, ["read", REFUSED, *scans, "--json"])
@@ -69,9 +69,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 
 def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tmp_path: Path) -> None:
     url = f"https://archive.example/scan.pdf?signature={'a' * 5_000}"
-
     told = CliRunner().invoke(app, ["read", url, "--wait", "-o", f"{tmp_path}{os.sep}"])
-
     assert told.exit_code == 0, told.output
     (written,) = tmp_path.iterdir()
     assert written.name == f"{fleet.submitted[0].id}.txt"
@@ -102,9 +100,7 @@ def test_a_restart_of_postgres_is_outlasted_in_sight_of_a_person(
     assert "1/1 jobs" in capsys.readouterr().err
 
 
-def test_a_job_that_cannot_run_again_leaves_the_others_alone(
-    fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_cannot_rerun_harms_no_other(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "Client", fleet.client)
     client = fleet.client()
     read = client.submit(ReadDocument(b"scan"))
@@ -130,9 +126,7 @@ def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_pa
 
 
 @pytest.mark.parametrize("content", ["", " \n", "x" * (storable.INSTRUCTIONS + 1)])
-def test_a_file_of_instructions_that_says_nothing_or_too_much_is_refused(
-    tmp_path: Path, content: str
-) -> None:
+def test_a_file_of_instructions_is_neither_empty_nor_too_long(tmp_path: Path, content: str) -> None:
     file = tmp_path / "instructions"
     file.write_text("Copy the table.\n")
     assert values.instructions(file) == "Copy the table.\n"
@@ -141,9 +135,7 @@ def test_a_file_of_instructions_that_says_nothing_or_too_much_is_refused(
         values.instructions(file)
 
 
-def test_a_distance_beyond_all_dates_and_a_segment_beyond_all_lengths_are_refused(
-    fleet: FakeFleet, scans: list[str]
-) -> None:
+def test_a_distance_or_segment_beyond_all_bounds_is_refused(fleet: FakeFleet, scans: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="30m"):
         values.moment("9999999999d", "--since")
     with pytest.raises(InvalidOptionError, match="since"):
@@ -152,9 +144,7 @@ def test_a_distance_beyond_all_dates_and_a_segment_beyond_all_lengths_are_refuse
     assert fleet.submitted == []
 
 
-def test_two_that_save_to_one_file_do_not_share_a_half_written_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_saves_to_one_file_share_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, written, writes = tmp_path / "result.txt", Path.write_text, iter([True])
     document = Document(pages=())
 

@@ -35,16 +35,12 @@ def names(*words: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("inbox")
-def test_a_folder_is_searched_to_the_bottom_by_content_without_what_is_hidden(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_folder_is_searched_whole_by_content_but_for_the_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
     assert "passed over 1 of another kind: notes.txt\n" in capsys.readouterr().err
 
 
-def test_of_many_that_are_passed_over_the_first_are_named(
-    inbox: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_many_passed_over_the_first_are_named(inbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         (inbox / "ward" / f"{number}.txt").write_text("call back")
     names("inbox")

@@ -37,9 +37,7 @@ def fleets() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fleets")
-def test_of_two_fleets_the_home_chooses_and_without_it_both_are_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_two_fleets_the_home_chooses_else_both_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="/one, /two"):
         Client()
     assert Client(settings=ClientSettings(home="/two"))._settings.payload_url == "two"

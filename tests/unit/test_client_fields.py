@@ -52,6 +52,5 @@ def test_what_no_answer_could_be_held_to_is_refused(schema: dict[str, Any], why:
 
 def test_fields_come_back_as_the_model_they_were_asked_for_with() -> None:
     found = page(fields={"patient": "Ada", "drugs": [{"name": "Aspirin"}]}).fields_as(Prescription)
-
     assert found == Prescription(patient="Ada", drugs=[Drug(name="Aspirin")])
     assert page().fields_as(Prescription) is None

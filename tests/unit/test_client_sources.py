@@ -28,9 +28,7 @@ def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:
 
 
 @pytest.mark.parametrize("submit", [submitted, submitted_on_a_loop])
-def test_a_pipe_is_read_to_its_end(
-    submit: Callable[[FakeFleet, ReadDocument], object], tmp_path: Path
-) -> None:
+def test_a_pipe_is_read_whole(submit: Callable[[FakeFleet, ReadDocument], object], tmp_path: Path) -> None:
     pipe = tmp_path / "scanner"
     os.mkfifo(pipe)
     with FakeFleet() as fleet, ThreadPoolExecutor(1) as threads:

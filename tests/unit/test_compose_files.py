@@ -123,18 +123,14 @@ def test_no_container_has_rights_that_it_does_not_need(services: dict[str, Any])
         assert service["read_only"] is True
 
 
-def test_every_setting_is_one_of_pecias_and_a_worker_is_given_longer_to_stop_than_it_takes(
-    variables: dict[str, str],
-) -> None:
+def test_every_setting_is_one_of_pecias_and_workers_get_time_to_stop(variables: dict[str, str]) -> None:
     for service in fleet_services(stack(variables, "compose.gpu.yaml")).values():
         assert service["environment"].keys() <= known_names() | {"OTEL_EXPORTER_OTLP_ENDPOINT", "TMPDIR"}
         drain = service["environment"].get("PECIA_DRAIN_TIMEOUT", 0)
         assert timedelta(seconds=seconds(service["stop_grace_period"])) >= timedelta(seconds=drain + 10)
 
 
-def test_memory_is_enough_for_what_each_is_told_to_hold(
-    variables: dict[str, str], services: dict[str, Any]
-) -> None:
+def test_memory_is_enough_for_what_each_holds(variables: dict[str, str], services: dict[str, Any]) -> None:
     def limit(name: str) -> int:
         return size(services[name]["deploy"]["resources"]["limits"]["memory"])
 

@@ -133,9 +133,6 @@ def derived_by_hand(info: bytes) -> bytes:
     return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(NEW))
 
 
-# Names and digests
-
-
 def test_a_documents_name_is_not_told_by_its_content() -> None:
     sha256 = hashlib.sha256(PLANTED.encode()).hexdigest()
     names = [BOTH.name_of(sha256, key) for key in BOTH]
@@ -166,14 +163,10 @@ def test_what_a_task_asks_for_cannot_be_guessed_from_its_digest() -> None:
     assert len(set(digests)) == 3
 
 
-# The setting
-
-
 def test_client_and_fleet_read_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_ENCRYPTION_KEYS", json.dumps({"new": NEW, "old": OLD}))
     for read in (read_settings(ClientSettings), read_settings(WorkerSettings)):
-        assert read.keyring == BOTH
-        assert read.keyring.current == "new"
+        assert (read.keyring, read.keyring.current) == (BOTH, "new")
         assert NEW not in repr(read)
         assert NEW not in repr(read.keyring)
 

@@ -22,7 +22,6 @@ async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> Non
         await in_flight.run("part", answer_after(bell))
     bell.set()
     assert (await first).verdict is Verdict.OK
-
     assert len(in_flight) == 0
 
 
@@ -32,7 +31,6 @@ async def test_when_all_are_ended_nothing_is_left_that_runs() -> None:
     await asyncio.sleep(0)
     await in_flight.end_all()
     await asyncio.wait(asked)
-
     assert [one.cancelled() for one in asked] == [True, True, True]
     assert len(in_flight) == 0
 

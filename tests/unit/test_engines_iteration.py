@@ -42,9 +42,7 @@ def run(scheduler: IterationScheduler, work: list[Sequence]) -> list[Iteration]:
 @given(model=models, of=lengths)
 def test_every_sequence_finishes_once_with_all_its_tokens(model: IterationModel, of: Lengths) -> None:
     work = sequences(of)
-
     iterations = run(IterationScheduler(model), work)
-
     finished = [sequence for iteration in iterations for sequence in iteration.finished]
     assert sorted(int(sequence.id) for sequence in finished) == list(range(len(of)))
     assert all(sequence.generated == sequence.output for sequence in work)
@@ -107,27 +105,21 @@ def test_to_coast_comes_to_what_single_steps_come_to(model: IterationModel, of: 
 def test_a_long_prompt_is_read_in_chunks_beside_decoding_sequences() -> None:
     scheduler = IterationScheduler(IterationModel(max_num_batched_tokens=100))
     short, long = Sequence(id="short", prompt=10, output=50), Sequence(id="long", prompt=250, output=1)
-
     iterations = run(scheduler, [short, long])
-
     assert [(i.prefilled, i.decoded) for i in iterations[:3]] == [(100, 0), (99, 1), (61, 1)]
     assert iterations[2].finished == (long,)
 
 
 def test_a_prompt_is_read_in_as_many_chunks_as_it_holds() -> None:
     scheduler = IterationScheduler(IterationModel(chunk_tokens=512))
-
     iterations = run(scheduler, [Sequence(id="1", prompt=2836, output=2)])
-
     assert [i.prefilled for i in iterations] == [512, 512, 512, 512, 512, 276, 0], "ceil(2836 / 512) = 6"
 
 
 def test_prompts_take_their_share_of_an_iteration_and_writing_goes_on_beside_them() -> None:
     model = IterationModel(max_num_batched_tokens=100, prefill_share=0.5)
     writing, long = Sequence(id="1", prompt=10, output=50), Sequence(id="2", prompt=120, output=1)
-
     iterations = run(IterationScheduler(model), [writing, long])
-
     assert [(i.prefilled, i.decoded) for i in iterations[:4]] == [(50, 0), (50, 1), (30, 1), (0, 1)]
 
 
@@ -139,14 +131,10 @@ def test_the_prefill_budget_is_the_least_of_share_rest_and_chunk(decoding: int, 
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_when_blocks_run_out_the_newest_is_computed_again_or_swapped_out_and_in(
-    preemption: Literal["recompute", "swap"],
-) -> None:
+def test_without_blocks_the_newest_is_redone_or_swapped(preemption: Literal["recompute", "swap"]) -> None:
     model = IterationModel(kv_blocks=4, preemption=preemption, swap_block_s=1.0)
     old, new = Sequence(id="old", prompt=31, output=20), Sequence(id="new", prompt=31, output=20)
-
     iterations = run(IterationScheduler(model), [old, new])
-
     assert sum(i.preempted for i in iterations) == 1
     assert [s for i in iterations for s in i.finished] == [old, new]
     is_swapped = preemption == "swap"
@@ -160,23 +148,18 @@ def test_a_removed_sequence_frees_its_blocks() -> None:
     scheduler.add(running)
     scheduler.step()
     scheduler.add(waiting)
-
     scheduler.remove(running)
     scheduler.remove(waiting)
-
     assert (scheduler.load.kv_used, scheduler.running, list(scheduler.waiting)) == (0, [], [])
 
 
 def test_a_sequence_larger_than_the_whole_cache_is_refused() -> None:
     scheduler = IterationScheduler(IterationModel(kv_blocks=4))
-
     with pytest.raises(ValueError, match="longer than the whole KV cache"):
         scheduler.add(Sequence(id="1", prompt=64, output=1))
 
 
 def test_an_iteration_takes_time_for_what_it_computes() -> None:
     model = IterationModel(base_s=1.0, prefill_token_s=0.01, decode_sequence_s=0.1)
-
     iterations = run(IterationScheduler(model), [Sequence(id="1", prompt=100, output=2)])
-
     assert [i.duration for i in iterations] == [pytest.approx(2.0), pytest.approx(1.1)]

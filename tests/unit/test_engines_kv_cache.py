@@ -32,20 +32,17 @@ SHAPES = st.builds(
 @given(shape=SHAPES, memory=st.integers(-GIB, 100 * GIB))
 def test_the_tokens_fit_into_the_memory_and_no_further_block_does(shape: KvShape, memory: int) -> None:
     tokens = kv_tokens(shape, memory)
-
     assert kv_bytes(shape, tokens) <= max(0, memory) < kv_bytes(shape, tokens + 16)
 
 
 def test_the_memory_of_a_gpu_is_spent_once() -> None:
     memory = plan().memory
-
     assert memory.usable == int(L4.memory_bytes * 0.9)
     assert memory.kv_cache + memory.weights + memory.reserve == memory.usable
 
 
 def test_a_cache_holds_twice_the_tokens_in_8_bits_and_half_of_them_in_32() -> None:
     wide = plan(engine_options={"dtype": "float32"})
-
     assert plan(kv_cache_dtype="fp8").kv_tokens == pytest.approx(2 * plan().kv_tokens, abs=32)
     assert plan().kv_tokens == pytest.approx(2 * wide.kv_tokens, abs=32)
 
@@ -56,7 +53,6 @@ def test_a_page_keeps_its_size_however_small_a_step_is() -> None:
 
 def test_two_gpus_that_share_a_model_hold_its_weights_once() -> None:
     alone, together = plan(), plan(tensor_parallel_size=2)
-
     assert together.memory.weights == alone.memory.weights
     assert together.memory.kv_cache == 2 * alone.memory.kv_cache + alone.memory.weights
 
@@ -71,7 +67,6 @@ def test_a_cache_of_a_set_size_has_that_size() -> None:
 
 def test_what_does_not_fit_is_said_not_to_start() -> None:
     large = plan("t4", model="Qwen/Qwen3-VL-8B-Instruct")
-
     assert not large.starts
     assert large.pages_at_a_time == 0
 
@@ -86,7 +81,6 @@ def test_what_does_not_fit_is_said_not_to_start() -> None:
 )
 def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages: int) -> None:
     planned = plan(**settings)
-
     assert bound in planned.bound_by
     assert planned.pages_at_a_time == pages
     assert planned.kv_share == pytest.approx(pages * planned.page_tokens / planned.kv_tokens)

@@ -11,16 +11,13 @@ patterns = st.lists(st.text(max_size=3), min_size=LEAST, max_size=MOST)
 
 
 @given(before=st.lists(st.text(max_size=3), max_size=30), pattern=patterns)
-def test_a_pattern_that_comes_often_enough_at_the_end_is_a_loop(
-    before: list[str], pattern: list[str]
-) -> None:
+def test_a_pattern_often_enough_at_the_end_is_a_loop(before: list[str], pattern: list[str]) -> None:
     assert is_loop([*before, *pattern * COUNT])
 
 
 @pytest.mark.parametrize("size", [LEAST, MOST])
 def test_a_pattern_that_comes_less_often_is_none(size: int) -> None:
     pattern = [str(number) for number in range(size)]
-
     assert not is_loop(["before", *pattern * COUNT][2:])
     assert not is_loop([*pattern * COUNT, "after"])
 

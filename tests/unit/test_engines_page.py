@@ -22,9 +22,7 @@ def row(first: str) -> list[str]:
 def test_a_profile_has_its_sizes_on_the_page(name: str) -> None:
     profile = profile_file().profiles[name]
     sizes = merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
-
     _, memory, pages, step, longest, caption = row(name)
-
     share = sizes.gpu_memory_utilization
     assert memory == (f"{share:.0%}".replace("%", " %") if share else "4 GiB of KV cache")
     assert (pages, caption) == (str(sizes.max_num_seqs), str(sizes.caption_tokens))
@@ -34,9 +32,7 @@ def test_a_profile_has_its_sizes_on_the_page(name: str) -> None:
 @pytest.mark.parametrize("name", presets().presets)
 def test_a_preset_has_its_values_on_the_page(name: Preset) -> None:
     values = presets().presets[name]
-
     _, temperature, top_p, top_k, penalty, tokens = row(name)
-
     assert float(temperature.removesuffix(", greedy")) == values.temperature
     assert (float(top_p), float(penalty)) == (values.top_p, values.repetition_penalty)
     assert top_k == (str(values.top_k) if values.top_k else "any")

@@ -83,9 +83,7 @@ async def settled() -> None:
 
 async def test_an_urgent_page_is_prepared_before_those_that_came_first() -> None:
     desk = Desk()
-
     await asyncio.gather(*(desk.prepared(page(name, rank)) for name, rank in [("a", 2), ("b", 2), ("u", 0)]))
-
     assert desk.rendered == ["a", "u", "b"]
 
 
@@ -113,9 +111,7 @@ async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
     """The engine had no memory for it, and those that are ready wait for its room."""
     desk = Desk(most_bytes=PAGE_BYTES)
     ready = await desk.prepared(page("ready", 0))
-
     again = await desk.preparation.prepare(page("again", 2), WIDE, admitted=True)
-
     assert prompt_of(ready).take()
     assert prompt_of(again).take()
     assert desk.preparation.ready_bytes == 0
@@ -124,7 +120,6 @@ async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
 async def test_a_prompt_is_taken_once() -> None:
     desk = Desk()
     ready = prompt_of(await desk.prepared(page()))
-
     assert ready.take()
     assert ready.take() is None
     assert ready.tokens == WORDS + 100
@@ -137,15 +132,12 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
     await asyncio.sleep(0)
     for task in tasks[:2]:
         task.cancel()
-
     assert prompt_of(await tasks[2]).take()
-    assert desk.rendered == ["0", "2"]
-    assert desk.preparation.ready_bytes == 0
+    assert (desk.rendered, desk.preparation.ready_bytes) == (["0", "2"], 0)
 
 
 async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
     fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), Room(context=1_000, item=1_000))
-
     assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
 
 
@@ -156,7 +148,6 @@ async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fi
 )
 async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(room: Room, most: int) -> None:
     fitted = await Desk().prepared(page(side=560), room)
-
     tokens = prompt_of(fitted).tokens - WORDS
     assert 0.9 * most < tokens <= most
 
@@ -165,9 +156,7 @@ async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
     frames = 40
     times = ClipTimes(fps=2.0, indices=tuple(range(frames)), duration=frames / 2)
     clip = page(images=(np.zeros((280, 280, 3), np.uint8),) * frames, clip=times)
-
     fitted = await Desk().prepared(clip, Room(context=1_000, item=10_000))
-
     assert fitted.clip
     assert 0.8 * 970 < prompt_of(fitted).tokens - WORDS <= 970
     assert (fitted.clip.indices[0], fitted.clip.indices[-1]) == (0, frames - 1)
@@ -177,10 +166,8 @@ async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
 @pytest.mark.parametrize("context", [WORDS + 16, WORDS + 17], ids=["words alone", "a pixel or two"])
 async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes_on(context: int) -> None:
     desk = Desk()
-
     with pytest.raises(EngineRefusedError, match="beside the words"):
         await desk.prepared(page(), Room(context=context, item=10_000))
-
     assert prompt_of(await desk.prepared(page("next"))).take()
     assert desk.preparation.ready_bytes == 0
 

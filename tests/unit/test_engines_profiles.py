@@ -33,7 +33,7 @@ from pecia_workers.engines.profiles import (
 )
 from pecia_workers.engines.vllm.options import engine_arguments
 from pecia_workers.local.fleet import workers_of
-from pecia_workers.local.stores import environment
+from pecia_workers.local.services import environment
 from pecia_workers.worker.runtime import Runtime
 
 ON_GPUS = [name for name, profile in profile_file().profiles.items() if profile.memory_bytes]
@@ -85,7 +85,6 @@ def test_a_gpu_is_known_by_its_name_or_else_by_its_memory(name: str, gib: float,
 
 def test_without_a_driver_there_is_no_gpu_and_without_a_gpu_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-
     assert profile_of(visible_gpus()) is profile_named("cpu")
 
 
@@ -93,7 +92,6 @@ def test_without_a_driver_there_is_no_gpu_and_without_a_gpu_the_cpu(monkeypatch:
 def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: str) -> None:
     named = profile_named(profile)
     settings = WorkerSettings(**named.settings)
-
     assert settings.model_fields_set == set(named.settings)
     assert not named.engine_options.keys() & engine_arguments(settings, named.engine_options).keys()
 
@@ -101,14 +99,10 @@ def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: st
 @pytest.mark.parametrize("quality", [False, True])
 @pytest.mark.parametrize("captions", [False, True])
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_what_is_recommended_starts_and_fills_the_cache_with_pages(
-    name: str, quality: bool, captions: bool
-) -> None:
+def test_what_is_recommended_starts_and_fills_the_cache(name: str, quality: bool, captions: bool) -> None:
     profile = profile_named(name)
     settings = WorkerSettings(engine="vllm", prefer_quality=quality)
-
     plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
-
     assert plan.starts
     assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
     assert plan.kv_share >= 0.8
@@ -119,9 +113,7 @@ def test_a_dynamic_batch_holds_several_pages(name: str) -> None:
     profile = profile_named(name)
     plan = plan_engine(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
     limits = BatchLimits.of(WorkerSettings(**profile.settings))
-
     tokens = limits.tokens_of(Room(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
-
     assert tokens >= 3 * plan.page_tokens
 
 
@@ -131,9 +123,7 @@ def test_a_dynamic_batch_holds_several_pages(name: str) -> None:
 )
 def test_a_step_has_as_many_tokens_as_vllm_chooses_for_the_card(name: str, tokens: int) -> None:
     profile = profile_named(name)
-
     settings = merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
-
     assert settings.max_num_batched_tokens == tokens
 
 
@@ -151,19 +141,15 @@ def test_no_profile_switches_off_what_vllm_schedules_asynchronously() -> None:
 )
 def test_the_quantisation_follows_from_memory_and_wish(gib: float, quality: bool, quantization: str) -> None:
     model = known_model(recommended(int(gib * GIB), quality=quality).reads)
-
     assert model is not None
     assert model.quantization == quantization
 
 
 def test_what_is_not_set_is_as_the_profile_says() -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
-
     given = engine_arguments(settings, settings.engine_options)
-
     assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    assert given["max_num_seqs"] == 64
-    assert given["max_num_batched_tokens"] == 8192
+    assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (64, 8192)
     assert settings.caption_tokens == 256
 
 
@@ -179,15 +165,13 @@ def test_what_the_operator_set_wins_even_at_its_default(monkeypatch: pytest.Monk
     assert "max_num_seqs" not in given
     assert given["gpu_memory_utilization"] == 0.5
     assert given["enable_prefix_caching"] is False
-    assert given["model"] == "m"
-    assert given["max_num_batched_tokens"] == 8192
+    assert (given["model"], given["max_num_batched_tokens"]) == ("m", 8192)
 
 
 def test_a_worker_of_the_fleet_still_knows_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
     for name, value in environment(WorkerSettings(flower_port=0)).items():
         monkeypatch.setenv(name, value)
-
     assert {"max_num_seqs", "flower_port"} <= WorkerSettings().model_fields_set
 
 
@@ -212,13 +196,11 @@ def test_a_model_is_recommended_for_the_gpu_and_the_work(
     driver: Callable[..., None], driver_tells: str, settings: dict[str, Any], *, captions: bool, model: str
 ) -> None:
     driver(f"GPU-aa, {driver_tells}")
-
     assert with_profile(WorkerSettings(engine="vllm", **settings), captions=captions).model == model
 
 
 def test_applying_a_profile_twice_changes_nothing() -> None:
     once = with_profile(WorkerSettings(engine="vllm", profile="l4"))
-
     assert once.max_num_seqs == 64
     assert with_profile(once) == once
 
@@ -232,14 +214,12 @@ def test_other_engines_and_operators_who_say_so_have_no_profile(settings: dict[s
 
 def test_a_worker_asks_for_its_profile_before_it_opens_anything() -> None:
     runtime = Runtime(WorkerSettings(engine="vllm", profile="h20"), {Stage.READ})
-
     with pytest.raises(EngineUnavailableError, match="Did you mean h200"):
         asyncio.run(runtime.start())
 
 
 def test_a_request_is_never_longer_than_the_models_context(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, max_position_embeddings=2048)
-
     assert merged(WorkerSettings(model=str(tmp_path)), L4, L4.memory_bytes).max_model_len == 2048
 
 
@@ -262,9 +242,7 @@ def test_a_checkpoint_on_this_machine_tells_its_own_shape(
     tmp_path: Path, text: dict[str, Any], layers: int, kv_heads: int, head_dim: int
 ) -> None:
     write_checkpoint(tmp_path, **text)
-
     model = local_model(str(tmp_path))
-
     assert model is not None
     assert (model.layers, model.kv_heads, model.head_dim) == (layers, kv_heads, head_dim)
     assert model.weights_gb == 1e-6
@@ -273,13 +251,11 @@ def test_a_checkpoint_on_this_machine_tells_its_own_shape(
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"text_config": {"num_attention_heads": 0}}'])
 def test_a_checkpoint_that_cannot_be_understood_is_not_known(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-
     assert known_model(str(tmp_path)) is None
 
 
 def test_the_driver_tells_of_its_gpus(driver: Callable[..., None]) -> None:
     driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA GB10, [N/A]")
-
     assert visible_gpus() == (
         Gpu(handle="GPU-aa", name="NVIDIA L4", memory_bytes=23034 * 2**20),
         Gpu(handle="GPU-bb", name="NVIDIA GB10", memory_bytes=0),
@@ -298,15 +274,12 @@ def test_only_the_gpus_that_are_visible_count(
 ) -> None:
     driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
     assert [gpu.handle for gpu in visible_gpus()] == handles
 
 
 def test_a_fleet_has_an_engine_worker_for_each_gpu(driver: Callable[..., None]) -> None:
     driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
-
     workers = workers_of(WorkerSettings(engine="vllm"))
-
     assert [worker.name for worker in workers] == ["ingest", "engine-0", "engine-1", "webhooks", "upkeep"]
     assert [dict(worker.environment) for worker in workers[1:3]] == [
         {"CUDA_VISIBLE_DEVICES": "GPU-aa"},
@@ -319,13 +292,9 @@ def test_a_fleet_has_an_engine_worker_for_each_gpu(driver: Callable[..., None]) 
     "settings",
     [{"engine": "vllm", "tensor_parallel_size": 2}, {"engine": "vllm", "tensor_parallel_size": 4}, {}],
 )
-def test_one_worker_has_all_gpus_that_it_shares_a_model_over_or_does_not_use(
-    driver: Callable[..., None], settings: dict[str, Any]
-) -> None:
+def test_one_worker_has_all_gpus_of_its_model(driver: Callable[..., None], settings: dict[str, Any]) -> None:
     driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
-
     (worker,) = [one for one in workers_of(WorkerSettings(**settings)) if one.name.startswith("engine")]
-
     assert worker.name == "engine"
     assert not worker.environment
 
@@ -333,14 +302,12 @@ def test_one_worker_has_all_gpus_that_it_shares_a_model_over_or_does_not_use(
 @given(gpus=st.integers(0, 9), together=st.integers(1, 4))
 def test_no_gpu_is_given_to_two_workers(gpus: int, together: int) -> None:
     handed = shares([Gpu(handle=str(n), name="", memory_bytes=1) for n in range(gpus)], together)
-
     given_out = [handle for share in handed for handle in share.split(",")]
     assert len(set(given_out)) == len(given_out) == gpus // together * together
 
 
 def test_gpus_may_be_shared_by_vllms_own_names() -> None:
     options = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
-
     assert gpus_per_worker(WorkerSettings(engine_options=options)) == 4
 
 
@@ -375,7 +342,6 @@ def test_a_profile_that_cannot_be_used_says_why(tmp_path: Path, text: str | None
     path = tmp_path / "tuned.toml"
     if text is not None:
         path.write_text(text)
-
     with pytest.raises(EngineUnavailableError, match=said):
         profile_named(str(path))
 

@@ -36,14 +36,12 @@ def test_a_missing_extra_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, engine: str, package: str, remedy: str
 ) -> None:
     _pretend(monkeypatch, package, installed=False)
-
     with pytest.raises(EngineUnavailableError, match=remedy):
         create_engine(WorkerSettings(engine=engine, model="m"))
 
 
 def test_vllm_needs_to_be_told_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, "vllm", installed=True)
-
     with pytest.raises(EngineUnavailableError, match="set PECIA_MODEL"):
         create_engine(WorkerSettings(engine="vllm"))
     assert create_engine(WorkerSettings(engine="vllm", model="m")).capabilities.model == "m"

@@ -34,13 +34,10 @@ def test_the_same_seed_takes_the_same_virtual_time() -> None:
         clock = VirtualClock()
         asyncio.run(read_pages(SimulatedEngine(lengths=DrawnLengths(seed=seed), clock=clock), 20))
         ends.append(clock.now)
-
     assert ends[0] == ends[1] != ends[2]
 
 
-def test_real_time_passes_as_the_model_says_and_a_late_wake_up_is_made_good(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_real_time_passes_as_the_model_says_also_if_it_wakes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0)
     waits: list[float] = []
     sleep = asyncio.sleep
@@ -92,6 +89,5 @@ async def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
 )
 def test_drawn_lengths_follow_the_medical_workload(kind: DocumentType, mean: float, most: int) -> None:
     drawn = [DrawnLengths(seed=7)(str(n), kind) for n in range(5000)]
-
     assert statistics.fmean(drawn) == pytest.approx(mean, rel=0.05)
     assert 1 <= min(drawn) <= max(drawn) <= most

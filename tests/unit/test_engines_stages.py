@@ -46,13 +46,11 @@ def test_a_worker_does_all_that_its_engine_can_or_one_kind_of_it() -> None:
 
 def test_an_urgent_caption_goes_before_a_normal_page() -> None:
     queues = queues_of(stages_of("vllm"))
-
     assert queues.index("caption.urgent") < queues.index("read.normal") < queues.index("summarize.bulk")
     assert not [queue for queue in queues if queue.startswith("ingest")]
 
 
 def test_a_worker_whose_engine_cannot_do_its_kind_does_not_start() -> None:
     ended = CliRunner().invoke(app, ["worker", "engine", "--stages", "caption"], env=STORES)
-
     assert ended.exit_code == 2
     assert "'cpu' cannot caption" in ended.output

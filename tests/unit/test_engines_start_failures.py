@@ -49,12 +49,9 @@ def test_a_path_that_leads_nowhere_is_named(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ", "gpt2", "s3://models/qwen"])
-def test_a_name_on_the_hub_or_in_a_bucket_is_vllms_to_find(
-    monkeypatch: pytest.MonkeyPatch, model: str
-) -> None:
+def test_a_name_on_a_hub_or_in_a_bucket_is_vllms_to_find(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-
     check(model)
 
 
@@ -64,7 +61,6 @@ def test_a_name_that_is_not_here_is_refused_where_the_hub_may_not_be_asked(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv(variable, "1")
-
     assert "owner/model is not in the Hub's cache" in refusal("owner/model")
 
 
@@ -79,14 +75,12 @@ def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "version https://git-lfs.github.com/spec/v1"])
 def test_a_configuration_that_is_no_json_is_refused(checkpoint: Path, content: str) -> None:
     (checkpoint / "config.json").write_text(content)
-
     assert "config.json cannot be read as JSON" in refusal(checkpoint)
 
 
 def test_a_checkpoint_without_a_chat_template_is_refused(checkpoint: Path) -> None:
     (checkpoint / "chat_template.jinja").unlink()
     (checkpoint / "tokenizer_config.json").write_text('{"model_max_length": 9}')
-
     assert "no chat template" in refusal(checkpoint)
 
 
@@ -94,7 +88,6 @@ def test_a_checkpoint_without_a_chat_template_is_refused(checkpoint: Path) -> No
 def test_a_template_may_stand_in_another_file(checkpoint: Path, file: str) -> None:
     (checkpoint / "chat_template.jinja").rename(checkpoint / "unused")
     (checkpoint / file).write_text('{"chat_template": "{{ messages }}"}')
-
     check(checkpoint)
 
 
@@ -106,14 +99,12 @@ def test_a_template_may_come_from_vllm_or_from_another_tokenizer(
 ) -> None:
     (checkpoint / "chat_template.jinja").unlink()
     (checkpoint / "config.json").write_text(json.dumps(CONFIG | config))
-
     check(checkpoint, engine_options=options)
 
 
 @pytest.mark.parametrize("name", ["bitsandbytes", "nf4", "int8", "GPTQ-BitBLAS", "experts_int8"])
 def test_a_quantisation_that_leads_nowhere_is_explained(checkpoint: Path, name: str) -> None:
     said = refusal(checkpoint, quantization=name)
-
     assert said.startswith(f"PECIA_QUANTIZATION={name}: ")
     assert "PECIA_MODEL" in said or "fp8" in said
 
@@ -122,11 +113,8 @@ def test_a_quantisation_that_leads_nowhere_is_explained(checkpoint: Path, name: 
     ("method", "name"),
     [("awq", "gptq"), ("compressed-tensors", "awq"), ("gptq", "fp8"), (None, "awq_marlin")],
 )
-def test_a_quantisation_that_is_not_the_checkpoints_is_refused(
-    checkpoint: Path, method: str | None, name: str
-) -> None:
+def test_a_quantisation_of_no_checkpoint_is_refused(checkpoint: Path, method: str | None, name: str) -> None:
     quantized(checkpoint, method)
-
     assert "Leave PECIA_QUANTIZATION empty" in refusal(checkpoint, quantization=name)
 
 
@@ -136,7 +124,6 @@ def test_a_quantisation_that_is_not_the_checkpoints_is_refused(
 )
 def test_every_other_quantisation_is_vllms_to_judge(checkpoint: Path, method: str | None, name: str) -> None:
     quantized(checkpoint, method)
-
     check(checkpoint, quantization=name)
 
 
@@ -181,7 +168,6 @@ def quantized(checkpoint: Path, method: str | None) -> None:
 )
 def test_what_vllm_and_the_hub_say_becomes_a_sentence_with_a_remedy(said: str, sentence: str) -> None:
     failure = start_failure(RuntimeError(said), WorkerSettings(model="owner/model"))
-
     assert isinstance(failure, EngineUnavailableError)
     assert sentence in str(failure)
 
@@ -189,12 +175,10 @@ def test_what_vllm_and_the_hub_say_becomes_a_sentence_with_a_remedy(said: str, s
 def test_what_a_cause_says_counts_too() -> None:
     error = RuntimeError("nothing of use")
     error.__cause__ = MemoryError()
-
     assert "not enough memory" in str(start_failure(error, WorkerSettings(model="m")))
 
 
 def test_what_is_not_known_is_said_as_it_is() -> None:
     failure = start_failure(RuntimeError("a\nb"), WorkerSettings(model="m"))
-
     assert isinstance(failure, EngineDeadError)
     assert str(failure) == "vLLM did not start: RuntimeError: a b"

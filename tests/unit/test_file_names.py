@@ -25,9 +25,7 @@ def test_a_document_is_stored_under_the_hash_of_its_content_alone(tmp_path: Path
     source.parent.mkdir()
     source.write_bytes(CONTENT)
     store = PayloadStore.open(str(tmp_path / "store"))
-
     reference = store.put(source)
-
     assert kept(tmp_path / "store") == [Path("sha256", reference.sha256[:2], reference.sha256)]
 
 
@@ -44,6 +42,5 @@ async def test_a_worker_opens_what_lies_inside_of_the_store_alone(tmp_path: Path
     store = PayloadStore.open(str(tmp_path / "store"))
     reference = store.put(CONTENT)
     spool = Spool(store, tmp_path / "spool")
-
     async with spool.open(reference) as path:
         assert path.is_relative_to(tmp_path / "store")

@@ -3,7 +3,7 @@
 import pytest
 from celery.events.state import Task
 
-from pecia_workers.flower.pages import PartsState
+from pecia_workers.flower import PartsState
 
 PART = "01a1fb95-340d-7214-94b8-439c85af8453"
 RUN = ("received", "started", "succeeded")
@@ -46,7 +46,6 @@ def test_a_part_is_in_the_state_that_its_last_event_tells(kinds: tuple[str, ...]
 def test_a_part_that_was_given_back_is_running_when_it_runs_again(end: str) -> None:
     watched = Watched()
     watched.hear("received", "started", end)
-
     assert watched.hear("received", worker="engine@two").state == "RECEIVED"
     assert watched.hear("started", worker="engine@two").state == "STARTED"
 
@@ -56,9 +55,7 @@ def test_a_part_that_runs_again_is_in_the_end_as_its_new_end_says(end: str) -> N
     watched = Watched()
     watched.hear("received", "started", end)
     watched.hear("received", "started", worker="engine@two")
-
     task = watched.hear("succeeded", worker="engine@two")
-
     assert (task.state, task.name) == ("SUCCESS", "pecia.read")
     assert task.worker
     assert task.worker.hostname == "engine@two"
@@ -73,7 +70,6 @@ def test_the_message_of_a_part_that_has_ended_changes_nothing_when_it_comes_twic
 ) -> None:
     watched = Watched()
     watched.hear("received", "started", end)
-
     assert watched.hear("received", "started").state == state
     assert watched.hear("failed").state == "FAILURE", "it ran anew and failed"
 
@@ -82,9 +78,7 @@ def test_events_that_come_out_of_order_lead_to_the_end_all_the_same() -> None:
     watched = Watched()
     watched.hear("succeeded")
     late = {"uuid": PART, "hostname": "engine@one", "local_received": 0.5, "clock": 0}
-
     watched.state.event({"type": "task-received", "timestamp": 0.5, "name": "pecia.read", **late})
-
     assert (watched.state.tasks[PART].state, watched.state.tasks[PART].name) == ("SUCCESS", "pecia.read")
 
 
@@ -97,6 +91,5 @@ def test_only_the_latest_parts_are_kept_and_found() -> None:
     watched = Watched(max_tasks=3)
     for number in range(5):
         watched.hear(*RUN, part=f"part-{number}")
-
     assert list(watched.state.tasks) == ["part-2", "part-3", "part-4"]
     assert set(watched.state.search_engine.documents) == {"part-2", "part-3", "part-4"}

@@ -73,9 +73,6 @@ FILM = Captions(
 )
 
 
-# Text
-
-
 def test_text_has_a_form_feed_between_pages_and_says_which_is_missing() -> None:
     assert render(PARTIAL, "text") == "one\n\f[Page 2 is missing: damaged.]\n\fthree\n"
 
@@ -95,9 +92,6 @@ def test_captions_are_told_under_their_times() -> None:
     )
 
 
-# JSON and fields
-
-
 @given(TEXTS)
 def test_json_is_the_whole_result(text: str) -> None:
     document = Document(pages=(page(1, text, (line(text),), fields={"drug": text}),), failed=(damaged(2),))
@@ -115,9 +109,6 @@ def test_fields_are_a_line_for_each_page() -> None:
         {"page": 2, "fields": None, "failure": "damaged"},
         {"page": 3, "fields": None, "verdict": "ok"},
     ]
-
-
-# Markdown
 
 
 def spoken(tokens: list[Token]) -> Iterator[str]:
@@ -291,11 +282,7 @@ def test_every_id_in_hocr_is_one_of_its_kind() -> None:
 def test_hocr_says_which_page_is_missing() -> None:
     assert "<!-- Page 2 is missing: damaged. -->" in render(PARTIAL, "hocr")
     metas = {meta.get("name"): meta.get("content") for meta in parsed(PARTIAL).iter(f"{XHTML}meta")}
-    assert metas["x-pecia-missing"] == "2 damaged"
-    assert metas["ocr-number-of-pages"] == "2"
-
-
-# Subtitles
+    assert (metas["x-pecia-missing"], metas["ocr-number-of-pages"]) == ("2 damaged", "2")
 
 
 def milliseconds(stamp: str) -> int:
@@ -360,9 +347,6 @@ def test_webvtt_notes_the_summary_and_what_is_missing() -> None:
         "Segment 2 is missing: timeout.",
         "Segment 4 has no caption: ok.",
     ]
-
-
-# Which form
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia.formats import pdf
-from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict, Word
+from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Word
 from pecia_schemas.blocks import plain_blocks
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_workers.media.decoding import compressed
+from samples import page
 
 SIDE = (600, 800)
 LINES = (
@@ -58,14 +59,8 @@ def drawing(**pages: NDArray[np.uint8]) -> PagePictures:
 def read(number: int, *texts: str, lines: bool = True) -> Page:
     boxes = [Box(left=60, top=100 * row + 60, right=540, bottom=100 * row + 90) for row in range(len(texts))]
     found = tuple(Line(text=text, box=box, confidence=0.9) for text, box in zip(texts, boxes, strict=True))
-    return Page(
-        number=number,
-        blocks=plain_blocks("\n".join(texts), found if lines else ()),
-        verdict=Verdict.OK,
-        width=SIDE[0],
-        height=SIDE[1],
-        engine="test",
-    )
+    blocks = plain_blocks("\n".join(texts), found if lines else ())
+    return page(number, blocks=blocks, width=SIDE[0], height=SIDE[1])
 
 
 def written(path: Path, document: Document, **pages: NDArray[np.uint8]) -> pypdfium2.PdfDocument:
@@ -87,8 +82,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_text_is_extracted_as_it_was_read_in_any_script(path: Path) -> None:
-    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
-    assert texts(document) == ["\n".join(LINES)]
+    assert texts(written(path, Document(pages=(read(1, *LINES),)), p1=sheet())) == ["\n".join(LINES)]
 
 
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=7))
@@ -125,9 +119,7 @@ def test_words_stand_where_they_were_read_and_are_found_as_one_text(path: Path) 
     ("colour", "encoding"),
     [((190, 0, 0), Encoding.RGB), ((90, 90, 90), Encoding.GREY), (None, Encoding.BILEVEL)],
 )
-def test_the_page_looks_as_it_was_read_and_no_text_is_seen(
-    path: Path, colour: Any, encoding: Encoding
-) -> None:
+def test_the_page_looks_as_read_and_no_text_is_seen(path: Path, colour: Any, encoding: Encoding) -> None:
     pixels = sheet(colour or (0, 0, 0))
     if colour is None:
         pixels = np.where(pixels > 127, np.uint8(255), np.uint8(0))
@@ -191,7 +183,7 @@ import resource, sys
 from pathlib import Path
 from pecia.formats import pdf
 from pecia_schemas import Document, Page
-from pecia_schemas.pictures import Encoding, Picture
+from pecia_schemas.media import Encoding, Picture
 
 def draw(number, *, rotation, skew):
     return Picture(encoding=Encoding.GREY, data=bytes([number % 256]) * 200_000, width=9, height=9, dpi=72)

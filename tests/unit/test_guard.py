@@ -14,8 +14,8 @@ import httpcore2
 import pytest
 
 from http_doubles import LoopbackServer, QuietHandler, serving
-from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
-from pecia_workers.webhooks.courier import MAX_REPLY_BYTES, Reply, Sender, SendError
+from pecia_workers.outgoing import GuardedBackend, RefusedTargetError
+from pecia_workers.webhooks import MAX_REPLY_BYTES, Reply, Sender, SendError
 from tls_servers import Authority
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -149,13 +149,11 @@ def test_an_address_that_is_not_public_is_refused(address: str) -> None:
 def test_a_public_address_is_dialled(address: str) -> None:
     backend = GuardedBackend(resolve=answering(address))
     backend._network = httpcore2.AsyncMockBackend([b"HTTP/1.1 204 No Content\r\n\r\n"])
-
     assert post("http://hook.example/", backend).status == 204
 
 
 def test_one_private_answer_among_public_ones_refuses_the_name() -> None:
     backend = GuardedBackend(resolve=answering("8.8.8.8", "10.0.0.1"))
-
     assert refusal_of("http://hook.example/", backend) == "refused_address"
 
 
@@ -205,27 +203,23 @@ def test_the_name_behind_a_refused_port_is_not_even_looked_up(port: int) -> None
 
 def test_no_port_named_admits_every_port_there_is() -> None:
     backend = GuardedBackend(ports=(), resolve=answering("10.0.0.1"))
-
     assert refusal_of("http://hook.example:2222/", backend) == "refused_address"
     assert refusal_of("http://hook.example:70000/", backend) == "refused_port"
 
 
 def test_an_allowed_network_is_no_wider_than_it_says() -> None:
     backend = GuardedBackend(allow=("10.1.0.0/16",), resolve=answering("10.2.0.1"))
-
     assert refusal_of("http://hook.example/", backend) == "refused_address"
 
 
 def test_a_proxy_in_the_environment_is_not_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-
     assert post(receiver.url(), GuardedBackend(allow=LOOPBACK, ports=())).status == 204
 
 
 def test_a_redirect_is_an_answer(receiver: Receiver) -> None:
     reply = post(receiver.url(path="/redirect"), GuardedBackend(allow=LOOPBACK, ports=()))
-
     assert reply.status == 302
     assert receiver.hits == ["/redirect"]
 
@@ -312,9 +306,7 @@ def https(receiver: Receiver, host: str, context: ssl.SSLContext | None) -> Repl
     return post(f"https://{host}:{receiver.server_port}/", backend, ssl_context=context)
 
 
-def test_tls_wants_a_certificate_for_the_name_by_a_trusted_authority(
-    receiver: Receiver, trust: ssl.SSLContext
-) -> None:
+def test_tls_wants_a_trusted_certificate_for_the_name(receiver: Receiver, trust: ssl.SSLContext) -> None:
     assert https(receiver, "hook.example", trust).status == 204
     for host, context in (("other.example", trust), ("hook.example", None)):
         with pytest.raises(SendError, match="tls"):

@@ -141,9 +141,7 @@ def test_what_a_pod_runs_is_a_verb_of_the_command(workload: Object) -> None:
 
 
 @pytest.mark.parametrize("workload", workloads(), ids=name_of)
-def test_the_settings_of_a_pod_exist_and_have_a_meaning(
-    workload: Object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_pods_exist_and_have_a_meaning(workload: Object, monkeypatch: pytest.MonkeyPatch) -> None:
     container = container_of(workload)
     maps = {one["metadata"]["name"]: one["data"] for one in of_kind("ConfigMap")}
     plain: dict[str, str] = {}

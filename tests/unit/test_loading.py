@@ -129,7 +129,7 @@ def test_no_model_is_built_before_it_is_used(client: dict[str, set[str]]) -> Non
     assert not client["built"]
 
 
-CLIENT = ("accounts", "backfill", "dead", "jobs", "reading", "results", "submitting", "watching", "webhooks")
+CLIENT = ("accounts", "backfill", "jobs", "reading", "results", "watching", "webhooks")
 WORKER = (
     "app",
     "commands.doctor",

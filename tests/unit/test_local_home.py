@@ -10,14 +10,11 @@ from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.home import Home, default_home
-from pecia_workers.local.stores import environment
-from pecia_workers.local.supervised import Flower
+from pecia_workers.local.services import Flower, environment
 
 
 @pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])
-def test_root_lives_in_the_system_directory_and_a_user_in_the_data_directory(
-    monkeypatch: pytest.MonkeyPatch, account: int, home: str
-) -> None:
+def test_root_and_users_have_their_places(monkeypatch: pytest.MonkeyPatch, account: int, home: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: account)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert default_home() == Path(home)
@@ -48,13 +45,12 @@ def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPa
 def test_flower_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = WorkerSettings(flower_port=port)
-        assert Flower.plan(settings, password_file=tmp_path / "p").port != port
+        assert Flower(WorkerSettings(flower_port=port), password_file=tmp_path / "p").port != port
 
 
 def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    first, second = (Flower.plan(WorkerSettings(), password_file=file) for _ in range(2))
+    first, second = (Flower(WorkerSettings(), password_file=file) for _ in range(2))
     assert first.password == second.password
     assert file.stat().st_mode & 0o777 == 0o600
     assert first.password not in " ".join(first.command)
@@ -63,7 +59,7 @@ def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Pat
 def test_a_password_of_the_settings_is_flowers_and_is_not_kept(tmp_path: Path) -> None:
     file = tmp_path / "password"
     settings = WorkerSettings(flower_user="nurse", flower_password=SecretStr("given"))
-    flower = Flower.plan(settings, password_file=file)
+    flower = Flower(settings, password_file=file)
     assert (flower.user, flower.password) == ("nurse", "given")
     assert flower.login == "user nurse, password as in PECIA_FLOWER_PASSWORD"
     assert not file.exists()
@@ -79,5 +75,5 @@ def test_a_password_of_the_settings_is_flowers_and_is_not_kept(tmp_path: Path) -
 )
 def test_flower_is_found_where_it_is_served(tmp_path: Path, address: str, prefix: str, url: str) -> None:
     settings = WorkerSettings(flower_address=address, flower_url_prefix=prefix)
-    flower = Flower.plan(settings, password_file=tmp_path / "p")
+    flower = Flower(settings, password_file=tmp_path / "p")
     assert flower.url == url.format(flower.port)

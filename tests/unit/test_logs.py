@@ -30,7 +30,6 @@ except LookupError:
 def test_a_librarys_error_shows_no_variable(form: str) -> None:
     script = SCRIPT.replace("{form}", form)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
     assert "could not read" in ran.stderr
     assert "LookupError" in ran.stderr
     assert "Quillfeather" not in ran.stderr

@@ -38,7 +38,6 @@ def test_specks_of_dust_do_not_fill_a_page(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for x, y, size in rng.integers((0, 0, 1), (*A4, 5), (40, 3)).tolist():
         draw.ellipse((x, y, x + size, y + size), fill=0)
-
     assert prepare(scanned(image, 5, seed)).blank
 
 
@@ -51,7 +50,6 @@ def test_the_dark_edge_a_scanner_leaves_is_no_writing(edges: tuple[tuple[int, in
     image = sheet(240)
     for edge in edges:
         ImageDraw.Draw(image).rectangle(edge, fill=30)
-
     assert prepare(scanned(image, 4)).blank
 
 
@@ -61,13 +59,11 @@ def test_one_line_near_the_edge_of_the_page_is_writing() -> None:
     ImageDraw.Draw(image).text(
         (60, A4[1] - 60), "This page is left empty on purpose. " * 3, fill=0, font=font
     )
-
     assert not prepare(scanned(image)).blank
 
 
 def test_light_that_falls_off_to_one_side_is_no_writing() -> None:
     shade = np.linspace(250, 150, A4[0])[np.newaxis, :].repeat(A4[1], axis=0)
-
     assert prepare(scanned(Image.fromarray(shade.astype(np.uint8)), 4)).blank
 
 
@@ -76,14 +72,12 @@ def test_light_that_falls_off_to_one_side_is_no_writing() -> None:
 def test_one_short_printed_line_is_enough_not_to_be_blank(text: str, points: float) -> None:
     image = sheet(245)
     write(image, text, points)
-
     assert not prepare(scanned(image, 6)).blank
 
 
 def test_faint_print_is_seen() -> None:
     image = sheet(250)
     write(image, "Copy of a copy", ink=150)
-
     assert not prepare(scanned(image, 4)).blank
 
 
@@ -94,7 +88,6 @@ def test_print_hardly_darker_than_its_paper_and_its_noise_is_seen(contrast: int,
         ImageDraw.Draw(image).text(
             (150, top), "Copy of a copy of a letter", fill=235 - contrast, font=ImageFont.load_default(24)
         )
-
     assert not prepare(scanned(image, noise)).blank
 
 
@@ -102,27 +95,23 @@ def test_print_hardly_darker_than_its_paper_and_its_noise_is_seen(contrast: int,
 def test_noise_that_jpeg_has_smeared_is_no_writing(noise: float) -> None:
     file = io.BytesIO()
     Image.fromarray(scanned(sheet(240), noise)).save(file, "JPEG", quality=60)
-
     assert prepare(np.array(Image.open(file))).blank
 
 
 def test_light_print_on_dark_ground_is_seen() -> None:
     image = sheet(30)
     write(image, "Radiograph of the left hand", ink=230)
-
     assert not prepare(scanned(image)).blank
 
 
 def test_a_drawing_without_letters_is_not_blank() -> None:
     image = sheet()
     ImageDraw.Draw(image).ellipse((400, 500, 800, 900), outline=0, width=3)
-
     assert not prepare(scanned(image)).blank
 
 
 def test_a_photograph_that_fills_its_page_is_not_blank() -> None:
     coarse = np.random.default_rng(16).integers(0, 255, (5, 7, 3), dtype=np.uint8)
-
     assert not prepare(coarse.repeat(28, axis=0).repeat(28, axis=1)).blank
 
 

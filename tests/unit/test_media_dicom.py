@@ -61,7 +61,6 @@ def failure(path: Path, limits: Limits = LIMITS) -> MediaError:
 
 def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -> None:
     content = secondary_capture(RAMP)
-
     assert sniff(content[:HEAD_BYTES]) is MediaType.DICOM
     assert sniff(b"II*\0" + content[4:HEAD_BYTES]) is MediaType.DICOM
 
@@ -69,7 +68,6 @@ def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -
 def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(file: MakeFile) -> None:
     pale = 200 + RAMP // 16
     rescaled = secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0")
-
     assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
     assert (shades(file(rescaled)) == pale).all()
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
@@ -77,10 +75,8 @@ def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(fi
 
 def test_a_window_chooses_the_shades(file: MakeFile) -> None:
     deep = RAMP.astype(np.uint16) * 16
-
     whole = shades(file(secondary_capture(deep, bits=12, WindowCenter=2048, WindowWidth=4096)))
     upper = shades(file(secondary_capture(deep, bits=12, WindowCenter=[3072, 1], WindowWidth=[2048, 9])))
-
     assert np.abs(whole.astype(int) - RAMP).max() <= 1
     assert (upper[RAMP < 126] == 0).all()
     assert upper[-1, -1] >= 252
@@ -90,13 +86,11 @@ def test_a_window_is_meant_after_rescaling(file: MakeFile) -> None:
     signed = RAMP.astype(np.int16) - 100
     rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50}
     content = secondary_capture(signed, **rescaled, WindowCenter=104.5, WindowWidth=511)
-
     assert np.abs(shades(file(content)).astype(int) - RAMP).max() <= 1
 
 
 def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(file: MakeFile) -> None:
     deep = RAMP.astype(np.uint16) * 3 + 500
-
     assert (shades(file(secondary_capture(deep, bits=12))) == RAMP).all()
     assert (shades(file(secondary_capture(deep, bits=12, WindowCenter=7, WindowWidth=0))) == RAMP).all()
 
@@ -104,7 +98,6 @@ def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(file: 
 def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
     bits = np.packbits(RAMP > 127, bitorder="little")
     content = secondary_capture(RAMP, PixelData=bits.tobytes(), BitsAllocated=1, BitsStored=1, HighBit=0)
-
     assert (shades(file(content)) == np.where(RAMP > 127, 255, 0)).all()
 
 
@@ -125,7 +118,6 @@ def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
 )
 def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> None:
     path = file(content)
-
     assert len(inspect_file(path, LIMITS)) == 1
     assert np.abs(page_pixels(path, 0, LIMITS).astype(int) - RED).max() <= accuracy
 
@@ -156,14 +148,12 @@ def test_run_lengths_are_read(file: MakeFile) -> None:
     dataset.compress(uid.RLELossless)
     buffer = io.BytesIO()
     dataset.save_as(buffer)
-
     assert (page_pixels(file(buffer.getvalue()), 0, LIMITS) == RED).all()
 
 
 def test_each_frame_is_a_page(file: MakeFile) -> None:
     frames = np.stack([RAMP, 255 - RAMP, RAMP // 2])
     path = file(secondary_capture(frames, frames=3))
-
     assert [page.index for page in inspect_file(path, LIMITS)] == [0, 1, 2]
     assert [page.index for page in inspect_file(path, LIMITS, PageRanges.parse("2-"))] == [1, 2]
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
@@ -174,17 +164,15 @@ def test_each_frame_is_a_page(file: MakeFile) -> None:
 
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: MakeFile) -> None:
     path = file(encapsulated_pdf(blank_pdf(2)))
-
     assert len(inspect_file(path, LIMITS)) == 2
     assert page_pixels(path, 1, LIMITS).shape == (150, 150, 3)
-    assert failure(file(encapsulated_pdf(locked_pdf(user=b"x", owner=b"y")))).code is FailureCode.ENCRYPTED
+    assert failure(file(encapsulated_pdf(locked_pdf(user="x", owner="y")))).code is FailureCode.ENCRYPTED
     assert failure(file(encapsulated_pdf(b"no such thing"))).code is FailureCode.DAMAGED
     assert failure(file(encapsulated_pdf(b""))).code is FailureCode.EMPTY
 
 
 def test_limits_hold_before_a_frame_is_decoded(file: MakeFile) -> None:
     path = file(secondary_capture(np.stack([RAMP] * 3), frames=3))
-
     assert failure(path, replace(LIMITS, pages=2)).code is FailureCode.TOO_MANY_PAGES
     assert failure(path, replace(LIMITS, page_pixels=5_999)).code is FailureCode.TOO_LARGE
     assert failure(path, replace(LIMITS, total_pixels=17_999)).code is FailureCode.TOO_LARGE
@@ -214,7 +202,6 @@ def test_what_cannot_be_read_says_why_and_nothing_of_the_patient(
     content: bytes, code: FailureCode, says: str, file: MakeFile
 ) -> None:
     error = failure(file(content))
-
     assert error.code is code
     assert says in error.found
     assert error.__cause__ is None

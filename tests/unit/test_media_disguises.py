@@ -50,11 +50,8 @@ def zipped(*names: str) -> bytes:
         (bytes(range(200)), "of no kind that is known here"),
     ],
 )
-def test_a_file_that_is_no_document_is_told_what_it_is_and_what_to_do(
-    content: bytes, says: str, file: MakeFile, limits: Limits
-) -> None:
+def test_a_file_in_disguise_is_told_apart(content: bytes, says: str, file: MakeFile, limits: Limits) -> None:
     with pytest.raises(MediaError) as caught:
         inspect_file(file(content), limits)
-
     assert str(caught.value).startswith(f"unsupported_type: The file is {says}")
     assert "Sampleton" not in str(caught.value)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from command import ran
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
 from pecia_workers.media.decoding import as_read, compressed
@@ -111,8 +111,7 @@ def test_they_are_decoded_where_the_network_is_out_of_reach(pictures: PagePictur
 def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
     with open_pictures(scan, password=None, quality=75) as pictures:
         pictures(1, rotation=0, skew=0.0)
-        process = helper_of(pictures)
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(helper_of(pictures).pid, signal.SIGKILL)
         with pytest.raises(NoPictureError):
             pictures(1, rotation=0, skew=0.0)
         assert pictures(2, rotation=0, skew=0.0).width == 1400
@@ -142,9 +141,7 @@ def test_a_script_without_a_main_guard_is_not_run_again(scan: Path, tmp_path: Pa
     assert (done.stdout, done.stderr) == ("runs\n1000\n", "")
 
 
-def test_a_wrong_setting_is_told_before_anything_is_drawn(
-    scan: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_setting_is_told_before_any_drawing(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_RENDER_DPI", "7")
     with (
         pytest.raises(SettingsError, match="PECIA_RENDER_DPI"),

@@ -88,9 +88,7 @@ def frame(header: bytes, returned: bool = True) -> bytes:
 
 def test_pixels_arrive_as_they_were() -> None:
     pixels = np.arange(30 * 20 * 3, dtype=np.uint8).reshape(30, 20, 3)[:, ::-1]
-
     page = answer_of(lambda: PageImage(pixels=pixels, rotation=90), PAGE)
-
     assert (page.pixels == pixels).all()
     assert (page.rotation, page.skew, page.blank) == (90, 0.0, False)
 
@@ -121,9 +119,7 @@ def drawn(frames: int = 3) -> NDArray[np.uint8]:
 
 def test_pixels_of_an_answer_go_on_with_the_next_call_in_the_same_memory() -> None:
     page = answer_of(lambda: PageImage(pixels=drawn()[0]), PAGE)
-
     (arrived,) = called_with(page.pixels)
-
     assert inode_under(arrived) == inode_under(page.pixels) > 0
     assert np.array_equal(arrived, page.pixels)
     assert not arrived.flags.writeable
@@ -149,7 +145,6 @@ def test_arrays_arrive_as_they_were_wherever_they_lie(lay: str) -> None:
 
 def test_the_same_bytes_go_by_the_same_digest_wherever_they_lie() -> None:
     clip = answer_of(lambda: PageImage(pixels=drawn().reshape(270, 70, 3)), PAGE).pixels.reshape(3, 90, 70, 3)
-
     assert [digest(one) for one in clip] == [digest(one) for one in drawn()]
     assert len({digest(one) for one in (*clip, clip[0, 1:], clip[0, :-1])}) == 5
 
@@ -157,12 +152,10 @@ def test_the_same_bytes_go_by_the_same_digest_wherever_they_lie() -> None:
 def test_a_memory_that_no_array_lies_in_any_more_is_freed() -> None:
     open_files = Path("/proc/self/fd")
     before = len(list(open_files.iterdir()))
-
     page = answer_of(lambda: PageImage(pixels=drawn()[0]), PAGE)
     called_with(page.pixels, *drawn())
     assert len(list(open_files.iterdir())) > before
     del page
-
     assert len(list(open_files.iterdir())) == before
 
 
@@ -171,7 +164,6 @@ def test_a_page_larger_than_its_memory_is_refused() -> None:
     with ours, theirs:
         theirs.sendall(frame(VALID.replace(b"[1,1,3]", b"[9,9,3]")))
         socket.send_fds(theirs, [b"."], [sealed([memoryview(bytes(100))])])
-
         with pytest.raises(InvalidAnswerError):
             receive_answer(ours, PAGE)
 
@@ -188,7 +180,6 @@ def test_a_failure_arrives_by_its_code() -> None:
 
 def test_of_any_other_error_the_class_alone_arrives() -> None:
     failure = answer_of(lambda: int("the name of a patient"), NUMBER)
-
     assert isinstance(failure, CallFailedError)
     assert str(failure) == "ValueError"
 
@@ -212,10 +203,8 @@ def test_of_any_other_error_the_class_alone_arrives() -> None:
 )
 def test_what_is_no_answer_is_refused_without_its_memory(content: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
     with said(content) as channel, pytest.raises((InvalidAnswerError, EOFError)):
         receive_answer(channel, PAGE)
-
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
@@ -224,9 +213,7 @@ MEMORY = Form(header=TypeAdapter(bool), build=bytes, most=4096)
 
 def test_a_sealed_memory_arrives_by_its_descriptor_part_after_part() -> None:
     parts = [memoryview(b"prompt"), memoryview(b""), np.arange(3, dtype=np.uint16).data]
-
     content = answer_of(lambda: Sealed(sealed(parts)), MEMORY)
-
     assert content[:6] == b"prompt"
     assert content[ALIGNMENT : ALIGNMENT + 6] == parts[2].tobytes()
     assert len(content) == 2 * ALIGNMENT

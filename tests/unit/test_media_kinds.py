@@ -96,12 +96,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("media", "content"), KINDS.values(), ids=KINDS)
-def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
-    media: MediaType, content: bytes, file: MakeFile
-) -> None:
+def test_a_red_corner_stays_red_in_every_kind(media: MediaType, content: bytes, file: MakeFile) -> None:
     assert sniff(content[:HEAD_BYTES]) is media
     corner, middle = corner_and_middle(file(content))
-
     assert np.abs(np.subtract(corner, (255, 0, 0))).max() <= 12
     assert np.abs(np.subtract(middle, (255, 255, 255))).max() <= 12
 
@@ -110,7 +107,6 @@ def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
 def test_a_fax_is_black_on_white(compression: str, file: MakeFile) -> None:
     page = Image.new("1", (60, 100), 1)
     page.paste(0, (0, 0, 20, 33))
-
     assert corner_and_middle(file(encoded(page, "TIFF", compression=compression))) == ([0] * 3, [255] * 3)
 
 
@@ -128,15 +124,12 @@ def test_sixteen_bits_are_scaled_to_eight(
     photometric: int, samples: tuple[int, ...], colour: tuple[int, ...], order: str, file: MakeFile
 ) -> None:
     deep = np.full((100, 60, len(samples)), samples, dtype=np.uint16)
-
     corner, _ = corner_and_middle(file(deep_tiff(deep, photometric, order)))
-
     assert np.abs(np.subtract(corner, colour)).max() <= 1
 
 
 def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: MakeFile) -> None:
     deep = np.full((100, 60, 1), 0x4000, dtype=np.uint16)
-
     assert corner_and_middle(file(deep_tiff(deep, 0)))[0] == [191, 191, 191]
     with pytest.raises(MediaError, match="unsupported_type: The TIFF stores its colours"):
         page_pixels(file(deep_tiff(deep, 0, ">")), 0, LIMITS)
@@ -145,7 +138,6 @@ def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: MakeFile)
 def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: MakeFile) -> None:
     content = bytearray(encoded(marked(), "JPEG"))
     content[content.index(b"\xff\xc0") + 4] = 12
-
     with pytest.raises(MediaError, match="unsupported_type: The JPEG has 12 bits a sample"):
         inspect_file(file(bytes(content)), LIMITS)
 
@@ -173,15 +165,12 @@ def test_a_pdf_may_have_lines_of_a_mail_or_printing_system_before_it() -> None:
 
 def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: MakeFile) -> None:
     path = file(numbered(40, compression="tiff_lzw"))
-
     assert [page.width for page in inspect_file(path, LIMITS)] == [11 + number for number in range(40)]
     for number in (39, 0, 17):
         assert (page_pixels(path, number, LIMITS) == number).all()
 
 
-def test_the_last_frame_of_a_tiff_is_read_without_the_ones_before(
-    file: MakeFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_frame_of_a_tiff_is_read_alone(file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
 
     def counted(file: IO[bytes]) -> TiffImageFile:
@@ -203,7 +192,6 @@ def test_a_frame_that_is_described_badly_fails_alone(file: MakeFile) -> None:
     second = _directories(content)[1]
     struct.pack_into("<HHI", content, second + 2, 256, 99, 1)  # a width of no known type
     path = file(bytes(content))
-
     assert [page.width for page in inspect_file(path, LIMITS)] == [11, 11, 13]
     assert (page_pixels(path, 2, LIMITS) == 2).all()
     with pytest.raises(MediaError, match="damaged"):
@@ -214,7 +202,6 @@ def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(f
     whole = numbered(5)
     offsets = _directories(whole)
     path = file(whole[: offsets[3] + 1])
-
     assert len(inspect_file(path, LIMITS)) == 4
     assert (page_pixels(path, 2, LIMITS) == 2).all()
     with pytest.raises(MediaError, match="damaged"):
@@ -225,7 +212,6 @@ def test_a_tiff_whose_frames_go_in_a_circle_ends(file: MakeFile) -> None:
     content = bytearray(numbered(2))
     first, second = _directories(content)
     struct.pack_into("<I", content, _end_of_directory(content, second), first)
-
     assert len(inspect_file(file(bytes(content)), LIMITS)) == 2
 
 
@@ -264,13 +250,11 @@ def test_the_limit_of_pages_is_about_those_that_are_asked_for(
         ]
     except MediaError as error:
         found = error.code
-
     assert found == outcome
 
 
 def test_a_single_picture_has_the_first_page_alone(file: MakeFile) -> None:
     path = file(encoded(marked(), "PNG"))
-
     assert len(inspect_file(path, LIMITS, PageRanges.parse("1-"))) == 1
     with pytest.raises(MediaError, match="no_such_page: Page 2 was asked for, of 1 in the document"):
         inspect_file(path, LIMITS, PageRanges.parse("1-2"))

@@ -44,11 +44,9 @@ def in_black(page: NDArray[np.uint8]) -> float:
 
 def test_of_forty_pages_turned_and_askew_at_least_thirty_eight_come_back_upright(tmp_path: Path) -> None:
     limits = Limits.of(WorkerSettings())
-
     lost = [
         case.name for case in askew_pages(tmp_path) if not case.came_back(load_page(case.path, 0, limits))
     ]
-
     assert len(lost) <= 40 - NEEDED, lost
 
 
@@ -61,14 +59,12 @@ def test_pages_that_lie_turned_come_back_pixel_for_pixel(degrees: int) -> None:
         is_upright = prepared.rotation == -degrees % 360
         assert np.array_equal(prepared.pixels, page) is is_upright
         wrong += not is_upright
-
     assert wrong <= (degrees > 0)
 
 
 @pytest.mark.parametrize("slope", [-10, -3.3, 0.7, 5.2])
 def test_a_page_askew_is_turned_back_by_as_much(slope: float) -> None:
     page = prepare(askew(synthetic_page(5), slope), LEVEL)
-
     assert page.skew == pytest.approx(-slope, abs=0.2)
     assert page.rotation == 0
 
@@ -76,9 +72,7 @@ def test_a_page_askew_is_turned_back_by_as_much(slope: float) -> None:
 def test_nothing_is_cut_off_a_page_that_is_levelled() -> None:
     slanted = askew(synthetic_page(5), 4).copy()
     slanted[:80, :80] = slanted[-80:, -80:] = 0
-
     levelled = prepare(slanted, LEVEL)
-
     assert levelled.skew
     assert in_black(levelled.pixels) == pytest.approx(in_black(slanted), rel=0.1)
 
@@ -86,17 +80,13 @@ def test_nothing_is_cut_off_a_page_that_is_levelled() -> None:
 def test_a_levelled_page_is_no_larger_than_its_ink_needs() -> None:
     page = Image.new("RGB", (1240, 1754), "white")
     page.paste(Image.fromarray(synthetic_page(5)).resize((500, 700)), (370, 500))
-    slanted = np.asarray(page.rotate(6, fillcolor="white"))
-
-    assert prepare(slanted, LEVEL).pixels.shape == (1754, 1240, 3)
+    assert prepare(np.asarray(page.rotate(6, fillcolor="white")), LEVEL).pixels.shape == (1754, 1240, 3)
 
 
 @pytest.mark.parametrize("slope", [0.15, -12.0, 30.0])
 def test_an_angle_too_small_to_matter_or_too_large_to_be_sure_of_is_left(slope: float) -> None:
     page = askew(synthetic_page(5), slope)
-
     prepared = prepare(page, LEVEL)
-
     assert prepared.skew == 0
     assert np.array_equal(prepared.pixels, page)
 
@@ -122,7 +112,6 @@ def photograph() -> Image.Image:
 @pytest.mark.parametrize("draw", [drawing, specks, photograph])
 def test_a_picture_without_lines_of_text_is_in_doubt_and_stays_as_it_is(draw: type[Image.Image]) -> None:
     page = np.asarray(draw())
-
     assert np.array_equal(prepare(page, LEVEL).pixels, page)
 
 
@@ -134,7 +123,6 @@ def test_the_level_edge_of_a_scan_does_not_hide_that_its_text_slopes() -> None:
     page = askew(synthetic_page(5), 3).copy()
     page[:14] = 20
     page[:, -20:] = 20
-
     assert prepare(page, LEVEL).skew == pytest.approx(-3, abs=0.2)
 
 
@@ -155,18 +143,13 @@ def test_each_step_can_be_left_out(left_out: Preparation) -> None:
 
 def test_without_any_step_a_page_is_what_was_decoded() -> None:
     page = turned(askew(synthetic_page(0), 2), 90)
-
     assert prepare(page, Plan(steps=(), most_pixels=1000)).pixels is page
 
 
 @given(st.integers(50, 900), st.integers(50, 900), st.integers(5_000, 400_000))
-def test_no_page_has_more_pixels_than_the_engine_can_use_and_none_is_bent(
-    width: int, height: int, most: int
-) -> None:
+def test_no_page_exceeds_the_pixels_of_the_engine_or_is_bent(width: int, height: int, most: int) -> None:
     plan = Plan(steps=(Preparation.DOWNSCALE,), most_pixels=most)
-
     page = prepare(np.zeros((height, width, 3), dtype=np.uint8), plan)
-
     prepared_height, prepared_width = page.pixels.shape[:2]
     assert prepared_width * prepared_height <= most
     assert prepared_width == pytest.approx(width * page.scale, abs=1)
@@ -177,13 +160,11 @@ def test_no_page_has_more_pixels_than_the_engine_can_use_and_none_is_bent(
 @pytest.mark.parametrize(("width", "height"), [(900, 300), (300, 900)])
 def test_no_side_of_a_page_is_longer_than_the_model_can_use(width: int, height: int) -> None:
     page = prepare(np.zeros((height, width, 3), dtype=np.uint8), Plan(longest_side=600))
-
     assert sorted(page.pixels.shape[:2]) == [200, 600]
 
 
 def test_a_blank_page_is_not_turned() -> None:
     page = prepare(np.full((1754, 1240, 3), 250, dtype=np.uint8))
-
     assert (page.blank, page.rotation, page.skew) == (True, 0, 0)
 
 
@@ -207,9 +188,6 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
 def test_a_page_found_in_the_cache_tells_how_this_one_was_prepared() -> None:
     earlier = Page(number=4, verdict=Verdict.OK, width=2, height=2, engine="e", rotation=90, skew=1.5)
     pixels = np.zeros((2, 2, 3), dtype=np.uint8)
-
     part: Any = SimpleNamespace(ordinal=0)
-
     moved = _moved(earlier, part, PageImage(pixels=pixels, rotation=180, scale=0.5), Timings())
-
     assert (moved.number, moved.rotation, moved.skew, moved.scale) == (1, 180, 0, 0.5)

@@ -46,13 +46,8 @@ def expect(code: FailureCode, run: Callable[[], object]) -> None:
     assert "patient" not in str(caught.value)
 
 
-# What a file is
-
-
 @pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
-def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
-    file: MakeFile, form: str, codec: str, media: MediaType
-) -> None:
+def test_bytes_tell_a_container(file: MakeFile, form: str, codec: str, media: MediaType) -> None:
     content = video(6, form=form, codec=codec)
     path = file(content)
 
@@ -69,28 +64,21 @@ def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
 
 def test_a_length_that_no_header_tells_is_counted(file: MakeFile) -> None:
     streamed = video(3, form="matroska", codec="h264", live="1")
-
     assert probe_video(file(streamed), LIMITS).duration == pytest.approx(3, abs=0.11)
-
-
-# Which frames
 
 
 def test_a_long_gap_between_frames_is_skipped_not_decoded(file: MakeFile) -> None:
     clip = clip_of(file(video(60)), 0, 60, most=3)
-
     assert [second_of(frame) for frame in clip.frames] == [10, 30, 50]
 
 
 def test_fewer_frames_than_were_asked_for_are_not_shown_twice(file: MakeFile) -> None:
     clip = clip_of(file(video(0.3)), 0, 0.3, most=16)
-
     assert len(clip.frames) == len(set(clip.times)) == 3
 
 
 def test_frames_by_the_second_are_never_more_than_the_most(file: MakeFile) -> None:
     path = file(video(6))
-
     assert len(clip_of(path, 0, 6, method="fps", fps=0.5).frames) == 3
     assert len(clip_of(path, 0, 6, method="fps", fps=60).frames) == 8
 
@@ -113,9 +101,7 @@ def test_frames_are_taken_where_the_picture_changes(file: MakeFile) -> None:
 @given(start=st.floats(0, 1e4), length=st.floats(0.01, 1e4), count=st.integers(1, 768))
 def test_frames_are_spread_evenly_within_their_stretch(start: float, length: float, count: int) -> None:
     stretch = Stretch(start=start, end=start + length)
-
     wanted = spread(stretch, count)
-
     assert len(wanted) == count
     assert all(stretch.start <= at <= stretch.end for at in wanted)
     assert list(wanted) == sorted(wanted)
@@ -127,11 +113,8 @@ def test_frames_are_spread_evenly_within_their_stretch(start: float, length: flo
     height=st.integers(2, 8_000),
     pixels=st.integers(100_352, 200_000_000),
 )
-def test_all_frames_together_keep_to_the_pixels_and_their_shape(
-    frames: int, width: int, height: int, pixels: int
-) -> None:
+def test_frames_together_keep_to_pixels_and_shape(frames: int, width: int, height: int, pixels: int) -> None:
     scaled_width, scaled_height = plan(pixels=pixels).size(frames, width, height)
-
     assert 2 <= scaled_width <= width
     assert 2 <= scaled_height <= height
     if min(scaled_width, scaled_height) > 2:
@@ -144,21 +127,14 @@ def test_all_frames_together_keep_to_the_pixels_and_their_shape(
 @pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (0, -1)), (180, (-1, -1)), (270, (-1, 0))])
 def test_a_clip_from_a_phone_stands_upright(file: MakeFile, degrees: int, corner: tuple[int, int]) -> None:
     clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=3)
-
     frame = clip.frames[-1]
     assert frame.shape == ((160, 96, 3) if degrees % 180 else (96, 160, 3))
     assert frame[corner].mean() > 200
-    others = [frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]
-    assert max(others) < 60
-
-
-# What is broken, too much, or not what it says
+    assert max([frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]) < 60
 
 
 @pytest.mark.parametrize(("form", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("avi", "mpeg4")])
-def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
-    file: MakeFile, form: str, codec: str
-) -> None:
+def test_a_file_cut_off_gives_the_frames_there_are(file: MakeFile, form: str, codec: str) -> None:
     def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
         return np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
 
@@ -176,7 +152,6 @@ def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
 
 def test_sound_that_outlasts_the_pictures_is_no_damage(file: MakeFile) -> None:
     path = file(video(3, form="matroska", codec="h264", sound=9))
-
     assert probe_video(path, LIMITS).duration == pytest.approx(3, abs=0.2)
     assert not clip_of(path, 0, 3).damaged
 
@@ -185,9 +160,7 @@ def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: MakeFile) -> No
     content = bytearray(video(6, form="mov", codec="mjpeg"))
     third = len(content) // 3
     content[third : third + 4_000] = bytes(4_000)
-
     clip = clip_of(file(bytes(content)), 0, 6, most=6)
-
     assert clip.damaged
     assert {0, 5} <= {second_of(frame) for frame in clip.frames}
 
@@ -196,16 +169,13 @@ def test_a_title_in_another_encoding_is_no_damage(file: MakeFile) -> None:
     content = video(1, form="matroska", codec="h264")
     writer = b"ENCODER"
     assert writer in content
-
     path = file(content.replace(writer, "보행".encode("euc-kr") + b"mp4"))
-
     assert probe_video(path, LIMITS).duration == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("method", ["uniform", "fps", "scene"])
 def test_a_stretch_without_a_single_frame_is_damaged(file: MakeFile, method: str) -> None:
     path = file(video(2))
-
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 8, 9, method=method))
 
 
@@ -241,7 +211,6 @@ def test_what_has_nothing_to_caption_is_refused(file: MakeFile, content: bytes) 
 @pytest.mark.parametrize("head", [b"\0\0\0\x18ftypmp42", b"\x1a\x45\xdf\xa3", b"RIFF\xff\0\0\0AVI "])
 def test_headers_without_a_video_behind_them_are_damaged(file: MakeFile, head: bytes) -> None:
     path = file(head + bytes(600))
-
     expect(FailureCode.DAMAGED, lambda: probe_video(path, LIMITS))
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 0, 1))
 
@@ -249,9 +218,7 @@ def test_headers_without_a_video_behind_them_are_damaged(file: MakeFile, head: b
 def test_a_header_that_claims_to_last_for_days_is_too_long(file: MakeFile) -> None:
     content = video(3, form="matroska", codec="h264")
     assert content.count(b"00:00:03.") == 1
-
     path = file(content.replace(b"00:00:03.", b"99:00:03."))
-
     expect(FailureCode.TOO_LONG, lambda: probe_video(path, LIMITS))
 
 
@@ -271,5 +238,4 @@ def test_a_video_beyond_the_limits_is_refused(file: MakeFile) -> None:
 def test_a_video_without_a_frame_is_empty(file: MakeFile) -> None:
     cut = video(3, movflags="frag_keyframe+empty_moov")
     only_headers = cut[: cut.index(b"moof") - 4]
-
     expect(FailureCode.EMPTY, lambda: probe_video(file(only_headers), LIMITS))

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Metric
 
 from pecia_schemas import FailureCode, Lane, Stage, Verdict
-from pecia_workers.metrics import declared
+from pecia_workers import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "witness", "role", "gpu"}
@@ -17,9 +17,9 @@ UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
 
 def collectors() -> Iterator[tuple[str, object]]:
     for registry, source in (
-        (declared.REGISTRY, "each"),
-        (declared.FLEET, "upkeep"),
-        (declared.GPUS, "engine"),
+        (metrics.REGISTRY, "each"),
+        (metrics.FLEET, "upkeep"),
+        (metrics.GPUS, "engine"),
     ):
         for collector in registry._collector_to_names:
             yield source, collector

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pecia_workers.metrics.health import Pulse, WorkerHealth
+from pecia_workers.metrics import Pulse, WorkerHealth
 
 HOLD_LIMIT_S = 315.0
 

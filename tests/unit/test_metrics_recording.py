@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from pecia_schemas import (
-    Failure,
-    FailureCode,
-    Stage,
-    Timings,
-    TokenUsage,
-    Verdict,
-)
+from pecia_schemas import Failure, FailureCode, Stage, Timings, TokenUsage, Verdict
+from pecia_workers import metrics_page
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut, Done, Failed, NewPart, Outcome, Spent
-from pecia_workers.metrics import serving
-from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
+from pecia_workers.metrics import REGISTRY
 from samples import claimed_part, page
 
 WORD = "Quillfeather"
@@ -86,9 +78,7 @@ def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts
     assert grown("pecia_wasted_tokens_total", engine="test") == 120
 
 
-def test_a_page_that_was_committed_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(
-    grown: Counts,
-) -> None:
+def test_a_committed_page_counts_by_its_verdict_with_the_tokens_thrown_away(grown: Counts) -> None:
     done = Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60)))
     meter.ended(part(), done, 1, committed=False)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
@@ -169,7 +159,7 @@ class Driver:
 def test_a_gpu_tells_its_use_and_memory_as_far_as_its_driver_does() -> None:
     samples = {
         (sample.name, sample.labels["gpu"]): sample.value
-        for family in serving.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
+        for family in metrics_page.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
         for sample in family.samples
     }
     assert samples == {

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import ProcessCollector
 
 from command import ran
-from pecia_workers.metrics import declared
+from pecia_workers import metrics
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
@@ -37,7 +37,7 @@ def exported() -> dict[str, set[str]]:
     """Return every time series that a process of the fleet can show, with its labels."""
     found: dict[str, set[str]] = {"up": TARGET}
     collectors: list[Any] = [ProcessCollector(registry=None)]
-    for registry in (declared.REGISTRY, declared.FLEET, declared.GPUS):
+    for registry in (metrics.REGISTRY, metrics.FLEET, metrics.GPUS):
         collectors += registry._collector_to_names
     for collector in collectors:
         for family in collector.collect():

@@ -18,13 +18,9 @@ pieces = st.one_of(closed, ends.map(lambda page: (set(range(page, COUNT + 1)), f
 
 
 @given(st.lists(pieces, min_size=1, max_size=8))
-def test_ranges_mean_the_pages_that_a_person_would_count_each_once_and_in_order(
-    asked: list[tuple[set[int], str]],
-) -> None:
+def test_ranges_mean_the_pages_as_counted_once_and_in_order(asked: list[tuple[set[int], str]]) -> None:
     wanted = sorted(set[int]().union(*(pages for pages, _ in asked)))
-
     ranges = PageRanges.parse(",".join(text for _, text in asked))
-
     assert ranges.missing_from(COUNT) is None
     assert [index + 1 for index in ranges.indices(COUNT)] == wanted
     assert ranges.length(COUNT) == len(wanted)
@@ -32,11 +28,8 @@ def test_ranges_mean_the_pages_that_a_person_would_count_each_once_and_in_order(
 
 
 @given(st.lists(closed, min_size=1, max_size=8), st.integers(0, COUNT))
-def test_the_first_page_that_a_shorter_document_does_not_have_is_found(
-    asked: list[tuple[set[int], str]], count: int
-) -> None:
+def test_the_first_page_beyond_a_document_is_found(asked: list[tuple[set[int], str]], count: int) -> None:
     beyond = [page for pages, _ in asked for page in pages if page > count]
-
     assert PageRanges.parse(",".join(text for _, text in asked)).missing_from(count) == min(
         beyond, default=None
     )
@@ -50,7 +43,6 @@ def test_an_open_range_needs_a_page_to_begin_with() -> None:
 
 def test_the_same_pages_are_the_same_task_however_they_are_written() -> None:
     one = ReadDocument(b"", pages="7, 2-3,1")
-
     assert one.pages == "1-3,7"
     assert one == ReadDocument(b"", pages="1,2,3,7-7")
     assert ReadDocument(b"", pages="5-,8").pages == "5-"
@@ -58,7 +50,6 @@ def test_the_same_pages_are_the_same_task_however_they_are_written() -> None:
 
 def test_a_huge_range_costs_nothing_before_the_document_is_known() -> None:
     ranges = PageRanges.parse("1-999999999,5-")
-
     assert ranges.missing_from(10) is None
     assert ranges.length(10) == 10
     assert PageRanges.parse("1-999999999").missing_from(10) == 11

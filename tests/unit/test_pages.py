@@ -88,9 +88,6 @@ def test_a_page_runs_from_top_to_bottom(
         SNIPPETS[name](Run(fleet, names, capsys.readouterr().out.splitlines()))
 
 
-# All pages
-
-
 def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(

@@ -43,7 +43,6 @@ def test_a_page_is_read_greedily_and_as_long_as_it_is() -> None:
 @pytest.mark.parametrize("preset", Preset)
 def test_no_preset_forbids_a_page_to_repeat_itself_or_cuts_it(preset: Preset) -> None:
     sampling, most = page(preset=preset)
-
     assert sampling.repetition_penalty == 1.0
     assert most is None
 
@@ -60,14 +59,12 @@ def test_a_caption_is_no_longer_than_the_fleet_lets_it(bound: int, most: int) ->
 
 def test_a_task_may_ask_for_more_than_the_fleet_would_give_by_itself() -> None:
     task = CaptionVideo(b"", options=GenerationOptions(max_output_tokens=900))
-
     assert sampling_for(task, caption_tokens=128)[1] == 900
 
 
 @given(preset=ANY_PRESET)
 def test_korean_captions_stay_within_their_bounds(preset: Preset) -> None:
     sampling, _ = caption(preset=preset, language="ko")
-
     assert 0.5 <= sampling.temperature <= 0.7
     assert 1.1 <= sampling.repetition_penalty <= 1.2
     assert page(preset=preset, language="ko") == page(preset=preset), "a page has no such bounds"
@@ -86,6 +83,5 @@ def test_what_a_task_says_itself_wins(preset: Preset, options: GenerationOptions
 
 def test_what_a_task_leaves_out_stays_as_the_preset_says() -> None:
     sampling, most = caption(preset="creative", options=GenerationOptions(top_k=7))
-
     assert sampling == Sampling(temperature=1.0, top_p=0.95, top_k=7, repetition_penalty=1.2)
     assert most == 256

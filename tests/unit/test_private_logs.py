@@ -29,10 +29,8 @@ def picture(form: str) -> bytes:
 def test_a_pictures_notes_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str) -> None:
     content = picture(form)
     assert WORD.encode() in content
-
     with caplog.at_level(logging.DEBUG):
         stored = sources.store(PayloadStore.open(str(tmp_path)), content)
-
     assert isinstance(stored.payload, PayloadRef)
     assert stored.payload.media_type
     assert stored.pixels == (None if form == "TIFF" else (60, 80))

@@ -32,9 +32,7 @@ def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
 @pytest.mark.parametrize(("deaths", "redelivered"), [(0, False), (1, True)])
 def test_a_part_whose_worker_died_is_marked(deaths: int, redelivered: bool) -> None:
     claimed = Claimed(part=str(uuid4()), stage=Stage.READ, lane=Lane.URGENT, cost=1, deaths=deaths)
-
     message = envelope(claimed)
-
     assert message["headers"]["redelivered"] is redelivered
     assert message["properties"]["delivery_info"]["redelivered"] is redelivered
     assert message["headers"]["x-deliveries"] == deaths + 1
@@ -46,7 +44,6 @@ def test_a_worker_serves_the_lanes_of_its_stages_in_their_order() -> None:
 
 def test_a_workers_arguments_name_its_queues_and_its_role() -> None:
     argv = worker_argv([Stage.INGEST], WorkerSettings(log_level="debug"))
-
     assert argv[0] == "worker"
     assert "--queues=ingest.urgent,ingest.normal,ingest.bulk" in argv
     assert any(argument.startswith("--hostname=ingest@") for argument in argv)

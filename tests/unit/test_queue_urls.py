@@ -16,7 +16,6 @@ def _connection(url: str) -> Connection:
 @pytest.mark.parametrize(("host", "name"), [("redis.example", "redis.example"), ("[fd00::7]", "fd00::7")])
 def test_a_tcp_url_keeps_account_password_and_database(host: str, name: str) -> None:
     connection = _connection(f"redis://fleet:p%40ss%2Fword@{host}:6380/3")
-
     assert (connection.hostname, connection.port, connection.virtual_host) == (name, 6380, "3")
     assert (connection.userid, connection.password) == ("fleet", "p@ss/word")
 

@@ -47,9 +47,7 @@ PAGE = (Path(__file__).parents[2] / "docs/readers.md").read_text()
         ("", "markdown"),
     ],
 )
-def test_a_card_is_chosen_by_the_models_name_and_an_unknown_model_gets_markdown(
-    model: str, card: str
-) -> None:
+def test_a_card_is_chosen_by_the_models_name_else_it_is_markdown(model: str, card: str) -> None:
     assert card_of(model) is cards()[card]
 
 
@@ -71,7 +69,6 @@ def test_a_licence_that_is_not_permissive_comes_with_a_warning(card: Card) -> No
 
 def test_the_readers_for_a_gpu_fit_and_come_under_permissive_licences() -> None:
     on_t4, on_l4 = readers_for(15 * GIB), readers_for(22 * GIB)
-
     assert "lightonai/LightOnOCR-2-1B" in on_t4
     assert set(on_l4) - set(on_t4) == {"allenai/olmOCR-2-7B-1025-FP8"}
     assert not any(card_of(name).warning for name in on_l4)
@@ -81,7 +78,6 @@ def test_the_readers_for_a_gpu_fit_and_come_under_permissive_licences() -> None:
 def test_vllm_gets_what_a_card_needs_and_the_operators_own_options_win(card: Card) -> None:
     given = WorkerSettings(model=card.names[0])
     own = given.model_copy(update={"engine_options": dict.fromkeys(card.engine_options, "own")})
-
     assert engine_arguments(given, ()).items() >= card.engine_options.items()
     assert engine_arguments(own, card.engine_options).items() >= own.engine_options.items()
 
@@ -89,9 +85,7 @@ def test_vllm_gets_what_a_card_needs_and_the_operators_own_options_win(card: Car
 def test_a_plan_tells_the_licence_and_the_needs_of_its_card_and_what_else_reads_documents() -> None:
     l4 = profile_named("l4")
     settings = WorkerSettings(engine="vllm", model="Qwen/Qwen2.5-VL-7B-Instruct", card="dots_ocr")
-
     plan = plan_engine(settings, l4, l4.memory_bytes)
-
     card = cards()["dots_ocr"]
     assert (plan.card, plan.warning, plan.needs) == (card.title, card.warning, card.needs)
     assert plan.readers == readers_for(l4.memory_bytes)
@@ -102,7 +96,6 @@ def test_what_a_card_needs_wins_over_the_gpus_profile() -> None:
     settings = merged(
         WorkerSettings(engine="vllm", model="deepseek-ai/DeepSeek-OCR-2"), profile_named("l4"), 0
     )
-
     assert settings.engine_options["enable_prefix_caching"] is False
 
 
@@ -120,10 +113,8 @@ def test_a_model_without_a_prompt_of_its_own_is_told_in_the_fleets_words() -> No
 def test_a_page_is_written_as_its_models_makers_want_it_unless_the_task_says_otherwise() -> None:
     card = cards()["granite_docling"]
     task = ReadDocument(b"", preset=Preset.FACTUAL, options=GenerationOptions(top_k=3))
-
     plain, _ = sampling_for(ReadDocument(b""), card=cards()["olmocr"])
     own, _ = sampling_for(task, card=card)
-
     assert plain == Sampling(temperature=0.1)
     assert (own.temperature, own.top_k) == (presets().presets[Preset.FACTUAL].temperature, 3)
     assert (own.stop, own.skip_special_tokens) == (("</doctag>",), False)  # its format stays

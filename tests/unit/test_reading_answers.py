@@ -33,7 +33,6 @@ def blocks(answer: AnswerFormat, text: str, seen: tuple[int, int] = PAGE) -> tup
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer.format))
 def test_an_answer_of_each_format_becomes_its_blocks(answer: FormatAnswer) -> None:
     found = blocks(answer.format, answer.text)
-
     assert [(block.kind, block.text) for block in found] == list(answer.blocks)
     assert [block.box is not None for block in found] == [answer.has_places] * len(found)
 
@@ -49,7 +48,6 @@ def test_an_answer_of_each_format_becomes_its_blocks(answer: FormatAnswer) -> No
 )
 def test_a_place_is_told_in_pixels_of_the_page(answer: AnswerFormat, text: str) -> None:
     (block,) = blocks(answer, text, seen=(500, 500))
-
     assert (block.text, block.box) == (
         "Na 140",
         Box(left=WIDTH // 10, top=HEIGHT // 5, right=WIDTH // 2, bottom=HEIGHT * 3 // 10),
@@ -96,8 +94,7 @@ def test_any_answer_becomes_blocks_of_text(answer: AnswerFormat, pieces: list[st
 def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
     text = "".join(pieces)
     words = re.findall(r"w\d+", text)
-    read = text_of(blocks(AnswerFormat.DOCTAGS, text))
-    assert sorted(re.findall(r"w\d+", read)) == sorted(words)
+    assert sorted(re.findall(r"w\d+", text_of(blocks(AnswerFormat.DOCTAGS, text)))) == sorted(words)
 
 
 @pytest.mark.parametrize(
@@ -111,22 +108,17 @@ def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("unsure", ["markup", "text"])
-def test_a_doubt_is_about_the_text_and_never_about_a_place(
-    answer: AnswerFormat, text: str, unsure: str
-) -> None:
+def test_a_doubt_is_about_the_text_never_about_a_place(answer: AnswerFormat, text: str, unsure: str) -> None:
     at = text.rindex("140")
     doubtful = {at} if unsure == "text" else {text.index("140")} - {at}
     tokens = tuple((letter, -2.0 if place in doubtful else 0.0) for place, letter in enumerate(text))
-
     read = judged(with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK, tokens=tokens)))
-
     assert [doubt.text for doubt in read.doubts] == ["140"] * (unsure == "text")
 
 
 def test_cells_of_a_table_go_on_to_the_right_and_down() -> None:
     otsl = "<otsl><ched>Test<lcel><nl><fcel>Na<fcel>140<nl><ucel><fcel>141<nl></otsl>"
     (block,) = blocks(AnswerFormat.DOCTAGS, otsl)
-
     assert block.table
     spans = [(cell.text, cell.row_span, cell.column_span) for cell in block.table.cells]
     assert spans == [("Test", 1, 2), ("Na", 2, 1), ("140", 1, 1), ("141", 1, 1)]
@@ -139,7 +131,6 @@ def test_a_list_in_a_list_keeps_its_marks_and_has_the_place_of_all() -> None:
         "<list_item><loc_40><loc_70><loc_90><loc_80>Second</list_item>\n</ordered_list>"
     )
     (block,) = blocks(AnswerFormat.DOCTAGS, tags)
-
     assert (block.kind, block.text) == (BlockKind.LIST, "1. First\n  - inner\n2. Second")
     assert block.box == Box(left=80, top=140, right=200, bottom=224)
 

@@ -37,9 +37,7 @@ def test_punctuation_at_the_ends_of_a_word_says_nothing_of_its_sureness(around: 
 
 
 def test_punctuation_between_digits_does_and_a_space_does_not() -> None:
-    point = [Character("2", 0, 1.0), Character(",", 0, 0.4), Character("8", 0, 1.0)]
-
-    assert sureness_of(point) == 0.4
+    assert sureness_of([Character("2", 0, 1.0), Character(",", 0, 0.4), Character("8", 0, 1.0)]) == 0.4
     assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
 
 
@@ -52,7 +50,6 @@ def test_a_word_that_two_readings_agree_on_is_as_sure_as_the_surer_is() -> None:
 
 def test_of_two_readings_of_a_word_the_surer_stands() -> None:
     found = agreed(line(("at", 1.0), ("Facebookl", 0.7)), line(("at", 1.0), ("Facebook!", 0.9)))
-
     assert text_of_characters(found) == "at Facebook!"
 
 

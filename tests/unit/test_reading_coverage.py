@@ -6,7 +6,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
 from pecia_workers.engines.cpu.page_reading import Doubtful, page_read
@@ -35,10 +34,6 @@ def letters(image: Image.Image) -> Letters:
     return Letters.of(np.array(image))
 
 
-def quad(left: int, top: int, right: int, bottom: int) -> NDArray[np.float32]:
-    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
-
-
 def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
     box = Box(left=90, top=top, right=1000, bottom=top + 40)
     return Line(text=text, box=box, words=(Word(text=text, box=box, confidence=confidence),))
@@ -49,7 +44,6 @@ def test_faint_print_beside_strong_print_is_found() -> None:
     print_line(image, 200)
     both = len(letters(image))
     print_line(image, 600, ink=225)
-
     assert len(letters(image)) == pytest.approx(2 * both, abs=4)
 
 
@@ -61,7 +55,6 @@ def test_the_height_is_that_of_the_small_print() -> None:
         print_line(image, top, size=20)
     small = sheet()
     print_line(small, 200, size=20)
-
     assert letters(image).small_height == pytest.approx(letters(small).small_height, abs=1)
 
 
@@ -73,15 +66,12 @@ def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
         draw.rectangle((left, 500, left + 16, 505), fill="black")
         draw.rectangle((left, 700, left + 14, 714), fill="teal")
     grain = np.random.default_rng(0).normal(0, 10, (1754, 1240, 1))
-
     assert len(Letters.of((np.array(image) + grain).clip(0, 255).astype(np.uint8))) == 0
 
 
 def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
     image = two_lines()
-
-    missed = letters(image).outside([quad(90, 190, 1000, 240)])
-
+    missed = letters(image).outside([np.array([(90, 190), (1000, 190), (1000, 240), (90, 240)], np.float32)])
     [row] = missed.rows()
     assert missed.share_of(letters(image)) == pytest.approx(0.5)
     assert 600 <= row.top < row.bottom <= 640
@@ -89,9 +79,7 @@ def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
 
 def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> None:
     image = two_lines()
-
     page = page_read([piece(190)], np.array(image), letters(image), DOUBTFUL)
-
     [doubt] = page.doubts
     assert page.coverage == pytest.approx(0.5)
     assert doubt.reason is DoubtReason.UNCOVERED
@@ -109,20 +97,16 @@ def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
 ) -> None:
     image = sheet()
     print_line(image, 200)
-
     page = page_read([piece(190, confidence, text)], np.array(image), letters(image), DOUBTFUL)
-
     assert [doubt.on_value for doubt in page.doubts] == doubts
 
 
 def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:
     image = sheet()
     print_line(image, 200)
-
     page = page_read(
         [piece(190)], np.array(image), letters(image), DOUBTFUL, left_out=[piece(500, 0.8, "11")]
     )
-
     [doubt] = page.doubts
     assert (doubt.text, doubt.on_value) == ("11", True)
     assert "11" not in text_of(page.blocks)
@@ -149,9 +133,7 @@ def test_light_letters_on_a_small_dark_field_are_found() -> None:
     draw = ImageDraw.Draw(image)
     draw.rectangle((300, 500, 440, 536), fill="teal")
     draw.text((310, 504), "Friday", fill="white", font=ImageFont.load_default(26))
-
     after = letters(image)
-
     assert len(after) + len(after.lone) - len(before) - len(before.lone) >= 5
 
 
@@ -160,5 +142,4 @@ def test_the_holes_of_letters_are_no_letters_though_there_is_a_field() -> None:
     draw = ImageDraw.Draw(image)
     draw.text((100, 200), "obedpoqg " * 6, fill="black", font=ImageFont.load_default(40))
     draw.rectangle((300, 500, 440, 536), fill="teal")
-
     assert len(letters(image)) <= 48

@@ -58,21 +58,18 @@ def test_a_number_that_is_no_json_and_what_is_nested_without_end_answers_nothing
 
 def test_a_pattern_is_the_engines_to_keep() -> None:
     hostile = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
-
     assert parser(hostile)(json.dumps({"a": "a" * 40 + "!"}))
 
 
 def test_a_schema_that_refers_to_elsewhere_fetches_nothing() -> None:
     with serving() as elsewhere:
         assert parser({"type": "object", "$ref": f"{elsewhere.url}/models"})("{}") is None
-
     assert elsewhere.looked == []
 
 
 @given(ANY_JSON)
 def test_whatever_follows_can_be_stored(value: Any) -> None:
     kept = parser({"type": "object"})(json.dumps({"a": value}))
-
     assert kept is not None
     text = json.dumps(kept, ensure_ascii=False)
     assert "\\u0000" not in text
@@ -121,13 +118,9 @@ def test_an_answer_is_judged_by_the_schema_and_not_by_its_end() -> None:
 
 def test_the_answer_that_followed_is_kept_else_the_best_as_text_and_the_others_are_told() -> None:
     bad, good = read("{}"), read(GOOD)
-
     fields = Fields.of([bad, good], SCHEMA)
-
     assert fields == Fields(values={"drug": "Aspirin", "refills": 2}, text=None, kept=good, others=(bad,))
-
     looped, cut = read("{", Verdict.REPETITION), read('{"drug": "Aspi', Verdict.TRUNCATED)
-
     none = Fields(values=None, text='{"drug": "Aspi', kept=None, others=(looped, cut))
     assert Fields.of([looped, cut], SCHEMA) == none
 
@@ -135,5 +128,4 @@ def test_the_answer_that_followed_is_kept_else_the_best_as_text_and_the_others_a
 @pytest.mark.parametrize("language", ["en", "ko", "zh", None])
 def test_the_instruction_tells_the_schema_with_its_descriptions(language: str | None) -> None:
     schema = {"type": "object", "properties": {"약": {"description": "약 이름"}}}
-
     assert '"약":{"description":"약 이름"}' in fields_instruction(schema, language)

@@ -29,7 +29,6 @@ def test_a_number_alone_at_the_edge_is_the_pages(text: str) -> None:
 
 def test_small_print_apart_at_the_edges_is_header_and_footer() -> None:
     found = kinds(line("Annals of Cardiology 2026", 40), line("St. Anna Hospital, Lindenweg 14", 1350))
-
     assert list(found.values()) == [BlockKind.HEADER, BlockKind.TEXT, BlockKind.FOOTER]
 
 
@@ -52,7 +51,6 @@ def drawn(*lines: tuple[str, int, int], weight: int = 0) -> dict[str, BlockKind]
 
 def test_large_print_is_a_title_or_a_heading_and_what_follows_is_text() -> None:
     found = drawn(("Discharge letter", 150, 46), ("Further course", 450, 30))
-
     assert list(found.values()) == [BlockKind.TITLE, BlockKind.HEADING, BlockKind.TEXT]
 
 
@@ -71,9 +69,7 @@ def test_a_bold_field_amount_or_sentence_is_no_heading(text: str) -> None:
 def test_every_paragraph_title_list_table_and_stamp_is_a_block_of_its_kind(name: str) -> None:
     page = next(page for page in english_pages() if page.name == name)
     pixels = np.asarray(page.image.convert("RGB"))
-
     blocks = layout(page.pieces, pixels, source=Source.LAYER).blocks
-
     no_text = {BlockKind.TABLE, BlockKind.STAMP}
     found = [(block.kind, "" if block.kind in no_text else plain(block.text)) for block in blocks]
     assert found == [(kind, plain(text)) for kind, text in page.blocks]
@@ -96,7 +92,6 @@ def test_an_indented_line_one_after_a_line_that_ends_early_and_one_below_a_rule_
 def test_lines_with_bullets_or_numbers_are_a_list() -> None:
     items = ("• Ramipril in the morning", "• Ferrous at night", "3. Rest")
     found = kinds(*(line(text, 900 + 32 * number) for number, text in enumerate(items)))
-
     assert found["\n".join(items)] is BlockKind.LIST
 
 

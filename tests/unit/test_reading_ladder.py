@@ -65,16 +65,12 @@ def changes(readings: list[Reading]) -> list[Change | None]:
 @pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE])
 def test_a_page_that_another_try_would_not_better_is_read_once(verdict: Verdict) -> None:
     fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
-
     assert changes(climb(ScriptedEngine(in_turn([said(verdict)])), fallback=fallback)) == [None]
 
 
 def test_a_loop_is_read_again_with_one_thing_changed_at_a_time() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
-
-    readings = climb(engine)
-
-    assert changes(readings) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
+    assert changes(climb(engine)) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
     first, hotter, stricter, smaller = engine.asked
     assert hotter == replace(first, id="part:1:temperature", sampling=Sampling(temperature=0.4))
     assert stricter == replace(first, id="part:1:penalty", sampling=Sampling(repetition_penalty=1.1))
@@ -101,26 +97,20 @@ def test_the_last_answer_decides_what_is_tried_next(answers: list[Answer], tried
 def test_a_page_that_the_engine_shrank_is_shrunk_further() -> None:
     shrunk = replace(said(Verdict.TRUNCATED), shrunk_to=(400, 200))
     engine = ScriptedEngine(in_turn([shrunk, said(Verdict.OK)]))
-
     readings = climb(engine)
-
     assert [reading.seen for reading in readings] == [(400, 200), (300, 150)]
 
 
 def test_a_page_is_never_shrunk_beyond_legibility() -> None:
     stamp = replace(PAGE, images=(np.zeros((120, 120, 3), dtype=np.uint8),))
     engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED)]))
-
     assert changes(climb(engine, stamp)) == [None, Change.PENALTY, Change.TEMPERATURE]
 
 
 def test_a_text_that_ends_where_its_task_says_is_left_alone() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED, tokens=10)]))
     fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
-
-    readings = climb(engine, replace(PAGE, max_output_tokens=10), fallback=fallback)
-
-    assert changes(readings) == [None]
+    assert changes(climb(engine, replace(PAGE, max_output_tokens=10), fallback=fallback)) == [None]
 
 
 def test_an_engine_that_always_says_the_same_is_not_asked_twice() -> None:
@@ -149,9 +139,7 @@ def test_the_other_engine_is_left_alone_once_a_reading_was_good_and_with_what_it
 ) -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), said(second)]))
     fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
-
     climb(engine, replace(PAGE, language=language), fallback=fallback)
-
     assert not fallback.asked
 
 
@@ -168,7 +156,6 @@ def test_an_engine_that_dies_on_the_way_is_told() -> None:
 
 def test_a_reading_that_takes_too_long_is_given_up_for_those_that_are_there() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), None]))
-
     assert changes(climb(engine, patience_s=0.05)) == [None]
 
 

@@ -35,9 +35,7 @@ def test_lines_are_read_from_top_to_bottom_whatever_order_they_were_found_in() -
 
 def test_pieces_that_stand_side_by_side_become_one_line() -> None:
     row = (piece("Maria Keller", 300, 98, 470, 0.6), piece("Patient", 100, 104, 220, 1.0))
-
     [block] = layout(row, WHITE, source=Source.LAYER).blocks
-
     [line] = block.lines
     assert line.text == block.text == "Patient Maria Keller"
     assert line.box == block.box == Box(left=100, top=98, right=470, bottom=134)
@@ -47,23 +45,19 @@ def test_pieces_that_stand_side_by_side_become_one_line() -> None:
 def test_a_joined_line_keeps_every_word() -> None:
     box = Box(left=100, top=100, right=220, bottom=130)
     first = Line(text="Patient", box=box, words=(Word(text="Patient", box=box),))
-
     [block] = layout([first, piece("Maria", 300, 100, 470)], WHITE, source=Source.OCR).blocks
-
     assert [word.text for word in block.lines[0].words] == ["Patient", "Maria"]
 
 
 def test_two_addresses_side_by_side_are_read_one_after_the_other() -> None:
     left = ["Dr. Helena Vogt", "Family practice", "Marktplatz 3", "79312 Emmendingen"]
     right = ["Phone 0761 55 210", "Fax 0761 55 219", "heart@uhc.example", "14.03.2026"]
-
     assert texts(*beside(list(zip(left, right, strict=True)))) == ["\n".join(left), "\n".join(right)]
 
 
 def test_labels_beside_an_address_are_read_row_by_row() -> None:
     labels, values = ("Name", "Street", "City"), ("Anton Weiss", "Lindenweg 14", "79100 Freiburg")
     rows = [*zip(labels, values, strict=True), ("Phone", "0761 55 210")]
-
     assert texts(*beside(rows)) == ["\n".join(" ".join(row) for row in rows)]
 
 

@@ -104,7 +104,6 @@ def test_a_mark_stands_in_the_text_at_its_place() -> None:
     for left, dot, label in ((60, False, "Never"), (400, True, "Daily")):
         form.circle(left, 200, 24, dot=dot)
         form.write(label, left + 40, 200)
-
     assert [block.text for block in form.blocks()] == ["☑ Cough ☐ Fever", "○ Never ◉ Daily"]
 
 
@@ -113,7 +112,6 @@ def test_what_the_engine_took_the_box_for_gives_way_to_its_sign() -> None:
     form.box(60, 100, 24, "cross")
     form.write("Cough", 100, 100)
     form.pieces[0] = Line(text="X Cough", box=Box(left=60, top=100, right=170, bottom=126))
-
     assert [block.text for block in form.blocks()] == ["☑ Cough"]
 
 
@@ -122,7 +120,6 @@ def test_letters_are_no_marks(text: str) -> None:
     form = Form(size=30)
     form.write(text, 60, 100)
     form.write(text, 60, 200)
-
     assert form.marks() == []
 
 
@@ -132,7 +129,6 @@ def test_a_square_with_a_stem_is_a_letter(stem: tuple[int, int, int, int]) -> No
     form.box(60, 100, 24, "")
     form.pen.line(stem, fill=INK, width=2)
     form.write("ay Cash", 100, 100)
-
     assert form.marks() == []
 
 
@@ -144,7 +140,6 @@ def test_filled_squares_are_bullets_and_boxes_for_a_letter_each_are_no_marks() -
     postcode.write("Postcode", 60, 100)
     for number in range(6):
         postcode.box(200 + 30 * number, 98, 26, "")
-
     assert bullets.marks() == postcode.marks() == []
 
 

@@ -34,7 +34,6 @@ def test_every_word_of_the_model_is_in_the_blocks(pieces: list[str]) -> None:
     text = "".join(pieces)
     comments_and_targets = re.compile(r"<!--.*?-->|\]\([^)\n]*\)", re.DOTALL)
     words = re.findall(r"w\d+", comments_and_targets.sub("", text))
-
     read = unicodedata.normalize("NFKC", text_of(blocks_of(text)))  # superscripts are digits again
     assert re.findall(r"w\d+", read) == words
 
@@ -47,7 +46,6 @@ def test_any_text_becomes_blocks(text: str) -> None:
 
 def test_headings_paragraphs_lists_and_formulas_are_told_apart() -> None:
     text = "# Report\n\nTake **one** tablet\nof *Ibuprofen*.\n\n1. first\n   - inner\n2. second\n\n$$ a_1 = b_2 $$"
-
     assert shown(text) == [
         (BlockKind.HEADING, "Report"),
         (BlockKind.TEXT, "Take one tablet\nof Ibuprofen."),
@@ -76,7 +74,6 @@ def test_a_picture_is_told_by_its_words_without_its_file_and_boxes_are_ticked_or
 
 def test_a_table_of_pipes_keeps_empty_cells_and_rows_that_are_longer_than_its_heading() -> None:
     table = only_table("| Test | Value |\n|---|---|\n| K | | high |\n| a\\|b | 1<br>2 |\n| Na |")
-
     assert table.to_rows() == [["Test", "Value", ""], ["K", "", "high"], ["a|b", "1\n2", ""], ["Na", "", ""]]
 
 
@@ -130,7 +127,6 @@ def test_every_place_of_a_grid_belongs_to_one_cell(rows: list[list[tuple[int, in
 )
 def test_a_table_that_is_not_understood_stays_as_it_was_written(text: str) -> None:
     broken = text.replace("<td>b", "stray<td>b")
-
     assert blocks_of(broken) == plain_blocks(broken)
 
 
@@ -140,7 +136,6 @@ def test_a_table_that_was_cut_off_keeps_the_cells_that_are_there() -> None:
 
 def test_html_without_markdown_is_read_as_well() -> None:
     text = "<html><body><h2>Head</h2><p>one<br>two</p><ul><li>first</li><li>second</li></ul></body></html>"
-
     assert shown(text) == [
         (BlockKind.HEADING, "Head"),
         (BlockKind.TEXT, "one\ntwo"),

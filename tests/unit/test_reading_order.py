@@ -77,14 +77,12 @@ def address_beside_contacts(sheet: Sheet) -> None:
 
 
 def table_above_two_columns(sheet: Sheet) -> None:
-    bottom = sheet.cells((100, 450, 800, 1150), 100, 6)
-    columns(2, sheet, bottom + 50)
+    columns(2, sheet, sheet.cells((100, 450, 800, 1150), 100, 6) + 50)
 
 
 def grid_in_one_of_two_columns(sheet: Sheet) -> None:
     sheet.prose(100, 100, 650, 8)
-    bottom = sheet.table(100, 110 + 8 * PITCH, 650, 200)
-    sheet.prose(100, bottom + 10, 650, 8)
+    sheet.prose(100, sheet.table(100, 110 + 8 * PITCH, 650, 200) + 10, 650, 8)
     sheet.prose(800, 100, 650, 24)
 
 
@@ -214,15 +212,12 @@ def test_a_page_is_read_in_the_order_of_a_person(draw: Callable[[Sheet], object]
 def test_every_box_is_read_exactly_once(places: list[tuple[int, int, int, int]], rng: random.Random) -> None:
     boxes = np.array([(x, y, x + w, y + h) for x, y, w, h in places], dtype=np.float64).reshape(-1, 4)
     whole, address = ([rng.random() < 0.1 for _ in places] for _ in range(2))
-
     stretches = reading_order(boxes, np.array(whole, dtype=bool), np.array(address, dtype=bool))
-
     read = [one for stretch in stretches for row in stretch for one in row]
     assert sorted(read) == list(range(len(places)))
 
 
 def test_a_whole_box_stands_in_no_row_with_others() -> None:
     boxes = np.array([[0, 0, 100, 20], [120, 0, 220, 20]], dtype=np.float64)
-
     assert reading_order(boxes) == [[[0, 1]]]
     assert [row for stretch in reading_order(boxes, np.array([True, False])) for row in stretch] == [[0], [1]]

@@ -66,5 +66,4 @@ def test_figures_are_not_parted_for_a_gap_nor_a_word_for_a_character_seen_beside
 
 def test_chinese_is_written_without_spaces() -> None:
     line = [Character("如", 0.2, 1.0), Character("、", 0.3, 1.0), Character("气", 0.9, 1.0)]
-
     assert with_lost_spaces(line, np.full((40, 200, 3), 255, np.uint8)) == line

@@ -41,16 +41,12 @@ def test_only_what_has_exponents_has_a_place_for_one(text: str, base: str | None
     sign = Raised(
         start=0.1 * len(text), end=0.1 * len(text) + 0.05, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8)
     )
-
-    place = place_of(sign, line)
-
-    assert place == (base and slice(len(base), len(base)))
+    assert place_of(sign, line) == (base and slice(len(base), len(base)))
 
 
 def test_a_ring_that_was_read_for_a_raised_nine_gives_way_to_it() -> None:
     line = [Character(one, 0.1 * n, 1) for n, one in enumerate("x10°/L")]
     sign = Raised(start=0.27, end=0.33, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8))
-
     assert place_of(sign, line) == slice(3, 4)
 
 
@@ -64,7 +60,6 @@ def crop(text: str, raised: str = "") -> Image.Image:
 
 def test_a_small_number_above_the_line_is_a_raised_sign() -> None:
     [sign] = raised_signs(np.array(crop("3.6 x10", "6")))
-
     assert 0.4 < sign.start < sign.end < 0.75
 
 
@@ -73,5 +68,4 @@ def test_the_upper_part_of_a_broken_letter_is_none() -> None:
     ImageDraw.Draw(broken).line(
         (10 + ImageFont.load_default(32).getlength("3.6 x10"), 22, 260, 22), fill="white", width=3
     )
-
     assert list(raised_signs(np.array(broken))) == []

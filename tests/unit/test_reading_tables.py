@@ -118,7 +118,6 @@ def test_the_cells_of_drawn_tables_are_right(rules: str) -> None:
         sheet.write("The values are those of the morning, taken before the first dose was given.", 80, 60)
         tables = sheet.tables()
         shares.append(right_cells(tables[0], cells) if len(tables) == 1 else 0.0)
-
     assert np.mean(shares) >= 0.97, shares
 
 
@@ -159,9 +158,7 @@ def test_a_piece_that_runs_through_a_line_is_cut_between_its_words() -> None:
     cells = plain(("", "", "Unit"), ("", "", "mmol/L"), ("Sodium", "139", ""))
     draw(sheet, cells, "full", [160, 160, 160])
     sheet.pieces.append(Line(text="Test      Result", box=Box(left=90, top=132, right=330, bottom=156)))
-
     [table] = sheet.tables()
-
     assert table.to_rows()[0] == ["Test", "Result", "Unit"]
 
 
@@ -185,7 +182,6 @@ def test_boxes_round_paragraphs_are_no_table() -> None:
         sheet.frame(x, y, x + 500, y + 360)
         for number in range(9):
             sheet.write("the wound at the wrist healed well and", x + 12, y + 12 + 36 * number)
-
     assert sheet.tables() == []
 
 

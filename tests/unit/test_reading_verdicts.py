@@ -73,7 +73,6 @@ def test_ink_that_was_not_read_makes_a_page_incomplete_whatever_else_is_in_doubt
         Doubt(reason=DoubtReason.DISAGREES, text="5 mg", other="6 mg", on_value=True),
         Doubt(reason=DoubtReason.UNCOVERED, box=BOX),
     )
-
     for sure in (0.9, 0.1):
         assert judged(replace(lines(sure), doubts=doubts)).verdict is Verdict.INCOMPLETE
 
@@ -81,7 +80,6 @@ def test_ink_that_was_not_read_makes_a_page_incomplete_whatever_else_is_in_doubt
 def test_a_doubt_on_a_value_is_for_review_and_one_on_prose_is_not() -> None:
     prose = Doubt(reason=DoubtReason.LOW_CONFIDENCE, text="the")
     value = prose.model_copy(update={"on_value": True})
-
     assert judged(replace(lines(0.9), doubts=(prose,))).verdict is Verdict.OK
     assert judged(replace(lines(0.9), doubts=(prose, value))).verdict is Verdict.REVIEW
     assert judged(replace(lines(0.1), doubts=(value,))).verdict is Verdict.LOW_CONFIDENCE
@@ -93,7 +91,6 @@ def test_a_page_is_for_review_if_one_word_of_a_hundred_is_in_doubt(words: int, s
     line = Line(text=" ".join(["dose"] * words), box=BOX, confidence=0.9, words=(word,) * words)
     page = replace(lines(0.9), blocks=plain_blocks(line.text, (line,), source=Source.OCR))
     doubt = Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=BOX, text="dose")
-
     assert judged(replace(page, doubts=(doubt,))).verdict is said
 
 
@@ -105,7 +102,6 @@ def test_nothing_is_better_than_the_engine_says(text: str, told: Verdict) -> Non
 @pytest.mark.parametrize("label", ["markdown", "md", "Markdown"])
 def test_a_fence_around_the_page_is_no_part_of_it(label: str) -> None:
     text = "# Report\n```\ncode\n```\nend"
-
     for end in ("\n```", "\n```\n", ""):
         answer = judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK))
         assert answer.text == text

@@ -72,9 +72,7 @@ def test_every_alert_is_there_once_and_leads_to_its_entry() -> None:
 
 def test_every_name_is_a_setting_or_stands_in_the_env_file() -> None:
     names = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", PAGE)) - NOT_OURS
-    ours = known_names()
-    example = assignments(COMPOSE / ".env.example").keys()
-    assert names <= ours | example
+    assert names <= known_names() | assignments(COMPOSE / ".env.example").keys()
     assert {"PECIA_FLOWER_PASSWORD", "GRAFANA_PASSWORD"} <= names
 
 

@@ -80,9 +80,7 @@ def test_the_fleet_of_a_dead_process_is_not_found() -> None:
     assert running.running_fleets() == []
 
 
-def test_another_process_with_the_number_of_the_supervisor_is_not_taken_for_it(
-    fleet: RunningFleet, note: Path
-) -> None:
+def test_another_process_with_the_supervisors_number_is_not_it(fleet: RunningFleet, note: Path) -> None:
     note.write_text(fleet.model_copy(update={"started": 1}).model_dump_json())
     assert running.running_fleets() == []
 

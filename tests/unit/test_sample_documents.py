@@ -6,7 +6,6 @@ from pecia_workers.local.samples import accuracy, sample_document
 
 def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> None:
     first, again, other = (sample_document(DocumentType.LAB_RESULT, seed) for seed in (1, 1, 2))
-
     assert first.pages[0].image.tobytes() == again.pages[0].image.tobytes()
     assert first.text == again.text != other.text
 

@@ -76,6 +76,5 @@ def test_networks_and_buckets_are_taken_as_they_are_and_there_is_no_secret_unles
 def test_a_lane_that_is_not_named_has_no_share() -> None:
     settings = WorkerSettings(lane_shares={Lane.BULK: 0.2}, lane_patience=timedelta(7), max_deaths=2)
     rules = LaneRules.of(settings)
-
     assert rules.shares == {Lane.NORMAL: 0.0, Lane.BULK: 0.2}
     assert (rules.alone_from, rules.patience, rules.drain) == (1, settings.lane_patience, settings.lease)

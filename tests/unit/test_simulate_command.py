@@ -9,7 +9,7 @@ from PIL import Image
 
 from command import run_pecia
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.commands import showing
+from pecia_workers.commands import common
 from pecia_workers.engines.profiles import Speed, speed_toml
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.scenarios import simulated_seed
@@ -21,7 +21,6 @@ def typed(*words: str) -> CompletedProcess[str]:
 
 def test_the_preset_prints_the_figures_of_the_source() -> None:
     printed = typed("--preset", "seed").stdout
-
     for figure in ("170.73", "1.17", "6.829", "9.98", "41.2%", "75.92", "2.63", "2.812", "7.72", "92.6%"):
         assert figure in printed
 
@@ -43,16 +42,13 @@ def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"arrived": 0, "output": 10}\n{"arrived": 1, "output": 20}\n')
     printed = typed("--arrivals", str(trace), "--policy", "continuous", "--json").stdout
-
     assert json.loads(printed)["requests"] == 2
 
 
 def test_pictures_are_drawn_of_latency_and_use(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     words = "--pages 30 --rate 1 --rate 9 --policy continuous --plot"
-    result = typed(*words.split(), str(folder))
-
-    assert result.returncode == 0
+    assert typed(*words.split(), str(folder)).returncode == 0
     assert {path.name for path in folder.iterdir()} == {"latency_throughput.png", "utilisation.png"}
     for path in folder.iterdir():
         with Image.open(path) as picture:
@@ -62,14 +58,12 @@ def test_pictures_are_drawn_of_latency_and_use(tmp_path: Path) -> None:
 def test_the_use_that_is_drawn_is_the_use_that_was() -> None:
     result = simulated_seed(PolicyName.STATIC)
     drawn = [share for _, share in _use_over_time(result)]
-
     assert sum(drawn) / len(drawn) == pytest.approx(result.figures.utilisation)
 
 
 def test_without_what_draws_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(showing, "find_spec", lambda _: None)
+    monkeypatch.setattr(common, "find_spec", lambda _: None)
     result = typed("--preset", "seed", "--plot", str(tmp_path))
-
     assert result.returncode == 4
     assert "pecia[plot]" in result.stderr
 
@@ -96,5 +90,4 @@ def test_a_measured_speed_is_what_the_engine_takes(tmp_path: Path) -> None:
         json.loads(typed("--pages", "20", "--rate", "0.01", "--policy", "continuous", "--json", *more).stdout)
         for more in (("--speed", str(path)), ())
     )
-
     assert slow["service"]["mean"] == pytest.approx(10 * fast["service"]["mean"], rel=0.05)

@@ -13,7 +13,6 @@ def test_random_arrivals_have_their_rate_and_a_spread_of_their_own() -> None:
     moments = poisson(5_000, 4.0, seed=1)
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     mean = sum(gaps) / len(gaps)
-
     assert mean == pytest.approx(0.25, rel=0.05)
     assert sum((gap - mean) ** 2 for gap in gaps) / len(gaps) == pytest.approx(mean**2, rel=0.1), (
         "exponential"
@@ -64,6 +63,5 @@ def test_a_trace_is_read_from_a_table_or_lines(tmp_path: Path, name: str, text: 
 def test_a_trace_that_cannot_be_read_is_refused_by_its_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(text)
-
     with pytest.raises(TraceError, match=said):
         read_trace(path, seed=1)

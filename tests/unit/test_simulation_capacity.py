@@ -26,7 +26,6 @@ from pecia_workers.simulation.capacity import (
     places_in,
     station,
 )
-from pecia_workers.simulation.figures import in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
 
@@ -64,18 +63,15 @@ def speed(gpu: str, held: float = 3_500, **settings: Any) -> IterationModel:
 @pytest.mark.parametrize(
     ("places", "offered", "taken"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (8, 0.0, 0.0), (10, 8.0, 0.4092)]
 )
-def test_the_probability_that_all_places_are_taken_is_erlangs(
-    places: int, offered: float, taken: float
-) -> None:
+def test_the_probability_of_no_free_place_is_erlangs(places: int, offered: float, taken: float) -> None:
     assert erlang_c(places, offered) == pytest.approx(taken, abs=0.0001)
 
 
 @given(rate=st.floats(0.01, 0.5))
 def test_pages_at_a_time_and_seconds_keep_littles_law(rate: float) -> None:
     found = station(IterationModel(), MIXED_LOAD, rate)
-
     assert found is not None
-    assert found.in_engine == pytest.approx(in_flight(rate, found.service))
+    assert found.in_engine == pytest.approx(rate * found.service)
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=["mixed", "short and long"])
@@ -99,7 +95,6 @@ def test_one_engine_fewer_would_be_too_slow() -> None:
     found = engines_needed(model, pages, 5.0, 40.0)
     assert found is not None
     fewer = station(model, pages, 5.0 / (found[0] - 1))
-
     assert found[1].in_system <= 40
     assert fewer is None or fewer.in_system > 40
 
@@ -111,7 +106,6 @@ def test_a_small_cache_leaves_fewer_places() -> None:
 
 def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -> None:
     l4, h100, two = speed("l4"), speed("h100"), speed("l4", tensor_parallel_size=2)
-
     assert h100.base_s < l4.base_s / 5
     assert h100.prefill_token_s < l4.prefill_token_s / 5
     assert two.prefill_token_s == pytest.approx(l4.prefill_token_s / 2)
@@ -119,7 +113,6 @@ def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -
 
 def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
     found = told("--rate", "5", "--gpu", "l4", "--latency", "40", "--price", "0.8")
-
     assert found["simulated"]["in_system"]["mean"] <= 40
     assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 0.8 * 1e6 / 5 / 3600)
     assert found["kv_bytes"] <= found["kv_budget"]
@@ -148,7 +141,6 @@ def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheap
 
 def test_a_plan_prints_what_it_rests_on() -> None:
     printed = typed("--rate", "5", "--gpu", "a100", "--price", "2").stdout
-
     words = ("A100", "Qwen2.5-VL-7B", "estimate", "in flight", "KV cache", "a million pages", "(as asked)")
     parts = (*words, "11.0 CPU cores")
     assert [part for part in parts if part not in printed] == []
@@ -165,7 +157,6 @@ def test_a_plan_prints_what_it_rests_on() -> None:
 )
 def test_what_cannot_be_planned_is_said_in_a_sentence(words: tuple[str, ...], code: int, said: str) -> None:
     result = typed("--rate", "1", *words)
-
     assert result.returncode == code
     assert said in result.stderr
 
@@ -174,7 +165,6 @@ def test_a_measured_speed_goes_before_the_data_sheets(tmp_path: Path) -> None:
     path = tmp_path / "speed.toml"
     path.write_text(speed_toml(Speed(base_s=0.01, prefill_token_s=1e-5, decode_sequence_s=1e-4)))
     estimated, measured = (told("--rate", "5", "--gpu", "l4", *more) for more in ((), ("--speed", str(path))))
-
     assert (estimated["measured"], measured["measured"]) == (False, True)
     assert measured["speed"]["base_s"] == 0.01
     assert measured["gpus"] < estimated["gpus"]
@@ -182,9 +172,7 @@ def test_a_measured_speed_goes_before_the_data_sheets(tmp_path: Path) -> None:
 
 def test_with_ones_own_service_time_littles_law_says_how_many_gpus() -> None:
     found = told("--rate", "5", "--gpu", "l4", "--service", "87", "--price", "1")
-
-    assert found["in_flight"] == 5 * 87
-    assert found["gpus"] == -(-435 // found["places"])
+    assert (found["in_flight"], found["gpus"]) == (5 * 87, -(-435 // found["places"]))
     assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 1e6 / 5 / 3600)
     assert (
         f"{found['places']} pages at a time" in typed("--rate", "5", "--gpu", "l4", "--service", "87").stdout

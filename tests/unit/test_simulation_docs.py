@@ -23,8 +23,6 @@ def test_a_command_of_the_page_runs(command: str, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("arrived,document_type\n0,chart\n3.5,prescription\n")
     program, *words = shlex.split(command)
-
     result = run_pecia(*words)
-
     assert program == "pecia"
     assert result.returncode == 0, result.stderr

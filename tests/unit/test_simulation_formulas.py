@@ -1,43 +1,55 @@
 """The formulas of the product's requirements, with the figures that they are checked against there."""
 
+import math
+
 import pytest
 
+from pecia_schemas import DocumentType
+from pecia_workers.batching.learned import LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy
 from pecia_workers.engines.models import KvShape, kv_bytes
-from pecia_workers.simulation import figures
+from pecia_workers.simulation.capacity import engines_for
+from pecia_workers.simulation.requests import Request
+from pecia_workers.simulation.scenarios import Figures, figures
+from pecia_workers.simulation.simulator import Simulator, SlotMachine
 
-BATCH = (2.0, 5.0, 1.0, 8.0)
+BATCH = (2, 5, 1, 8)
+
+
+def of_slots(seconds: tuple[int, ...], slots: int, *, static: bool = False) -> Figures:
+    """Return what becomes of requests that are there at the start, each for so many seconds in its slot."""
+    requests = [
+        Request(id=str(number), arrived=0.0, workload=DocumentType.MIXED, prompt=0, output=output)
+        for number, output in enumerate(seconds)
+    ]
+    whole = BatchLimits(least=slots, most=slots, tokens=math.inf, concurrent=1)
+    policy = BatchPolicy(whole, similar=False) if static else ContinuousPolicy()
+    machine = SlotMachine(slots, 1.0, whole_batches=static)
+    return figures(Simulator(policy, machine, LearnedLengths(0.5)).run(requests), batches=static)
 
 
 def test_a_static_batch_of_2_5_1_and_8_seconds_does_half_a_request_a_second_half_idle() -> None:
-    assert figures.static_throughput(BATCH) == 0.5
-    assert figures.static_utilisation(BATCH) == 0.5
+    found = of_slots(BATCH, 4, static=True)
+
+    assert found.requests_per_s == pytest.approx(4 / 8)
+    assert found.utilisation == pytest.approx(sum(BATCH) / (4 * 8))
 
 
 def test_a_refill_at_once_gains_the_longest_by_the_mean() -> None:
-    assert figures.continuous_throughput(4, 4.0) == 1.0
-    assert figures.gain_over_static(BATCH) == 2.0
+    static, continuous = (of_slots(BATCH * 100, 4, static=static) for static in (True, False))
+
+    assert continuous.requests_per_s == pytest.approx(4 / 4.0, rel=0.02)
+    assert continuous.requests_per_s / static.requests_per_s == pytest.approx(8 / 4.0, rel=0.02)
 
 
-def test_a_batch_of_one_does_not_wait_and_no_batch_longer_than_its_window() -> None:
-    assert figures.mean_batch_wait(1, 10, 0.1) == 0
-    assert figures.mean_batch_wait(9, 100, 0.1) == pytest.approx(0.04)
-    assert figures.mean_batch_wait(9, 1, 0.1) == 0.1
+@pytest.mark.parametrize(("lengths", "padding"), [((100, 50, 50), 1 / 3), ((7, 7), 0)])
+def test_padding_is_what_is_missing_to_the_longest(lengths: tuple[int, ...], padding: float) -> None:
+    assert of_slots(lengths, len(lengths), static=True).padding == pytest.approx(padding)
 
 
-def test_padding_is_what_is_missing_to_the_longest() -> None:
-    assert figures.padding_waste([100, 50, 50]) == pytest.approx(1 / 3)
-    assert figures.padding_waste([7, 7]) == 0
-
-
-def test_thirty_a_second_at_two_seconds_are_sixty_in_flight_and_eight_gpus_of_eight() -> None:
-    assert figures.in_flight(30, 2) == 60
-    assert figures.engines_for(60, 8) == 8
-    assert figures.engines_for(64, 8) == 8
-
-
-@pytest.mark.parametrize(("prompt", "chunks"), [(1, 1), (512, 1), (513, 2), (2836, 6)])
-def test_a_prompt_is_read_in_as_many_chunks_as_it_begins(prompt: int, chunks: int) -> None:
-    assert figures.prefill_chunks(prompt, 512) == chunks
+def test_thirty_a_second_at_two_seconds_take_eight_gpus_of_eight() -> None:
+    assert engines_for(30 * 2, 8) == 8
+    assert engines_for(64, 8) == 8
 
 
 @pytest.mark.parametrize(
@@ -50,7 +62,5 @@ def test_a_prompt_is_read_in_as_many_chunks_as_it_begins(prompt: int, chunks: in
     ],
     ids=["small", "batch of 32", "hidden 4096", "grouped queries"],
 )
-def test_keys_and_values_take_their_bytes(
-    shape: KvShape, tokens: int, sequences: int, megabytes: float
-) -> None:
+def test_the_cache_takes_its_bytes(shape: KvShape, tokens: int, sequences: int, megabytes: float) -> None:
     assert kv_bytes(shape, tokens, sequences) / 1e6 == pytest.approx(megabytes, rel=0.003)

@@ -10,10 +10,9 @@ from pecia_schemas import DocumentType, Lane
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
-from pecia_workers.simulation.simulator import Run, Simulator
+from pecia_workers.simulation.simulator import IterationMachine, Machine, Run, Simulator, SlotMachine
 
 LIMITS = BatchLimits(least=2, most=5, tokens=4_000, concurrent=2, window_s=0.05)
 MODEL = IterationModel(max_num_seqs=6, kv_blocks=400, max_num_batched_tokens=1_000)
@@ -77,9 +76,7 @@ def test_all_that_arrives_is_served_once_not_before_and_within_the_budget(
 @pytest.mark.parametrize(
     "types", [{DocumentType.MIXED: 1}, {DocumentType.PRESCRIPTION: 3, DocumentType.CHART: 1}]
 )
-def test_the_cache_is_filled_as_by_an_engine_that_admits_all_but_hardly_overflows(
-    types: dict[DocumentType, float],
-) -> None:
+def test_the_cache_is_full_and_hardly_overflows(types: dict[DocumentType, float]) -> None:
     of = drawn(all_at_once(300), Mix(types=types), 1)
     model = IterationModel(max_num_seqs=256, kv_blocks=65_536 // BLOCK_TOKENS)
     alone = IterationMachine(model)
@@ -97,7 +94,6 @@ def test_the_cache_is_filled_as_by_an_engine_that_admits_all_but_hardly_overflow
 @given(of=arriving, policy=st.sampled_from([PolicyName.CONTINUOUS, PolicyName.SHORTEST]))
 def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -> None:
     done = run(policy, SlotMachine(4, 0.01, whole_batches=False), requests(of))
-
     assert all(use.running == 4 or not use.waiting for use in done.use)
 
 
@@ -105,7 +101,6 @@ def test_the_same_seed_draws_the_same_and_another_another() -> None:
     mix = Mix(
         types={DocumentType.CHART: 1, DocumentType.PRESCRIPTION: 3}, lanes={Lane.URGENT: 1, Lane.BULK: 4}
     )
-
     assert drawn(poisson(50, 2.0, 7), mix, 7) == drawn(poisson(50, 2.0, 7), mix, 7)
     assert drawn(poisson(50, 2.0, 7), mix, 7) != drawn(poisson(50, 2.0, 8), mix, 8)
 
@@ -115,7 +110,6 @@ def test_urgent_pages_wait_less_than_bulk_ones() -> None:
     found = simulated(
         PolicyName.CONTINUOUS, drawn(all_at_once(200), mix, 1), IterationModel(), ahead=16
     ).figures
-
     assert found.lanes[Lane.URGENT].mean < found.lanes[Lane.BULK].mean / 2
 
 
@@ -125,7 +119,6 @@ def test_a_chunked_prompt_keeps_those_who_write_waiting_less() -> None:
     whole, chunked = IterationMachine(IterationModel()), IterationMachine(IterationModel(chunk_tokens=512))
     for machine in (whole, chunked):
         run(PolicyName.CONTINUOUS, machine, arriving)
-
     assert chunked.longest_iteration < whole.longest_iteration / 3
 
 
@@ -150,5 +143,4 @@ def test_lengths_are_learned_from_what_has_ended() -> None:
         for number in range(60)
     ]
     prices = [one.price for one in run(PolicyName.CONTINUOUS, IterationMachine(MODEL), of).served]
-
     assert (prices[0], prices[-1]) == (300, 164)

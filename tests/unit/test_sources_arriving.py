@@ -5,7 +5,7 @@ from typing import Any
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.limits import Limits
-from pecia_workers.sources.web import Arriving
+from pecia_workers.sources import Arriving
 
 
 class Counting(io.BytesIO):
@@ -18,11 +18,9 @@ class Counting(io.BytesIO):
 
 async def test_a_server_that_sends_byte_by_byte_costs_no_write_for_each() -> None:
     file, document = Counting(), bytes(range(256)) * 1_000
-
     arriving = Arriving(file, Limits.of(WorkerSettings()))
     for position in range(len(document)):
         await arriving.write(document[position : position + 1])
     await arriving.arrived()
-
     assert file.read() == document
     assert file.writes == 4

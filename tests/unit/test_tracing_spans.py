@@ -12,9 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pecia_schemas import Failure, FailureCode, tracing
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Failed
-from pecia_workers.tracing.parts import ended, processing
+from pecia_workers.ledger.commit import ClaimedPart, Failed
+from pecia_workers.tracing import ended, processing
 from samples import claimed_part
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -43,9 +42,7 @@ def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> N
     assert (span.status.description, span.events) == (None, ())
 
 
-def test_a_wait_and_an_attempt_stand_side_by_side_below_the_jobs_span_and_tell_its_end(
-    spans: InMemorySpanExporter,
-) -> None:
+def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: InMemorySpanExporter) -> None:
     with processing(part(JOB), asked=10**18):
         ended(Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather")), committed=True)
     told = {span.name: span for span in spans.get_finished_spans()}
@@ -67,9 +64,7 @@ def test_a_wait_and_an_attempt_stand_side_by_side_below_the_jobs_span_and_tell_i
 @pytest.mark.parametrize(
     "traceparent", [None, "", "Quillfeather", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"]
 )
-def test_a_part_whose_job_is_not_traced_makes_no_span(
-    spans: InMemorySpanExporter, traceparent: str | None
-) -> None:
+def test_a_part_of_an_untraced_job_has_no_span(spans: InMemorySpanExporter, traceparent: str | None) -> None:
     with processing(part(traceparent), asked=10**18), tracing.span("commit"):
         assert tracing.headers() == {}
     assert spans.get_finished_spans() == ()

@@ -44,7 +44,6 @@ class Curve:
 def test_the_top_of_a_hill_is_found_in_few_points(top: int, most: int, falls: float) -> None:
     curve = Curve(lambda size: min(size, top) ** 0.5 * (1 - falls) ** max(0, size - top))
     best = asyncio.run(best_sequences(curve, most))
-
     assert best.pages_per_s >= 0.85 * min(top, most) ** 0.5
     assert best.sequences <= most
     assert len(set(curve.asked)) == len(curve.asked) <= 14
@@ -58,7 +57,6 @@ async def test_larger_steps_are_tried_while_they_gain_and_smaller_ones_if_they_n
     begun = Point(sequences=32, batched_tokens=8_192, pages_per_s=1.0)
     rising = Curve(lambda size: min(size, 16_384) / 8_192, steps=True)
     falling = Curve(lambda size: 8_192 / max(size, 4_096), steps=True)
-
     assert (await best_step(rising, begun)).batched_tokens == 16_384
     assert rising.asked == [16_384, 32_768]
     assert (await best_step(falling, begun)).batched_tokens == 4_096
@@ -67,7 +65,6 @@ async def test_larger_steps_are_tried_while_they_gain_and_smaller_ones_if_they_n
 
 def test_a_steady_rate_leaves_out_how_the_engine_filled_and_emptied() -> None:
     pages = [Seen(waited=0, ran=4.0, output=1, ended=4.0 + number / 2) for number in range(24)]
-
     assert steady_rate(pages) == pytest.approx(2.0, rel=0.1)
 
 
@@ -94,7 +91,6 @@ def test_the_speed_that_is_fitted_is_the_engines(base: float, prefill: float, ea
     model = IterationModel(base_s=base, prefill_token_s=prefill, decode_sequence_s=each)
     alone = seen(drawn(all_at_once(1), Mix(), 1), model)
     found = fitted_speed(alone, [seen(drawn(all_at_once(90), Mix(), number), model) for number in (2, 3)])
-
     assert found is not None
     assert found.base_s == pytest.approx(base, rel=0.1)
     assert found.prefill_token_s == pytest.approx(prefill, rel=0.1)
@@ -142,6 +138,5 @@ def test_the_command_writes_a_profile_and_says_what_it_measured(tmp_path: Path) 
 
 def test_an_engine_without_sizes_is_refused() -> None:
     done = run_pecia("engine", "tune", env={"PECIA_ENGINE": "tesseract"})
-
     assert done.returncode == 2
     assert "no sizes to tune" in done.stderr

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from foreign_verifiers import LIBRARIES, verified
 from korean import NothingThereError
 from pecia_schemas import new_id
-from pecia_workers.webhooks.courier import SignedNotice, Signer
+from pecia_workers.webhooks import SignedNotice, Signer
 
 pytestmark = pytest.mark.gate
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas import JobState, NoticeType, new_id
-from pecia_workers.webhooks.courier import SignedNotice, Signer
+from pecia_workers.webhooks import SignedNotice, Signer
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()
@@ -43,9 +43,7 @@ def signed(*, secret: str = SECRET, at: datetime | None = None) -> SignedNotice:
 
 def test_a_notice_comes_back_as_it_was_signed() -> None:
     request = signed()
-
     received = verify(request.body, request.headers, SECRET)
-
     assert received.type is NoticeType.SUCCEEDED
     assert received.data.state is JobState.SUCCEEDED
     assert received.data.metadata == {"ward": "café 3"}
@@ -57,7 +55,6 @@ def test_the_case_of_names_other_signatures_and_the_zone_of_the_time_do_not_matt
     request = signed(at=datetime.now(timezone(timedelta(hours=9))))
     own, other = (one.headers["webhook-signature"] for one in (request, signed(secret=OTHER)))
     headers = {**request.headers, "webhook-signature": f"v1a,xyz {other} {own}"}
-
     assert verify(request.body, {name.title(): value for name, value in headers.items()}, SECRET)
 
 
@@ -80,22 +77,18 @@ CHANGES: list[tuple[str, str | None]] = [
 def test_a_header_that_is_missing_or_makes_no_sense_does_not_verify(name: str, value: str | None) -> None:
     request = signed()
     others = {key: told for key, told in request.headers.items() if key != name}
-
     refused(request.body, others if value is None else {**others, name: value})
 
 
 @pytest.mark.parametrize("age", [timedelta(minutes=6), timedelta(minutes=-6)])
 def test_a_notice_from_long_ago_or_the_future_does_not_verify(age: timedelta) -> None:
     request = signed(at=datetime.now(UTC) - age)
-
     refused(request.body, request.headers)
 
 
 def test_another_time_body_or_secret_does_not_verify() -> None:
     request = signed()
-
     later = str(int(request.headers["webhook-timestamp"]) + 1)
-
     refused(request.body, {**request.headers, "webhook-timestamp": later})
     refused(request.body, request.headers, OTHER)
     refused(request.body.replace(b"succeeded", b"cancelled"), request.headers)
@@ -104,13 +97,11 @@ def test_another_time_body_or_secret_does_not_verify() -> None:
 
 def test_a_signed_body_that_is_no_notice_is_told_apart() -> None:
     request = Signer(SecretStr(SECRET)).sign(DELIVERY, {"type": "news"})
-
     assert "update pecia" in refused(request.body, request.headers)
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_a", "whsec_é"])
 def test_a_secret_that_is_no_key_is_the_receivers_own_mistake(secret: str) -> None:
     request = signed()
-
     with pytest.raises(ConfigurationError, match="whsec_"):
         verify(request.body, request.headers, secret)

@@ -60,14 +60,11 @@ def differing(found: Alignment) -> list[tuple[str, str]]:
 @given(st.permutations(LINES), st.booleans())
 def test_lines_in_any_order_agree(lines: list[str], exact: bool) -> None:
     found = aligned(lines, comparison=EXACT if exact else RECOGNISED)
-
     assert (lost(found), missing(found), differing(found)) == ([], [], [])
 
 
 @given(st.permutations(LINES), st.data())
-def test_a_digit_that_was_swapped_differs_and_nothing_else_does(
-    lines: list[str], data: st.DataObject
-) -> None:
+def test_a_swapped_digit_differs_and_nothing_else(lines: list[str], data: st.DataObject) -> None:
     line = data.draw(st.sampled_from([one for one in lines if len(one) > 2 and any(map(str.isdigit, one))]))
     place = data.draw(st.sampled_from([n for n, sign in enumerate(line) if sign.isdigit()]))
     digit = data.draw(st.sampled_from([one for one in "0123456789" if one != line[place]]))
@@ -84,7 +81,6 @@ def test_a_digit_that_was_swapped_differs_and_nothing_else_does(
 @given(st.permutations(LINES), st.sampled_from([line for line in LINES if len(line) > 2]))
 def test_a_line_that_was_left_out_is_missing_whole(lines: list[str], line: str) -> None:
     found = aligned([one for one in lines if one != line])
-
     assert missing(found) == [token.text for token in tokens([line])]
     assert lost(found) == []
 
@@ -92,9 +88,7 @@ def test_a_line_that_was_left_out_is_missing_whole(lines: list[str], line: str) 
 @given(st.permutations(LINES), st.integers(0, len(LINES)))
 def test_no_number_of_a_row_that_was_made_up_is_on_the_page(lines: list[str], place: int) -> None:
     made_up = "Digoxin 25 mg, 3 tablets for 14 days"
-
     found = aligned([*lines[:place], made_up, *lines[place:]])
-
     start = len(tokens(lines[:place]))
     own = list(range(start, start + len(tokens([made_up]))))
     assert not [found.written[n].text for n in own if found.to_seen[n] and found.written[n].is_number]
@@ -106,9 +100,7 @@ def test_a_paragraph_in_lines_of_its_own_agrees(cuts: list[int]) -> None:
     text = " ".join((LINES[8], LINES[9]))
     places = sorted({0, *(text.find(" ", cut) for cut in cuts), len(text)})
     lines = [text[start:end] for start, end in itertools.pairwise(places)]
-
     found = aligned(lines, LINES[8:10])
-
     assert (lost(found), missing(found)) == ([], [])
 
 
@@ -147,13 +139,11 @@ def test_what_a_recogniser_confuses_agrees(written: str, seen: str) -> None:
 )
 def test_values_are_excused_nothing(written: str, seen: str, apart: tuple[str, str] | None) -> None:
     found = aligned([written], [seen])
-
     assert differing(found) == [apart] if apart else lost(found) or differing(found)
 
 
 def test_an_exact_witness_excuses_no_letter() -> None:
     found = aligned(["the modern treatment was long"], ["the rnodern treatment was long"], EXACT)
-
     assert "modern" not in agreeing(found)
 
 
@@ -161,7 +151,6 @@ def test_an_exact_witness_excuses_no_letter() -> None:
 def test_noise_is_laid_upon_nothing_twice(text: str) -> None:
     assume(tokens([text]))
     found = aligned([text])
-
     used = [other for to in found.to_seen for other in to]
     joined = {to for to in found.to_seen if to}
     assert len({other for to in joined for other in to}) == sum(map(len, joined))

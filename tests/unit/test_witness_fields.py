@@ -23,6 +23,7 @@ from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.reading.fields import closed, merge_rules
 from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
+from samples import page
 
 LINES = (
     "Invoice 4711 Date 12.03.2024",
@@ -50,14 +51,8 @@ def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> Witn
     )
 
 
-def page(fields: dict[str, Any], number: int = 1, **given: Any) -> Page:
-    return Page(
-        number=number, verdict=Verdict.OK, width=800, height=600, engine="vllm", fields=fields, **given
-    )
-
-
 def grounded(fields: dict[str, Any]) -> Page:
-    return with_grounded_fields(page(fields), heard())
+    return with_grounded_fields(page(fields=fields), heard())
 
 
 def leaves(fields: dict[str, Any]) -> dict[str, Grounding]:
@@ -85,7 +80,6 @@ def top(leaf: Grounding) -> int:
 )
 def test_a_value_agrees_in_whatever_way_it_is_written(value: object, row: int) -> None:
     leaf = leaves({"value": value})["/value"]
-
     assert (leaf.standing, leaf.witness, leaf.confidence) == (Standing.AGREES, Source.LAYER, 1.0)
     assert top(leaf) == 40 * row
 
@@ -103,7 +97,6 @@ def test_a_value_agrees_in_whatever_way_it_is_written(value: object, row: int) -
 def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing, other: str | None) -> None:
     result = grounded({"value": value})
     (leaf,) = result.grounding
-
     assert (leaf.standing, leaf.other) == (standing, other)
     (doubt,) = result.doubts
     differs = standing is Standing.DIFFERS
@@ -113,7 +106,6 @@ def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing,
 
 def test_null_and_truth_values_are_on_no_page() -> None:
     result = grounded({"a": None, "b": True})
-
     assert [leaf.standing for leaf in result.grounding] == [None, None]
     assert (result.doubts, result.verdict) == ((), Verdict.OK)
 
@@ -138,9 +130,6 @@ def test_of_equal_numbers_that_of_the_row_or_beside_the_label_is_meant() -> None
     }
 
 
-# Of a document
-
-
 class Item(BaseModel):
     article: str
     amount: float
@@ -156,7 +145,6 @@ class Invoice(BaseModel):
 
 def test_rules_stand_in_the_schema_and_the_model_does_not_see_them() -> None:
     schema = Invoice.model_json_schema()
-
     assert merge_rules(schema) == {
         "/total": MergeRule.SUM,
         "/date": MergeRule.FIRST,
@@ -178,7 +166,7 @@ def test_pages_become_one_object_by_their_rules_and_keep_their_conflicts() -> No
         ("4711", 2, "3.4.", "late", [{"article": "Masks", "amount": 2.5}]),
     ]
     pages = [
-        page(dict(zip(Invoice.model_fields, values, strict=True)), number, merge=rules)
+        page(number, fields=dict(zip(Invoice.model_fields, values, strict=True)), merge=rules)
         for number, values in enumerate(filled, 1)
     ]
     document = Document(pages=tuple(pages))
@@ -201,9 +189,9 @@ def test_pages_become_one_object_by_their_rules_and_keep_their_conflicts() -> No
 def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
     document = Document(
         pages=(
-            page({"dose": 5}, 1, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 1),)),
-            page({"dose": 5}, 2, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 2),)),
-            page({"dose": 50}, 3, grounding=(standing("/dose", 50, Standing.AGREES, 3),)),
+            page(1, fields={"dose": 5}, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 1),)),
+            page(2, fields={"dose": 5}, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 2),)),
+            page(3, fields={"dose": 50}, grounding=(standing("/dose", 50, Standing.AGREES, 3),)),
         )
     )
 
@@ -214,12 +202,10 @@ def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
 
 
 def test_a_document_without_fields_has_none() -> None:
-    plain = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="cpu")
-
-    assert (Document(pages=(plain,)).fields, Document(pages=(plain,)).grounding) == (None, ())
+    plain = Document(pages=(page(),))
+    assert (plain.fields, plain.grounding) == (None, ())
 
 
 def test_a_doubt_says_what_it_is_about() -> None:
     (doubt,) = grounded({"dose": 777.25}).doubts
-
     assert doubt == Doubt(reason=DoubtReason.NOT_ON_PAGE, text="777.25", on_value=True)

@@ -93,18 +93,14 @@ async def test_the_layer_is_heard_first_and_a_task_may_choose(
 ) -> None:
     witnesses = Witnesses(fleet, ScriptedEngine(lambda _: READ), 1)
     image = PageImage(pixels=PIXELS, witness=SEEN if layer else ())
-
     heard = await hear(witnesses, image, **({"witness": asked} if asked else {})).compared(page())
-
     assert (heard.witness.source if heard.witness else None) is source
 
 
 async def test_the_cpu_engine_is_no_witness_of_itself_nor_of_a_language_that_it_does_not_read() -> None:
     engine = ScriptedEngine(lambda _: READ)
     witnesses = Witnesses(Witness.AUTO, engine, 1)
-
     own = await hear(witnesses).compared(page(source=Source.OCR))
-
     assert (own.witness, own.verdict, own.doubts) == (None, Verdict.OK, ())
 
 
@@ -112,10 +108,8 @@ async def test_the_cpu_engine_is_no_witness_of_itself_nor_of_a_language_that_it_
 async def test_without_the_witness_that_was_due_no_value_is_ok(answer: Answer) -> None:
     failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: answer), 1)
     missing = Witnesses(Witness.NONE)
-
     pages = [await hear(failing).compared(page()), await hear(missing, witness="ocr").compared(page())]
     prose = await hear(failing).compared(page("without any"))
-
     assert {one.verdict for one in pages} == {Verdict.REVIEW}
     assert {doubt.reason for one in pages for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
     assert prose.verdict is Verdict.OK
@@ -157,10 +151,8 @@ async def test_a_page_that_is_given_up_is_not_read() -> None:
     engine = Slow()
     witnesses = Witnesses(Witness.AUTO, engine, 1)
     first, second = hear(witnesses), hear(witnesses)
-
     second.close()
     engine.let.release()
     await first.compared(page())
     await asyncio.sleep(0)
-
     assert len(engine.asked) == 1

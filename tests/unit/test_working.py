@@ -99,5 +99,4 @@ def test_the_store_may_take_longer_than_the_limit(tmp_path: Path) -> None:
 
 def test_outside_of_a_part_nothing_is_counted() -> None:
     asyncio.run(wait())
-
     assert (worked_s(), waited_s(str(PART))) == (0.0, 0.0)

@@ -6,8 +6,7 @@ import typer
 
 from pecia_workers.commands.doctor import doctor
 from pecia_workers.commands.engine import engine
-from pecia_workers.commands.flower import flower
-from pecia_workers.commands.worker import worker
+from pecia_workers.commands.worker import flower, worker
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(worker)

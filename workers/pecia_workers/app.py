@@ -18,9 +18,8 @@ from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.queue import transport
-from pecia_workers.queue.keeper import Keeper
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
-from pecia_workers.queue.transport import task_name
+from pecia_workers.queue.transport import Keeper, task_name
 from pecia_workers.worker.attempts import waited_s
 
 if TYPE_CHECKING:
@@ -28,13 +27,11 @@ if TYPE_CHECKING:
 
     from pecia_workers.worker.runner import PartRuntime
 
-_LOOK = frozenset(
-    {
-        *("ping", "clock", "stats", "registered", "active_queues"),
-        *("active", "reserved", "scheduled", "revoked", "query_task"),
-        *("enable_events", "heartbeat"),
-    }
-)
+_LOOK = {
+    *("ping", "clock", "stats", "registered", "active_queues"),
+    *("active", "reserved", "scheduled", "revoked", "query_task"),
+    *("enable_events", "heartbeat"),
+}
 """What Flower and `celery inspect` ask for."""
 
 
@@ -43,15 +40,7 @@ def restrict(settings: WorkerSettings) -> None:
     allowed = _LOOK | {"revoke"} if settings.remote_control == "revoke" else _LOOK
     for name in Panel.data.keys() - allowed:
         del Panel.data[name]
-    Panel.data["conf"] = _nothing
-
-
-def _nothing(_state: Any, **_arguments: Any) -> dict[str, Any]:
-    """Tell nothing of the configuration to Flower, which asks whenever its page is opened."""
-    return {}
-
-
-_EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
+    Panel.data["conf"] = lambda _state, **_arguments: {}  # Flower asks whenever its page is opened
 
 
 class FleetWorker(Worker):  # type: ignore[misc]
@@ -89,7 +78,7 @@ class FleetApp(Celery):  # type: ignore[misc]
         self.add_defaults(self._celery_settings)
         for stage in Stage:
             self.task(
-                _only_in_the_pool, name=task_name(stage), Request="pecia_workers.worker.jobs:PartRequest"
+                _only_in_the_pool, name=task_name(stage), Request="pecia_workers.worker.runner:PartRequest"
             )
 
     def use(self, settings: WorkerSettings) -> None:
@@ -136,10 +125,7 @@ class FleetApp(Celery):  # type: ignore[misc]
 
     def _celery_settings(self) -> dict[str, Any]:
         settings = celery_settings(self._redis_url)
-        settings["broker_transport_options"] |= {
-            "keeper_key": self.keeper.key,
-            "unacked_restore_interval": 1,
-        }
+        settings["broker_transport_options"] |= {"keeper_key": self.keeper.key, "unacked_restore_interval": 1}
         return settings | _SETTINGS
 
 
@@ -158,15 +144,12 @@ def worker_argv(stages: Collection[Stage], settings: WorkerSettings, *, name: st
     ]
 
 
-def _declared() -> list[Queue]:
-    """Return the queues for Celery. Nothing is declared in Redis: a list needs no binding."""
-    return [Queue(name, _EXCHANGE, routing_key=name, no_declare=True) for name in QUEUES]  # type: ignore[no-untyped-call]
-
-
+_EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
 _SETTINGS: dict[str, Any] = {
     "accept_content": ["json"],
     "task_serializer": "json",
-    "task_queues": _declared(),
+    # Nothing is declared in Redis: a list needs no binding.
+    "task_queues": [Queue(name, _EXCHANGE, routing_key=name, no_declare=True) for name in QUEUES],  # type: ignore[no-untyped-call]
     "task_default_queue": queue_name(Stage.READ, Lane.NORMAL),
     "task_create_missing_queues": False,
     "task_acks_late": True,

@@ -23,13 +23,8 @@ _SET_NO_NEW_PRIVS = 38
 _MODE_FILTER = 1
 _ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC: libraries started threads when they were initialized
 
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_ANY_BIT, _RETURN = (
-    0x20,
-    0x15,
-    0x35,
-    0x45,
-    0x06,
-)  # classic BPF
+# Classic BPF.
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data, of 8 bytes for each argument
 _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _REFUSE, _NO_SUCH_CALL = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS

@@ -37,14 +37,11 @@ def about_part(job_id: UUID, part: UUID, attempt: int) -> AbstractContextManager
 
 def configure_logs(settings: WorkerSettings) -> None:
     """Send our logs and those of every library to stderr, one line each, in one format."""
-    renderer: structlog.typing.Processor
-    if settings.log_format == "json":
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
-            exception_formatter=structlog.dev.plain_traceback,  # rich's shows locals: pages and passwords
-        )
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if settings.log_format == "text":
+        # rich's traceback shows locals: pages and passwords
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -54,16 +51,11 @@ def configure_logs(settings: WorkerSettings) -> None:
     )
     logging.captureWarnings(True)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    if (
-        settings.log_level.upper() == "INFO"
-    ):  # that a part has arrived is Flower's to show: a line each is many
+    if settings.log_level == "info":  # that a part has arrived is Flower's to show: a line each is many
         logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    wrap = structlog.stdlib.ProcessorFormatter.wrap_for_formatter
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *_SHARED,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=[structlog.stdlib.filter_by_level, *_SHARED, wrap],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

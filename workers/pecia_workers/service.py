@@ -55,21 +55,17 @@ def serve(
 
 async def _serve(identity: WorkerIdentity, service: Service, settings: WorkerSettings) -> None:
     async with Heartbeat(settings.database_url.get_secret_value(), identity, lease=settings.lease):
-        await _until_signalled(service, settings.drain_timeout.total_seconds())
+        loop = asyncio.get_running_loop()
+        running = asyncio.create_task(service.run())
 
+        def stop() -> None:
+            service.stop()
+            loop.call_later(settings.drain_timeout.total_seconds(), running.cancel)
 
-async def _until_signalled(service: Service, drain_s: float) -> None:
-    loop = asyncio.get_running_loop()
-    running = asyncio.create_task(service.run())
-
-    def stop() -> None:
-        service.stop()
-        loop.call_later(drain_s, running.cancel)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    with suppress(asyncio.CancelledError):
-        await running
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 log = structlog.get_logger(__name__)
@@ -77,12 +73,10 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for e
 
 _LOOK_S = 2.0
 _PATIENCE_S = 5.0
-_NOTICE: Final = {
-    "aws": timedelta(seconds=120),
-    "gcp": timedelta(seconds=30),
-    "azure": timedelta(seconds=30),
-}
-"""What is left of the machine once it is told, by the clouds' documentation."""
+_NOTICE: Final = {"aws": timedelta(minutes=2), "gcp": timedelta(seconds=30), "azure": timedelta(seconds=30)}
+"""What is left of the machine after the notice, by the clouds' documentation."""
+_LINK_LOCAL: Final = "http://169.254.169.254"
+_ADDRESSES: Final = {"aws": _LINK_LOCAL, "gcp": "http://metadata.google.internal", "azure": _LINK_LOCAL}
 _MARGIN = timedelta(seconds=15)
 """Of that, for hearing of it and for giving back."""
 
@@ -115,8 +109,10 @@ def termination_heard(settings: WorkerSettings) -> Iterator[None]:
 
 
 def _watch(settings: WorkerSettings, ended: threading.Event) -> None:
-    told = _asking(settings.termination_notice)
-    address = settings.termination_server or _ADDRESSES.get(settings.termination_notice, "")
+    notice = settings.termination_notice
+    clouds: dict[str, Told] = {"aws": _Aws(), "gcp": _gcp, "azure": _Azure()}
+    told: Told = clouds.get(notice, lambda _client: Path(notice).exists())
+    address = settings.termination_server or _ADDRESSES.get(notice, "")
     unavailable = False
     # No proxy knows this machine's metadata.
     with httpx2.Client(base_url=address, timeout=_PATIENCE_S, trust_env=False) as client:
@@ -131,18 +127,8 @@ def _watch(settings: WorkerSettings, ended: threading.Event) -> None:
                 unavailable = True
             ended.wait(_LOOK_S)
     if not ended.is_set():
-        log.warning("termination_notice", source=settings.termination_notice)
+        log.warning("termination_notice", source=notice)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _asking(notice: str) -> Told:
-    if notice == "aws":
-        return _Aws()
-    if notice == "gcp":
-        return _gcp
-    if notice == "azure":
-        return _Azure()
-    return lambda _client: Path(notice).exists()
 
 
 class _Aws:
@@ -204,10 +190,3 @@ class _Azure:
     @staticmethod
     def _ask(client: httpx2.Client, path: str) -> httpx2.Response:
         return client.get(path, headers={"Metadata": "true"}).raise_for_status()
-
-
-_ADDRESSES: Final = {
-    "aws": "http://169.254.169.254",
-    "gcp": "http://metadata.google.internal",
-    "azure": "http://169.254.169.254",
-}

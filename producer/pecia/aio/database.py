@@ -15,7 +15,7 @@ from sqlalchemy.util import await_
 from pecia.aio.concurrency import attentive
 from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, connecting
 from pecia.statements import Connection, Rows, for_driver
-from pecia_schemas.database import close_after
+from pecia_schemas.connecting import close_after
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,26 +1,58 @@
-"""`pecia access`: keys of the gateway."""
+"""`pecia access` and `pecia env`: keys of the gateway, and the variables by which other programs reach the fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
-from pecia.access import AccessKey, AccessKeys, Load, Scope
+from pecia.access import AccessKey, Load, Scope
 from pecia.cli import output, values
-from pecia.cli.output import fitting
 from pecia.configuration import resolve
 from pecia.connections import Connections
-from pecia.database import Database
+from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
 _HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in flight")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
+
+
+def variables_of(settings: ClientSettings) -> dict[str, str]:
+    """Return the variables that name a fleet's stores."""
+    return {
+        "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
+        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
+        "PECIA_PAYLOAD_URL": settings.payload_url,
+    }
+
+
+def env(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of shell lines.")
+    ] = False,
+) -> None:
+    """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
+
+    They hold the stores' passwords: let a shell read them, not a log. With several fleets on this machine, `--home`
+    before the verb, or PECIA_HOME, chooses.
+
+    Example: `eval "$(pecia env)"`
+    """
+    variables = variables_of(resolve(None, database_url=None, redis_url=None, payload_url=None))
+    if as_json:
+        typer.echo(json.dumps(variables))
+        return
+    for name, value in variables.items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
+
 
 app = typer.Typer(no_args_is_help=True, help="Keys of the gateway: make them, see them, end them.")
 
@@ -48,8 +80,8 @@ def create(
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
     span = values.moment(expires, "--expires")
-    with _keys() as keys:
-        key, shown = keys.add(
+    with _connected() as connections:
+        key, shown = connections.access.add(
             tenant=tenant,
             name=name,
             scopes=tuple(scope or (Scope.SUBMIT, Scope.READ)),
@@ -73,13 +105,15 @@ def list_keys(
 
     Example: `pecia access list --tenant north-clinic`
     """
-    with _keys() as keys:
-        found = [(key, keys.load(key)) for key in keys.all(tenant)]
+    with _connected() as connections:
+        found = [(key, connections.access.load(key)) for key in connections.access.all(tenant)]
     if as_json:
         for key, taken in found:
             output.json_line(key.model_dump(mode="json") | {"taken": taken.model_dump()})
     else:
-        typer.echo(fitting(_HEADINGS, [_row(key, taken) for key, taken in found], spare=_HEADINGS[:2:-1]))
+        typer.echo(
+            output.fitting(_HEADINGS, [_row(key, taken) for key, taken in found], spare=_HEADINGS[:2:-1])
+        )
 
 
 @app.command("revoke")
@@ -92,18 +126,13 @@ def revoke(
 
     Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
-    with _keys() as known:
+    with _connected() as connections:
         for key in keys:
-            known.revoke(key)
+            connections.access.revoke(key)
 
 
-@contextmanager
-def _keys() -> Iterator[AccessKeys[Database]]:
-    connections = Connections(resolve(None, database_url=None, redis_url=None, payload_url=None))
-    try:
-        yield connections.access
-    finally:
-        connections.close()
+def _connected() -> closing[Connections]:
+    return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
 
 
 def _row(key: AccessKey, taken: Load) -> Sequence[str]:

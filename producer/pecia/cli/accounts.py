@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
-from pecia.records import AuditEntry, DocumentFate, Erasure, Percentiles, Usage, UsageFigures
+from pecia.records import AuditEntry, DocumentFate, Erasure, Usage, UsageFigures
 
 _FATES = {
     DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
@@ -51,8 +51,11 @@ def purge(
             found = client.purge([one.job_id for one in found], reason=reason)
     if as_json:
         output.json_lines(found)
-    else:
-        _tell(found, done=not dry_run)
+        return
+    typer.echo(f"{'Would erase' if dry_run else 'Erased'} {_sum(found)}.")
+    for fate, sentence in _FATES.items():
+        if number := sum(one.document is fate for one in found):
+            typer.echo(f"{number:,} of them {sentence}.")
 
 
 def _confirm(found: Sequence[Erasure], *, yes: bool) -> None:
@@ -73,13 +76,6 @@ def _sum(found: Sequence[Erasure]) -> str:
     return f"{len(found):,} jobs with {results:,} results and {deliveries:,} callbacks"
 
 
-def _tell(found: Sequence[Erasure], *, done: bool) -> None:
-    typer.echo(f"{'Erased' if done else 'Would erase'} {_sum(found)}.")
-    for fate, sentence in _FATES.items():
-        if number := sum(one.document is fate for one in found):
-            typer.echo(f"{number:,} of them {sentence}.")
-
-
 def audit(
     *,
     job: Annotated[UUID | None, typer.Option(metavar="ID", help="Only about this job.")] = None,
@@ -96,40 +92,20 @@ def audit(
         if as_json:
             output.json_lines(entries)
         else:
-            output.console().print(_trail_table(list(entries)))
+            headings = ("when", "who", "what", "job", "details")
+            output.console().print(output.grid(headings, _trail(entries), whole=headings[:-1]))
 
 
-def _trail_table(entries: Sequence[AuditEntry]) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("when", "who", "what", "job"):
-        made.add_column(heading, no_wrap=True)
-    made.add_column("details", overflow="fold")
+def _trail(entries: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
     for entry in entries:
         counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
-        made.add_row(
-            output.when(entry.at),
-            entry.actor,
-            entry.action,
-            str(entry.job_id),
-            "; ".join(filter(None, [counts, entry.reason])),
-        )
-    return made
+        details = "; ".join(filter(None, [counts, entry.reason]))
+        yield output.when(entry.at), entry.actor, entry.action, str(entry.job_id), details
 
 
 _COLUMNS = (
-    *(
-        "jobs",
-        "parts",
-        "pages",
-        "segments",
-        "reused",
-        "prompt",
-        "image",
-        "cached",
-        "output",
-        "wasted",
-        "saved",
-    ),
+    *("jobs", "parts", "pages", "segments", "reused"),
+    *("prompt", "image", "cached", "output", "wasted", "saved"),
     *("engine s", "queue s p50/p95", "first token s p50/p95"),
 )
 
@@ -176,13 +152,7 @@ def _cells(figures: UsageFigures) -> list[str]:
     tokens = figures.tokens
     counts = (figures.jobs, figures.parts, figures.pages, figures.segments, figures.reused)
     spent = (tokens.prompt, tokens.image, tokens.cached, tokens.output, tokens.wasted, figures.saved)
-    return [
-        *(f"{count:,}" for count in (*counts, *spent)),
-        f"{figures.engine_s:,.1f}",
-        _seconds(figures.queued_s),
-        _seconds(figures.first_token_s),
-    ]
-
-
-def _seconds(percentiles: Percentiles | None) -> str:
-    return f"{percentiles.p50:.2f} / {percentiles.p95:.2f}" if percentiles else "-"
+    waits = (
+        f"{one.p50:.2f} / {one.p95:.2f}" if one else "-" for one in (figures.queued_s, figures.first_token_s)
+    )
+    return [*(f"{count:,}" for count in (*counts, *spent)), f"{figures.engine_s:,.1f}", *waits]

@@ -63,7 +63,7 @@ PANELS: Final = {
             "Read files whose content is known, and show by kind of page how much is right.",
         ),
         "review": Verb(
-            "pecia.cli.review:review",
+            "pecia.cli.serving:review",
             "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, "
             "until SIGTERM or Ctrl-C.",
         ),
@@ -96,7 +96,7 @@ PANELS: Final = {
             "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
         ),
         "dead": Verb(
-            "pecia.cli.dead:app",
+            "pecia.cli.jobs:dead",
             "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
         ),
         "webhook": Verb(
@@ -118,7 +118,7 @@ PANELS: Final = {
             "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
         ),
         "env": Verb(
-            "pecia.cli.environment:env",
+            "pecia.cli.access:env",
             "Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.",
         ),
         "usage": Verb(
@@ -130,11 +130,11 @@ PANELS: Final = {
             "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
         ),
         "flower": Verb(
-            "pecia_workers.commands.flower:flower",
+            "pecia_workers.commands.worker:flower",
             "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         ),
         "gateway": Verb(
-            "pecia.cli.gateway:gateway",
+            "pecia.cli.serving:gateway",
             "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
         ),
         "migrate": Verb(
@@ -156,7 +156,7 @@ PANELS: Final = {
             "who waits, and how full it is.",
         ),
         "experiment": Verb(
-            "pecia_workers.commands.experiment:experiment",
+            "pecia_workers.commands.simulate:experiment",
             "Send the same pages in batches of each size, after each wait, and compare latency, tokens and use.",
         ),
     },

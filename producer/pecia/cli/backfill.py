@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -16,9 +20,9 @@ import typer
 from obstore.exceptions import BaseError
 
 from pecia import submission
-from pecia.cli import endings, output, reading, submitting, values
+from pecia.cli import endings, output, reading, values
+from pecia.cli.access import variables_of
 from pecia.cli.endings import Ending
-from pecia.cli.ray_worker import ray_worker
 from pecia.cli.values import files_below, label_of, sniffed
 from pecia.cli.watching import counted, unserved_told
 from pecia.client import Client
@@ -27,7 +31,6 @@ from pecia.errors import SubmitManyError, UnavailableError
 from pecia.job import AnyJob, JobGroup
 from pecia.submission import Submission
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.media import UrlRef
 from pecia_schemas.payloads import in_bucket, open_bucket
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import JobState, Lane
@@ -40,8 +43,6 @@ _RETRIES = 3
 class Found:
     """One document that lies there."""
 
-    name: str
-    """As the user of the command knows it."""
     source: Path | str
     version: str
     """What is another whenever its content is."""
@@ -49,19 +50,10 @@ class Found:
     """Bytes."""
     label: str | None
 
-    def key(self, asked: ReadDocument, lane: Lane, keys: Keyring) -> str:
-        """Return what names this version of the document, read as `asked`: it tells nothing of where it lies.
-
-        Under an encryption key names cannot be guessed without it.
-        """
-        how = task_to_json(asked)
-        parts = [self.name, self.version, how, lane]
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogateescape"))
-        return f"backfill/{keys.name_of(digest.hexdigest(), keys.current)}"
-
-
-ANY_SOURCE = UrlRef(url="s3://any/document")
-"""Stands for a document where only what is asked about it counts."""
+    @property
+    def name(self) -> str:
+        """The document as the user of the command knows it."""
+        return self.source if isinstance(self.source, str) else str(self.source.absolute())
 
 
 def documents_below(where: str) -> Iterator[Found]:
@@ -84,13 +76,8 @@ def _in_folder(folder: Path) -> Iterator[Found]:
         if media is not None and not media.is_video:
             about = path.stat()
             version = f"{about.st_mtime_ns} {about.st_size}"
-            yield Found(
-                name=str(path.absolute()),
-                source=path,
-                version=version,
-                size=about.st_size,
-                label=label_of(str(path.relative_to(folder))),
-            )
+            label = label_of(str(path.relative_to(folder)))
+            yield Found(source=path, version=version, size=about.st_size, label=label)
 
 
 def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
@@ -98,18 +85,12 @@ def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
         raise typer.BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
     store = open_bucket(bucket, document_settings(), retries=_RETRIES)
     try:
-        for objects in store.list(prefix.strip("/") or None):
-            for one in objects:
-                if one["size"]:
-                    url = f"s3://{bucket}/{one['path']}"
-                    version = one["e_tag"] or f"{one['last_modified'].timestamp()} {one['size']}"
-                    yield Found(
-                        name=url,
-                        source=url,
-                        version=version,
-                        size=one["size"],
-                        label=label_of(one["path"][len(prefix) :].lstrip("/")) or label_of(one["path"]),
-                    )
+        for one in chain.from_iterable(store.list(prefix.strip("/") or None)):
+            if one["size"]:
+                path = one["path"]
+                version = one["e_tag"] or f"{one['last_modified'].timestamp()} {one['size']}"
+                label = label_of(path[len(prefix) :].lstrip("/")) or label_of(path)
+                yield Found(source=f"s3://{bucket}/{path}", version=version, size=one["size"], label=label)
     except (BaseError, OSError) as error:
         raise UnavailableError(
             f"The bucket cannot be listed ({type(error).__name__}): check its name, PECIA_SOURCE_OPTIONS, and that the "
@@ -120,26 +101,6 @@ def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
 _BACKLOG: Final = 10_000
 _OPEN_BATCHES: Final = 20
 """Batches that are waited for at a time, so that no more than their jobs are held."""
-
-Where = Annotated[
-    str, typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
-]
-Step = Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--backlog",
-        min=1,
-        help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
-        f"else {_BACKLOG}.",
-    ),
-]
-Ray = Annotated[
-    bool,
-    typer.Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(slots=True)
@@ -155,11 +116,6 @@ class Tally:
     over: dict[JobState, int] = field(default_factory=dict)
     """That were waited for, by how they ended."""
 
-    @property
-    def ending(self) -> Ending:
-        """How the command ends."""
-        return Ending.USAGE if self.refused else endings.of_states(self.over)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -169,58 +125,74 @@ class Order:
     keys: Keyring
     metadata: dict[str, str]
     webhook: str | None
-    name: str
-    """Of the batch."""
+    batch: str
 
-    def submit(self, client: Client, batch: list[Found], tally: Tally) -> JobGroup[Any]:
-        """Hand over the documents of a batch, wait for room in the lane if need be, and count what became of them."""
-        tally.documents += len(batch)
-        tally.bytes += sum(one.size for one in batch)
-        group, refused = self._submit(client, batch)
-        for number, why in refused.items():
-            endings.complain(f"{batch[number].name}: {why}")
-        tally.refused += len(refused)
-        tally.new += sum(job.created for job in group)
-        tally.known += sum(not job.created for job in group)
-        return group
+    def key(self, found: Found) -> str:
+        """Return what names this version of the document, read like this: it tells nothing of where it lies.
 
-    def _submit(self, client: Client, batch: list[Found]) -> tuple[JobGroup[Any], dict[int, Exception]]:
+        Under an encryption key names cannot be guessed without it.
+        """
+        parts = [found.name, found.version, task_to_json(self.task), Lane.BULK]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogateescape"))
+        return f"backfill/{self.keys.name_of(digest.hexdigest(), self.keys.current)}"
+
+    def submit(self, client: Client, documents: list[Found], tally: Tally) -> JobGroup[Any]:
+        """Hand over the documents of a step, wait for room in the lane if need be, and count what became of them."""
+        tally.documents += len(documents)
+        tally.bytes += sum(one.size for one in documents)
+        submissions = (
+            Submission(replace(self.task, source=one.source), key=self.key(one), label=one.label)
+            for one in documents
+        )
         try:
             group = client.submit_many(
-                (
-                    Submission(
-                        replace(self.task, source=one.source),
-                        key=one.key(self.task, Lane.BULK, self.keys),
-                        label=one.label,
-                    )
-                    for one in batch
-                ),
-                batch=self.name,
+                submissions,
+                batch=self.batch,
                 priority=Lane.BULK,
                 metadata=self.metadata,
                 webhook=self.webhook,
                 block=True,
             )
         except SubmitManyError as error:
-            return client.group(error.accepted), dict(error.failures)
-        return group, {}
+            group = client.group(error.accepted)
+            for number, why in error.failures.items():
+                endings.complain(f"{documents[number].name}: {why}")
+            tally.refused += len(error.failures)
+        new = sum(job.created for job in group)
+        tally.new, tally.known = tally.new + new, tally.known + len(group) - new
+        return group
 
 
 def backfill(
-    where: Where,
+    where: Annotated[
+        str,
+        typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom."),
+    ],
     *,
     document_type: reading.Kind = DocumentType.MIXED,
     language: reading.Language = None,
     fields: reading.Fields = None,
-    no_cache: submitting.NoCache = False,
-    metadata: submitting.Metadata = None,
-    webhook: submitting.NoticeUrl = None,
-    batch: submitting.InBatch = None,
-    step: Step = 1_000,
-    backlog: Limit = None,
-    ray: Ray = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    no_cache: reading.NoCache = False,
+    metadata: reading.Metadata = None,
+    webhook: reading.NoticeUrl = None,
+    batch: reading.InBatch = None,
+    step: Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")] = 1_000,
+    backlog: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
+            f"else {_BACKLOG}.",
+        ),
+    ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed over is not again.
 
@@ -236,24 +208,75 @@ def backfill(
         limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
         settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
         task = ReadDocument(
-            ANY_SOURCE,
+            reading.ANY_SOURCE,
             document_type=document_type,
             language=values.language(language),
             fields=values.json_object(fields, "--fields"),
             cache=not no_cache,
         )
-        told = values.metadata(metadata)
-        name = submission.checked_batch(batch) or submitting.new_name("backfill")
-        order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook, name=name)
-        with endings.going_on(f"pecia watch --batch {name}"), Client(settings=settings) as client:
-            batches = _batches(documents_below(where), step)
-            groups = (order.submit(client, some, tally) for some in batches)
+        order = Order(
+            task=task,
+            keys=settings.keyring,
+            metadata=values.metadata(metadata),
+            webhook=webhook,
+            batch=submission.checked_batch(batch) or reading.new_name("backfill"),
+        )
+        with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
+            found = documents_below(where)
+            steps = iter(lambda: list(islice(found, step)), [])
+            groups = (order.submit(client, documents, tally) for documents in steps)
             if ray:
                 _read(groups, settings, tally)
             else:
                 deque(counted(chain.from_iterable(groups), None, "documents"), maxlen=0)
     _tell(tally, dry_run=dry_run, as_json=as_json)
-    raise typer.Exit(tally.ending)
+    raise typer.Exit(Ending.USAGE if tally.refused else endings.of_states(tally.over))
+
+
+class _Ended(BaseException):
+    """The worker ended by itself; nothing on the way may take it for an error of its own."""
+
+
+@contextmanager
+def ray_worker(settings: ClientSettings) -> Iterator[None]:
+    """Have a worker read with Ray meanwhile; it has given back what it had when this is over. For the main thread.
+
+    Raises `UnavailableError`, in the midst of whatever runs, if the worker ends by itself.
+    """
+    # The launcher becomes the worker, which hears SIGTERM when this process is gone.
+    launcher = [sys.executable, "-m", "pecia_workers.local.launcher"]
+    death = [str(os.getpid()), str(int(signal.SIGTERM)), "-1", "-1"]
+    command = [sys.executable, "-m", "pecia_workers", "worker", "engine", "--name", f"backfill-{os.getpid()}"]
+    # In a session of its own, for Ctrl-C is ours; what it says goes to standard error.
+    worker = subprocess.Popen(
+        [*launcher, *death, *command],
+        env=os.environ | variables_of(settings) | {"PECIA_ENGINE": "ray"},
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
+
+    def look(*_: Any) -> None:
+        if worker.poll() is not None:
+            raise _Ended
+
+    former = signal.signal(signal.SIGCHLD, look)
+    try:
+        look()
+        yield
+    except _Ended:
+        raise UnavailableError(
+            f"The worker that reads with Ray has ended ({worker.returncode}); it says why above. Repeat the command: "
+            "what was read stays, and only the rest is read."
+        ) from None
+    finally:
+        signal.signal(signal.SIGCHLD, former)
+        worker.terminate()
+        try:
+            worker.wait()  # it finishes or gives back what it has begun
+        except KeyboardInterrupt:  # the second one
+            worker.kill()
+            raise
 
 
 def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tally) -> None:
@@ -278,12 +301,6 @@ def _over(groups: Iterable[JobGroup[Any]], waiting: deque[JobGroup[Any]]) -> Ite
 
 def _uncut(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
     return (job for job in chain.from_iterable(groups) if not job.done and job.progress.total is None)
-
-
-def _batches(found: Iterable[Found], size: int) -> Iterator[list[Found]]:
-    rest = iter(found)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 def _tell(tally: Tally, *, dry_run: bool, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
@@ -13,7 +14,6 @@ from pecia import asking
 from pecia.aio.connections import AsyncConnections
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.output import fitting
 from pecia.configuration import resolve
 from pecia.errors import ConfigurationError
 from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
@@ -22,16 +22,31 @@ from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
 
-Jobs = Annotated[
-    list[UUID] | None,
-    typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
-]
-Since = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
-]
 Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """Options that say which jobs' pages are reviewed."""
+
+    job: Annotated[
+        list[UUID] | None,
+        typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
+    ] = None
+    metadata: values.OnlyWith = None
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
+    ] = None
+
+    @property
+    def listing(self) -> Listing:
+        """The jobs that are meant, of all or of those that `--job` names."""
+        return asking.listing(
+            {"metadata": values.metadata(self.metadata), "since": values.moment(self.since)}
+        )
+
+
+@values.grouped
 def certify(
     *,
     sample: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
@@ -42,9 +57,7 @@ def certify(
     bound: Annotated[
         float, typer.Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
     ] = 0.01,
-    job: Jobs = None,
-    metadata: values.OnlyWith = None,
-    since: Since = None,
+    reviewed: Reviewed,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
     """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
@@ -55,7 +68,7 @@ def certify(
     Example: `pecia certify --all --sample 200 --seed 7`
     """
     pages, left = asyncio.run(
-        _drawn(listing(metadata, since), job or (), sample, seed, everything=everything)
+        _drawn(reviewed.listing, reviewed.job or (), sample, seed, everything=everything)
     )
     if left:
         endings.complain(
@@ -68,7 +81,7 @@ def certify(
         output.json_lines(found)
     else:
         heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-        typer.echo(fitting(heading, [_row(one) for one in found], spare=("values there",)))
+        typer.echo(output.fitting(heading, [_row(one) for one in found], spare=("values there",)))
 
 
 async def _drawn(
@@ -98,11 +111,6 @@ def _row(one: Certificate) -> tuple[str, ...]:
         "-" if one.threshold is None else f"confidence {one.threshold}",
         f"{above.wrong} of {above.values} wrong" if above else "-",
     )
-
-
-def listing(metadata: list[str] | None, since: str | None) -> Listing:
-    """Return the jobs that the options mean, of all or of those that `--job` names."""
-    return asking.listing({"metadata": values.metadata(metadata), "since": values.moment(since)})
 
 
 def client_settings() -> ClientSettings:

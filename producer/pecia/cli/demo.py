@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import typer
@@ -23,10 +22,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from pecia.cli.webhooks import Listener
 from pecia.client import Client
-from pecia.errors import WebhookVerificationError
 from pecia.job import Job
-from pecia.webhooks import verify
 from pecia_schemas import Document, DocumentType, FailureCode, JobNotice, JobState, Lane, ReadDocument
 
 _PATIENCE_S = 180
@@ -35,7 +33,7 @@ _GOOD = 0.99
 
 
 class Exhibit(Protocol):
-    """A document of the demo and what is expected of it."""
+    """A document of the demo and what is expected of it: `local.samples.Exhibit` of the fleet's package."""
 
     title: str
     path: Path
@@ -45,18 +43,6 @@ class Exhibit(Protocol):
 
     def accuracy(self, read: str) -> float:
         """Return how well a text agrees with what stands on it."""
-        ...
-
-
-class Stage(AbstractContextManager["Stage"], Protocol):
-    """The throw-away fleet."""
-
-    database_url: str
-    redis_url: str
-    payload_url: str
-
-    def draw(self) -> Sequence[Exhibit]:
-        """Draw the documents."""
         ...
 
 
@@ -93,12 +79,22 @@ def demo() -> None:
     secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
     console.print("A throw-away fleet: Postgres, Redis, four workers")
     with (
-        _stage()(webhook_secret=secret, tell=console.print) as stage,
+        _stage(webhook_secret=secret, tell=console.print) as stage,
         _receiver(secret) as (address, notices),
     ):
         with Client(stage.database_url, stage.redis_url, stage.payload_url) as client:
             console.print("Drawing documents and handing them over …")
-            showings = _submit(client, stage.draw(), address)
+            showings = [
+                Showing(
+                    exhibit,
+                    client.submit(
+                        ReadDocument(exhibit.path, document_type=exhibit.document_type, language="en"),
+                        priority=exhibit.lane,
+                        webhook=address,
+                    ),
+                )
+                for exhibit in stage.draw()
+            ]
             started = time.monotonic()
             _follow(showings, console)
             took = time.monotonic() - started
@@ -118,28 +114,16 @@ def demo() -> None:
         raise typer.Exit(1)
 
 
-def _stage() -> Callable[..., Stage]:
-    found = entry_points(group="pecia.local", name="demo")
+def _stage(**options: Any) -> AbstractContextManager[Any]:
+    """Return the throw-away fleet, which draws the documents too."""
     try:
-        stage: Callable[..., Stage] = next(iter(found)).load()
+        made: Callable[..., AbstractContextManager[Any]] = next(
+            iter(entry_points(group="pecia.local", name="demo"))
+        ).load()
     except (StopIteration, ImportError):
         typer.echo("The demo brings its own servers: pip install 'pecia[local]'", err=True)
         raise typer.Exit(4) from None
-    return stage
-
-
-def _submit(client: Client, exhibits: Sequence[Exhibit], address: str) -> list[Showing]:
-    return [
-        Showing(
-            exhibit,
-            client.submit(
-                ReadDocument(exhibit.path, document_type=exhibit.document_type, language="en"),
-                priority=exhibit.lane,
-                webhook=address,
-            ),
-        )
-        for exhibit in exhibits
-    ]
+    return made(**options)
 
 
 def _follow(showings: Sequence[Showing], console: Console) -> None:
@@ -202,27 +186,15 @@ def _receiver(secret: str) -> Iterator[tuple[str, dict[UUID, JobNotice]]]:
     """Run a webhook receiver on loopback; yield its address and the notices whose signature was right."""
     notices: dict[UUID, JobNotice] = {}
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            try:
-                notice = verify(body, dict(self.headers), secret)
-            except WebhookVerificationError:
-                self.send_response(401)
-            else:
-                notices[notice.data.job_id] = notice
-                self.send_response(204)
-            self.end_headers()
+    def heard(_delivery: str, notice: JobNotice | None) -> None:
+        if notice:
+            notices[notice.data.job_id] = notice
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
-            """Keep the terminal for the table."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", notices
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with Listener("127.0.0.1", 0, secret, heard) as listener:
+        thread = threading.Thread(target=listener.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield listener.url, notices
+        finally:
+            listener.shutdown()
+            thread.join()

@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
 from pecia.cli import output, values
-from pecia.cli.output import fitting
 from pecia.cli.values import files_below, sniffed
 from pecia.cli.watching import follow
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.scores import Report, Summary, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
-from pecia.job import JobGroup
 
 _COLUMNS = {
     "pages": "pages",
@@ -45,45 +42,43 @@ _SPARE = (
     *("marks", "s/page"),
 )
 
-Folder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR",
-        exists=True,
-        file_okay=False,
-        help="Files with their truth beside them: NAME.txt, NAME.json or NAME.csv; PDFs hold it themselves.",
-    ),
-]
-Engine = Annotated[
-    str | None,
-    typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
-]
-Against = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", exists=True, dir_okay=False, help="What --json printed earlier, to show what changed."
-    ),
-]
-Of = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
-    ),
-]
-
 
 def evaluate(
-    folder: Folder,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Files with their truth beside them: NAME.txt, NAME.json or NAME.csv; PDFs hold it themselves.",
+        ),
+    ],
     *,
-    engine: Engine = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
-    against: Against = None,
-    of: Of = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="What --json printed earlier, to show what changed.",
+        ),
+    ] = None,
+    of: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
+        ),
+    ] = None,
     timeout: values.Timeout = None,
 ) -> None:
     """Read files whose content is known, and show by kind of page how much is right.
@@ -99,7 +94,12 @@ def evaluate(
     read = _earlier(of, "--of").jobs if of else None
     shown = _exhibits(folder)
     with Client() if read is not None else _client(engine) as client:
-        jobs = hand_over(client, shown) if read is None else _read(client, shown, read)
+        if read is None:
+            jobs = hand_over(client, shown)
+        elif missing := [one.name for one in shown if one.name not in read]:
+            raise typer.BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
+        else:
+            jobs = client.group([client.job(read[one.name]) for one in shown])
         follow(jobs, timeout)
         found = report(shown, jobs)
     if as_json:
@@ -124,31 +124,20 @@ def _exhibits(folder: Path) -> list[Exhibit]:
 
 @contextmanager
 def _client(engine: str | None) -> Iterator[Client]:
-    """Yield a client of the fleet that runs, or of one that is started for the block."""
+    """Yield a client of the fleet that is set or runs here, or of one that is started for the block."""
+    client = None
+    try:
+        client = Client() if engine is None else None
+    except InvalidSettingError:
+        raise
+    except ConfigurationError:
+        pass  # no fleet is set, and none runs here
     with ExitStack() as stack:
-        client = _of_running() if engine is None else None
         if client is None:
             throw_away = part_of_local("fleet", "A fleet of its own takes its servers along")
             fleet = stack.enter_context(throw_away(engine or "cpu", tell=partial(typer.echo, err=True)))
             client = Client(fleet.database_url, fleet.redis_url, fleet.payload_url)
         yield stack.enter_context(client)
-
-
-def _of_running() -> Client | None:
-    """Return a client of the fleet that is set, or else runs here; None if there is none."""
-    try:
-        return Client()
-    except InvalidSettingError:
-        raise
-    except ConfigurationError:
-        return None
-
-
-def _read(client: Client, shown: list[Exhibit], read: dict[str, UUID]) -> JobGroup[Any]:
-    """Return the jobs that have read these files."""
-    if missing := [one.name for one in shown if one.name not in read]:
-        raise typer.BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
-    return client.group([client.job(read[one.name]) for one in shown])
 
 
 def _earlier(file: Path | None, option: str) -> Report:
@@ -163,7 +152,7 @@ def figures(found: Report, earlier: Report, width: int | None = None) -> str:
     """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
     before = earlier.kinds
     rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
-    return fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
+    return output.fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
 
 
 def _row(now: Summary, before: Summary | None) -> list[str]:

@@ -1,28 +1,36 @@
-"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them."""
+"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them; `dead`: parts given up."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.values import InBatch, Metadata, States, Timeout, Verdicts, which
+from pecia.cli.values import Filter, InBatch, Jobs, Metadata, States, Timeout, grouped
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
+from pecia.records import DeadPart
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
 
-Ids = Annotated[
-    list[str],
-    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
 
 
-def status(ids: Ids, *, as_json: AsJson = False) -> None:
+def status(
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
+        ),
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
     """Show where jobs are.
 
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
@@ -31,26 +39,16 @@ def status(ids: Ids, *, as_json: AsJson = False) -> None:
         _show(client.group(_of_job_or_part(client, one) for one in values.ids(ids)), as_json=as_json)
 
 
-def wait(
-    ids: values.Ids = None,
-    *,
-    batch: InBatch = None,
-    state: States = None,
-    verdict: Verdicts = None,
-    metadata: Metadata = None,
-    timeout: Timeout = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
     from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
 
-    asked = which(batch, state, verdict, metadata)
-    values.check(ids, asked)
-    with endings.going_on(values.way_back(ids, asked)), Client() as client:
-        group = values.chosen(client, ids, asked)
+    with endings.going_on(jobs.way_back), Client() as client:
+        group = jobs.chosen(client)
         try:
             follow(group, timeout)
         except JobTimeoutError:
@@ -60,13 +58,10 @@ def wait(
     raise typer.Exit(endings.of_states(job.state for job in group))
 
 
+@grouped
 def cancel(
-    ids: values.Ids = None,
     *,
-    batch: InBatch = None,
-    state: States = None,
-    verdict: Verdicts = None,
-    metadata: Metadata = None,
+    jobs: Jobs,
     reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,19 +69,16 @@ def cancel(
 
     Example: `pecia cancel 0190b3c8-7e1a-7c55 --reason "wrong file"`, `pecia cancel --batch ward-7 --state queued`
     """
-    asked = which(batch, state, verdict, metadata)
-    values.check(ids, asked)
     with Client() as client:
-        if asked:
-            asked.setdefault("state", values.OPEN)
-            group = values.chosen(client, None, asked)
+        group = jobs.chosen(client, values.OPEN)
+        if not jobs.ids:
             ended = group.cancel(reason=reason)
             if as_json:
                 _show(group.refresh(), as_json=True)
             else:
                 typer.echo(f"{ended:,} jobs cancelled.")
             return
-        for job in values.chosen(client, ids, asked):
+        for job in group:
             ended = job.cancel(reason=reason)
             if as_json:
                 output.json_line(output.job_json(job, None))
@@ -94,26 +86,15 @@ def cancel(
                 typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
 
 
-def retry(
-    ids: values.Ids = None,
-    *,
-    batch: InBatch = None,
-    state: States = None,
-    verdict: Verdicts = None,
-    metadata: Metadata = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
     """Run again what failed or was cancelled in jobs that are over. What was read stays read.
 
     Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """
-    asked = which(batch, state, verdict, metadata)
-    values.check(ids, asked)
-    if asked and "state" not in asked:
-        asked["state"] = values.UNSUCCESSFUL
     with Client() as client:
         reopened, ending = [], Ending.DONE
-        for job in values.chosen(client, ids, asked):
+        for job in jobs.chosen(client, values.UNSUCCESSFUL):
             try:
                 reopened.append(job.retry())
             except RetryRefusedError as error:
@@ -144,7 +125,7 @@ def list_jobs(
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
-    asked = which(batch, state, verdict, metadata)
+    asked = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).asked()
     asked["since"], asked["kind"] = values.moment(since), kind
     with Client() as client:
         if verdict:
@@ -171,3 +152,114 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
     typer.echo(output.table(group))
     for job_id, hint in hints.items():
         typer.echo(f"{job_id} waiting: {hint}")
+
+
+Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed with it, such as poisoned.")]
+OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
+Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+
+dead = typer.Typer(
+    no_args_is_help=True,
+    help="Parts that the fleet has given up though their documents may be fine: see them, try them again.",
+)
+
+
+@dead.command("list")
+def list_dead(
+    *,
+    job: OfJob = None,
+    code: Code = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each part.")] = False,
+) -> None:
+    """Show parts that took their workers down, or failed in their last attempt; the latest first.
+
+    Example: `pecia dead list --code poisoned`
+    """
+    with Client() as client:
+        parts = client.dead_parts(job=job, code=code, since=values.moment(since), limit=limit)
+    if as_json:
+        output.json_lines(parts, exclude={"events"})
+    else:
+        typer.echo(_dead_table(parts))
+
+
+@dead.command("show")
+def show_dead(
+    part_id: Annotated[UUID, typer.Argument(metavar="PART", help="Id of a part, in full.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show one of them: every attempt, the worker that made it, and how it ended.
+
+    Example: `pecia dead show 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with Client() as client:
+        part = client.dead_part(part_id)
+    if as_json:
+        output.json_line(part.model_dump(mode="json"))
+        return
+    typer.echo(f"{part.failure.code}: {part.failure.message}")
+    typer.echo(_dead_table([part]))
+    history = [
+        (
+            event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f"),
+            "" if event.attempt is None else str(event.attempt),
+            event.state,
+            event.reason or "",
+            event.actor,
+        )
+        for event in part.events
+    ]
+    output.console().print(output.grid(("at", "attempt", "state", "why", "who"), history))
+
+
+@dead.command("retry")
+def retry_dead(
+    part_ids: Annotated[
+        list[UUID] | None, typer.Argument(metavar="[PART]...", help="Ids of parts, in full.")
+    ] = None,
+    *,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="All that `list` shows with the same options, of jobs that are over."),
+    ] = False,
+    job: OfJob = None,
+    code: Code = None,
+    since: Since = None,
+) -> None:
+    """Run parts again, with all their attempts before them. Their jobs are reopened; what was read stays.
+
+    A job that is still at work is refused: wait until it is over.
+
+    Example: `pecia dead retry --all --code engine_error --since 2h`
+    """
+    if bool(part_ids) is everything:
+        raise typer.BadParameter("name parts, or say --all", param_hint="PART")
+    with Client() as client:
+        found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
+        chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]
+        for reopened in client.retry_dead(chosen):
+            typer.echo(f"{reopened.id} {reopened.state} {output.progress_text(reopened.progress)}")
+
+
+def _dead_table(parts: list[DeadPart]) -> str:
+    return output.fitting(
+        ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why"),
+        [
+            (
+                str(part.id),
+                str(part.job_id),
+                part.kind,
+                f"{part.stage} {part.number}",
+                output.when(part.failed_at),
+                str(part.attempts),
+                str(part.deaths),
+                part.worker or "",
+                part.failure.code,
+            )
+            for part in parts
+        ],
+        spare=("kind", "worker", "failed", "deaths", "attempts", "job"),
+    )

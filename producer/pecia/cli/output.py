@@ -86,7 +86,6 @@ _COLOURS: dict[JobState, dict[str, Any]] = {
 
 _LABEL = 32
 """Of a longer one the end is shown: that tells files of a folder apart."""
-_LABEL_COLUMN = 5
 
 
 def when(moment: datetime) -> str:
@@ -142,12 +141,16 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
 
     content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
-        summary = result.summary
-        content = {
-            "segments": [_segment_json(one) for one in result.segments],
-            "summary": summary
-            and {"text": summary.text, "verdict": summary.verdict, **_source_json(summary)},
-        }
+        segments = [
+            {
+                "number": one.number,
+                "start": one.start.total_seconds(),
+                "end": one.end.total_seconds(),
+                **_text_json(one),
+            }
+            for one in result.segments
+        ]
+        content = {"segments": segments, "summary": result.summary and _text_json(result.summary)}
     elif isinstance(result, Document):
         content = {"pages": [_page_json(page) for page in result.pages]}
     if isinstance(result, Captions | Document) and result.failed:
@@ -157,28 +160,19 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
     return content
 
 
-def _segment_json(segment: Segment) -> dict[str, Any]:
-    return {
-        "number": segment.number,
-        "start": segment.start.total_seconds(),
-        "end": segment.end.total_seconds(),
-        "text": segment.text,
-        "verdict": segment.verdict,
-        **_source_json(segment),
-    }
-
-
 def _page_json(page: Page) -> dict[str, Any]:
-    told = {"number": page.number, "text": page.text, "verdict": page.verdict, **_source_json(page)}
+    told = {"number": page.number, **_text_json(page)}
     if page.revision is not None:
         told["revision"] = page.revision.model_dump(mode="json")
     return told if page.fields is None else told | {"fields": page.fields}
 
 
-def _source_json(result: Page | Segment | Summary) -> dict[str, Any]:
-    """Return where a result was taken from, if no engine was asked for it."""
-    source = result.cached_from
-    return {"cached_from": source.model_dump(mode="json", include={"part", "read_at"})} if source else {}
+def _text_json(result: Page | Segment | Summary) -> dict[str, Any]:
+    """Return what was read or written, and where it was taken from, if no engine was asked for it."""
+    told: dict[str, Any] = {"text": result.text, "verdict": result.verdict}
+    if source := result.cached_from:
+        told["cached_from"] = source.model_dump(mode="json", include={"part", "read_at"})
+    return told
 
 
 def _failure_json(failure: Failure | None) -> dict[str, str] | None:
@@ -230,7 +224,11 @@ def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> N
 
 def _content_text(result: BaseModel, name: str) -> None:
     if isinstance(result, Captions):
-        _captions_text(result, name)
+        for segment in result.segments:
+            time = f"{_clock(segment.start)} - {_clock(segment.end)}"
+            typer.echo(f"--- {name}, {time} ({segment.verdict})\n{segment.text}\n")
+        if summary := result.summary:
+            typer.echo(f"--- {name}, summary ({summary.verdict})\n{summary.text}\n")
     elif isinstance(result, Document):
         for page in result.pages:
             revised = f", revision {page.revision.number}" if page.revision else ""
@@ -238,22 +236,11 @@ def _content_text(result: BaseModel, name: str) -> None:
             if page.fields is not None:
                 json_line(page.fields)
                 typer.echo()
-        _failed_text(result, f"{name}, page")
-
-
-def _captions_text(captions: Captions, name: str) -> None:
-    for segment in captions.segments:
-        when = f"{_clock(segment.start)} - {_clock(segment.end)}"
-        typer.echo(f"--- {name}, {when} ({segment.verdict})\n{segment.text}\n")
-    if captions.summary:
-        typer.echo(f"--- {name}, summary ({captions.summary.verdict})\n{captions.summary.text}\n")
-    _failed_text(captions, f"{name}, segment")
-
-
-def _failed_text(result: Captions | Document, piece: str) -> None:
-    for missing in result.failed:
-        failure = missing.failure
-        typer.echo(f"{piece} {missing.number}: {failure.code}: {failure.message}", err=True)
+    if isinstance(result, Captions | Document):
+        piece = "page" if isinstance(result, Document) else "segment"
+        for missing in result.failed:
+            failure = missing.failure
+            typer.echo(f"{name}, {piece} {missing.number}: {failure.code}: {failure.message}", err=True)
 
 
 def _clock(moment: timedelta) -> str:
@@ -270,12 +257,14 @@ def console() -> Console:
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
+    headings = ("job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why")
     rows = [_row(job) for job in jobs]
-    headings = ["job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why"]
-    without = [] if any(row[_LABEL_COLUMN] for row in rows) else [_LABEL_COLUMN]
+    shown = [
+        place for place, name in enumerate(headings) if name != "label" or any(row[place] for row in rows)
+    ]
     return fitting(
-        [name for place, name in enumerate(headings) if place not in without],
-        [[cell for place, cell in enumerate(row) if place not in without] for row in rows],
+        [headings[place] for place in shown],
+        [[row[place] for place in shown] for row in rows],
         spare=("kind", "submitted", "lane", "took", "label"),
         width=width,
     )

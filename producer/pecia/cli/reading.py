@@ -1,16 +1,31 @@
-"""`pecia read` and `pecia caption`: files in, ids, text or captions out."""
+"""`pecia read` and `pecia caption`: files in, ids at once, or text and captions at the end."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import secrets
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
 
-from pecia.cli import results, submitting, values
-from pecia.cli.values import inputs
+from pecia import submission
+from pecia.cli import endings, output, results, values
+from pecia.cli.endings import Ending
+from pecia.cli.results import Delivery, deliver
+from pecia.cli.values import Input, grouped, inputs
+from pecia.cli.watching import counted, follow
+from pecia.client import Client
+from pecia.configuration import from_environment
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
+from pecia.job import AnyJob, JobGroup
+from pecia.submission import Submission
+from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import (
     CaptionStyle,
@@ -22,263 +37,358 @@ from pecia_schemas.tasks import (
     ReadDocument,
     Witness,
 )
+from pecia_schemas.tracing import exported
 
-_PANEL = "How a language model writes"
+ANY_SOURCE: Final = UrlRef(url="s3://any/document")
+"""Stands for a document where only what is asked about it counts."""
+_PANEL: Final = "How a language model writes"
 
-PresetOption = Annotated[
-    Preset | None, typer.Option("--preset", help="A way to write, by name.", rich_help_panel=_PANEL)
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE", help="Files, folders, quoted patterns, http, https or s3 URLs; - is standard input."
+    ),
 ]
-Temperature = Annotated[
-    float | None,
-    typer.Option(min=0, max=2, help="0: greedily, the most likely word.", rich_help_panel=_PANEL),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Pick among words that make up this share.", rich_help_panel=_PANEL),
-]
-TopK = Annotated[
-    int | None, typer.Option(min=0, help="Pick among so many words; 0: all.", rich_help_panel=_PANEL)
-]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(min=0, max=2, help="Above 1: repeat less.", rich_help_panel=_PANEL)
-]
-MaxOutputTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut an answer here.", rich_help_panel=_PANEL)
-]
-Seed = Annotated[
-    int | None, typer.Option(min=0, help="Pick the same words each time.", rich_help_panel=_PANEL)
-]
-Adapter = Annotated[
-    str | None, typer.Option(help="LoRA adapter of the fleet, by name.", rich_help_panel=_PANEL)
-]
-
-
-def generation_options(**changes: float | None) -> GenerationOptions | None:
-    """Return what the given options change; None if nothing. Raises `typer.BadParameter`."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    try:
-        return GenerationOptions.model_validate(given) if given else None
-    except ValidationError as error:
-        (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
-        hint = "--" + str(first["loc"][0]).replace("_", "-")
-        raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
-
-
-class CaptionLanguage(StrEnum):
-    """What captions are written in."""
-
-    EN = "en"
-    KO = "ko"
-
-
-Style = Annotated[CaptionStyle, typer.Option(help="How much a caption says.")]
-InLanguage = Annotated[CaptionLanguage, typer.Option(help="What the captions are written in.")]
-Segments = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
-]
-
-
-def caption(
-    files: submitting.Files,
-    *,
-    priority: submitting.Priority = Lane.NORMAL,
-    style: Style = CaptionStyle.DETAILED,
-    language: InLanguage = CaptionLanguage.EN,
-    segments: Segments = None,
-    preset: PresetOption = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    repetition_penalty: RepetitionPenalty = None,
-    max_output_tokens: MaxOutputTokens = None,
-    seed: Seed = None,
-    adapter: Adapter = None,
-    no_cache: submitting.NoCache = False,
-    key: submitting.Key = None,
-    batch: submitting.InBatch = None,
-    metadata: submitting.Metadata = None,
-    webhook: submitting.NoticeUrl = None,
-    not_before: submitting.NotBefore = None,
-    expires: submitting.Expires = None,
-    block: submitting.Block = False,
-    wait: submitting.Wait = False,
-    timeout: values.Timeout = None,
-    form: results.Form = None,
-    target: results.Target = None,
-    force: results.Force = False,
-    as_json: submitting.AsJson = False,
-) -> None:
-    """Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with --wait the captions.
-
-    Example: `pecia caption gait.mp4 --style brief --wait`
-    """
-    options = generation_options(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        repetition_penalty=repetition_penalty,
-        max_output_tokens=max_output_tokens,
-        seed=seed,
-    )
-    length = values.seconds(segments, "--segments")
-    found = inputs(files, lambda media: media.is_video)
-    tasks = (
-        CaptionVideo(
-            one.source,
-            style=style,
-            language=language.value,
-            segments=length,
-            preset=preset,
-            options=options,
-            adapter=adapter,
-            cache=not no_cache,
-        )
-        for one in found
-    )
-    when = {"not_before": not_before, "expires": expires}
-    told = submitting.told(
-        batch=batch, priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
-    )
-    delivery = results.Delivery(form=form, target=target, force=force)
-    wanted = submitting.Wanted(wait=wait, timeout=timeout, as_json=as_json, delivery=delivery)
-    wanted.check(CaptionVideo.kind, len(found))
-    submitting.run(tasks, found, told, wanted)
-
-
+Priority = Annotated[Lane, typer.Option(help="Lane to wait in.")]
 Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
-Pages = Annotated[
-    str | None, typer.Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
-]
-AskPassword = Annotated[bool, typer.Option("--password", help="Ask for the password that opens the PDFs.")]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help="Its first line is the password that opens the PDFs.",
-    ),
-]
-Prepare = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STEPS",
-        help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
-        "Default: as the fleet is set.",
-    ),
-]
-From = Annotated[
-    Prefer,
-    typer.Option(
-        help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
-        "wherever there is any (layer), or the pixels."
-    ),
-]
-ByWitness = Annotated[
-    Witness | None,
-    typer.Option(
-        help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
-        "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
-    ),
-]
 Fields = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE", exists=True, dir_okay=False, help="JSON schema that each page fills beside its text."
     ),
 ]
-
-Instructions = Annotated[
-    Path | None,
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
+]
+Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
+NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is told when a job is over.")]
+InBatch = Annotated[
+    str | None,
     typer.Option(
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help="What a language model is told about each page, in place of the fleet's words.",
+        "--batch",
+        metavar="NAME",
+        help="Name of the batch that the jobs are put into; one that is there is added to. Default for several files: "
+        "a new one.",
     ),
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingOptions:
+    """How a language model writes."""
+
+    preset: Annotated[
+        Preset | None, typer.Option("--preset", help="A way to write, by name.", rich_help_panel=_PANEL)
+    ] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, max=2, help="0: greedily, the most likely word.", rich_help_panel=_PANEL),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Pick among words that make up this share.", rich_help_panel=_PANEL),
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(min=0, help="Pick among so many words; 0: all.", rich_help_panel=_PANEL)
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(min=0, max=2, help="Above 1: repeat less.", rich_help_panel=_PANEL)
+    ] = None
+    max_output_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Cut an answer here.", rich_help_panel=_PANEL)
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Pick the same words each time.", rich_help_panel=_PANEL)
+    ] = None
+    adapter: Annotated[
+        str | None, typer.Option(help="LoRA adapter of the fleet, by name.", rich_help_panel=_PANEL)
+    ] = None
+
+    def changes(self) -> GenerationOptions | None:
+        """Return what they change of the preset; None if nothing. Raises `typer.BadParameter`."""
+        given = {
+            name: value
+            for name in GenerationOptions.model_fields
+            if (value := getattr(self, name)) is not None
+        }
+        try:
+            return GenerationOptions.model_validate(given) if given else None
+        except ValidationError as error:
+            (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
+            hint = "--" + str(first["loc"][0]).replace("_", "-")
+            raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What is said of all jobs of a command."""
+
+    no_cache: NoCache = False
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
+    ] = None
+    batch: InBatch = None
+    metadata: Metadata = None
+    webhook: NoticeUrl = None
+    not_before: Annotated[
+        str | None,
+        typer.Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
+    ] = None
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."
+        ),
+    ] = None
+    block: Annotated[
+        bool, typer.Option("--block", help="Wait while the lane is full, instead of giving up.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """What is printed or written once the jobs are submitted."""
+
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, then print what was made of it, piece by piece.")
+    ] = False
+    timeout: values.Timeout = None
+    form: results.Form = None
+    target: results.Target = None
+    force: results.Force = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")] = False
+
+    @property
+    def delivery(self) -> Delivery:
+        """How results are handed over."""
+        return Delivery(form=self.form, target=self.target, force=self.force)
+
+    def check(self, kind: str, count: int) -> None:
+        """Raise `typer.BadParameter` or `InvalidFormatError` if so many jobs of a kind cannot end like this."""
+        if self.delivery.is_plain:
+            return
+        if not self.wait:
+            raise typer.BadParameter(
+                "results are there after --wait: add it", param_hint="--format, --output"
+            )
+        if self.as_json:
+            raise typer.BadParameter("say --format json instead, or leave out --output", param_hint="--json")
+        self.delivery.check({kind}, count)
+
+    def results(
+        self, group: JobGroup[Any], names: Sequence[str], as_text: Callable[[AnyJob, str], None]
+    ) -> None:
+        """Print every job with what its file is called."""
+        for job, name in zip(group, names, strict=True):
+            if self.as_json:
+                output.json_line(output.result_json(job, name))
+            else:
+                as_text(job, name)
+
+
+@grouped
 def read(
-    files: submitting.Files,
+    files: Files,
     *,
-    priority: submitting.Priority = Lane.NORMAL,
+    priority: Priority = Lane.NORMAL,
     document_type: Kind = DocumentType.MIXED,
     language: Language = None,
-    pages: Pages = None,
-    ask_password: AskPassword = False,
-    password_file: PasswordFile = None,
-    prepare: Prepare = None,
-    prefer: From = Prefer.AUTO,
-    witness: ByWitness = None,
+    pages: Annotated[
+        str | None, typer.Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
+    ] = None,
+    ask_password: Annotated[
+        bool, typer.Option("--password", help="Ask for the password that opens the PDFs.")
+    ] = False,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Its first line is the password that opens the PDFs.",
+        ),
+    ] = None,
+    prepare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
+            "Default: as the fleet is set.",
+        ),
+    ] = None,
+    prefer: Annotated[
+        Prefer,
+        typer.Option(
+            help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
+            "wherever there is any (layer), or the pixels."
+        ),
+    ] = Prefer.AUTO,
+    witness: Annotated[
+        Witness | None,
+        typer.Option(
+            help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
+            "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
+        ),
+    ] = None,
     fields: Fields = None,
-    instructions: Instructions = None,
-    preset: PresetOption = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    repetition_penalty: RepetitionPenalty = None,
-    max_output_tokens: MaxOutputTokens = None,
-    seed: Seed = None,
-    adapter: Adapter = None,
-    no_cache: submitting.NoCache = False,
-    key: submitting.Key = None,
-    batch: submitting.InBatch = None,
-    metadata: submitting.Metadata = None,
-    webhook: submitting.NoticeUrl = None,
-    not_before: submitting.NotBefore = None,
-    expires: submitting.Expires = None,
-    block: submitting.Block = False,
-    wait: submitting.Wait = False,
-    timeout: values.Timeout = None,
-    form: results.Form = None,
-    target: results.Target = None,
-    force: results.Force = False,
-    as_json: submitting.AsJson = False,
+    instructions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="What a language model is told about each page, in place of the fleet's words.",
+        ),
+    ] = None,
+    writing: WritingOptions,
+    jobs: JobOptions,
+    shown: OutputOptions,
 ) -> None:
     """Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.
 
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
-    language, schema = values.language(language), values.json_object(fields, "--fields")
-    words = values.instructions(instructions)
-    pages, steps = values.pages(pages), values.preparation(prepare)
-    password = values.password(password_file, ask=ask_password)
-    options = generation_options(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        repetition_penalty=repetition_penalty,
-        max_output_tokens=max_output_tokens,
-        seed=seed,
+    task = ReadDocument(
+        ANY_SOURCE,
+        document_type=document_type,
+        language=values.language(language),
+        fields=values.json_object(fields, "--fields"),
+        instructions=values.instructions(instructions),
+        pages=values.pages(pages),
+        prepare=values.preparation(prepare),
+        password=values.password(password_file, ask=ask_password),
+        prefer=prefer,
+        witness=witness,
+        preset=writing.preset,
+        options=writing.changes(),
+        adapter=writing.adapter,
+        cache=not jobs.no_cache,
     )
-    found = inputs(files, lambda media: not media.is_video)
-    tasks = (
-        ReadDocument(
-            one.source,
-            document_type=document_type,
-            language=language,
-            pages=pages,
-            password=password,
-            prepare=steps,
-            prefer=prefer,
-            witness=witness,
-            fields=schema,
-            instructions=words,
-            preset=preset,
-            options=options,
-            adapter=adapter,
-            cache=not no_cache,
-        )
-        for one in found
+    _run(task, inputs(files, lambda media: not media.is_video), priority, jobs, shown)
+
+
+@grouped
+def caption(
+    files: Files,
+    *,
+    priority: Priority = Lane.NORMAL,
+    style: Annotated[CaptionStyle, typer.Option(help="How much a caption says.")] = CaptionStyle.DETAILED,
+    language: Annotated[Literal["en", "ko"], typer.Option(help="What the captions are written in.")] = "en",
+    segments: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
+    ] = None,
+    writing: WritingOptions,
+    jobs: JobOptions,
+    shown: OutputOptions,
+) -> None:
+    """Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with --wait the captions.
+
+    Example: `pecia caption gait.mp4 --style brief --wait`
+    """
+    task = CaptionVideo(
+        ANY_SOURCE,
+        style=style,
+        language=language,
+        segments=values.seconds(segments, "--segments"),
+        preset=writing.preset,
+        options=writing.changes(),
+        adapter=writing.adapter,
+        cache=not jobs.no_cache,
     )
-    when = {"not_before": not_before, "expires": expires}
-    told = submitting.told(
-        batch=batch, priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
-    )
-    delivery = results.Delivery(form=form, target=target, force=force)
-    wanted = submitting.Wanted(wait=wait, timeout=timeout, as_json=as_json, delivery=delivery)
-    wanted.check(ReadDocument.kind, len(found))
-    submitting.run(tasks, found, told, wanted)
+    _run(task, inputs(files, lambda media: media.is_video), priority, jobs, shown)
+
+
+def new_name(verb: str) -> str:
+    """Return a name for a batch that its caller gave none: known before anything is submitted."""
+    return f"{verb}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _run(
+    task: ReadDocument | CaptionVideo,
+    found: Sequence[Input],
+    priority: Lane,
+    jobs: JobOptions,
+    shown: OutputOptions,
+) -> None:
+    """Submit the task for each input; print the jobs' ids, or wait and print or write their results."""
+    told: dict[str, Any] = {
+        "priority": priority,
+        "metadata": values.metadata(jobs.metadata),
+        "webhook": jobs.webhook,
+        "not_before": values.moment(jobs.not_before, "--not-before"),
+        "expires": values.moment(jobs.expires, "--expires"),
+        "block": jobs.block,
+    }
+    batch = submission.checked_batch(jobs.batch)
+    shown.check(task.kind, len(found))
+    if batch is None and len(found) > 1:
+        batch = new_name("batch")
+    settings, names = from_environment(), [one.name for one in found]
+    submissions = (Submission(replace(task, source=one.source), label=one.label) for one in found)
+    with (
+        endings.going_on(f"pecia watch --batch {batch}" if batch else "pecia watch"),
+        warnings.catch_warnings(),
+        Client(settings=settings) as client,
+        exported(settings, "pecia-client"),
+    ):
+        warnings.showwarning = lambda message, *_, **__: endings.complain(str(message))
+        refused: Mapping[int, SubmitError] = {}
+        try:
+            group = _submitted(client, counted(submissions, len(found), "submitted"), batch, jobs.key, told)
+        except SubmitManyError as error:
+            group, refused = client.group(error.accepted), error.failures
+            _complain(refused, names)
+        except (UnavailableError, QueueFullError) as error:
+            _complain(error.failures, names)
+            for job in error.accepted or ():
+                if shown.as_json:
+                    output.json_line(output.job_json(job, None))
+                else:
+                    typer.echo(job.id)
+            raise
+        if batch and sys.stderr.isatty():
+            endings.complain(f"batch {batch}, {len(group):,} jobs")
+        accepted = [name for number, name in enumerate(names) if number not in refused]
+        ending = Ending.USAGE if refused else Ending.DONE
+        if shown.wait:
+            ending = max(ending, _waited(group, accepted, shown))
+        else:
+            shown.results(group, accepted, lambda job, _: typer.echo(job.id))
+    raise typer.Exit(ending)
+
+
+def _submitted(
+    client: Client,
+    submissions: Iterable[Submission[Any]],
+    batch: str | None,
+    key: str | None,
+    told: dict[str, Any],
+) -> JobGroup[Any]:
+    if batch is not None:
+        return client.submit_many(submissions, batch=batch, idempotency_prefix=key, **told)
+    (one,) = submissions
+    return client.group([client.submit(one.task, label=one.label, idempotency_key=key, **told)])
+
+
+def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None:
+    for number, why in failures.items():
+        endings.complain(f"{names[number]}: {why}")
+
+
+def _waited(group: JobGroup[Any], names: Sequence[str], shown: OutputOptions) -> Ending:
+    """Hand over every result, finished or not, before a timeout ends the command."""
+    late: JobTimeoutError | None = None
+    try:
+        follow(group, shown.timeout)
+    except JobTimeoutError as error:
+        late = error
+    if shown.delivery.is_plain:
+        shown.results(group, names, output.result_text)
+        ending = endings.of_results(group)
+    else:
+        ending = deliver(group, shown.delivery, names)
+    if late is not None:
+        raise late
+    return ending

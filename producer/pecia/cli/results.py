@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -11,14 +10,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
-from uuid import UUID
 
 import typer
 
 from pecia import saving
-from pecia.cli import endings, output, values, watching
+from pecia.cli import endings, output, watching
 from pecia.cli.endings import Ending
 from pecia.cli.jobs import AsJson
+from pecia.cli.values import Filter, Jobs, grouped
 from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.errors import JobError
@@ -28,17 +27,13 @@ from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia_schemas.results import Document
 
-To = Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")]
 
-
+@grouped
 def export(
     *,
-    to: To,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
     form: Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
-    batch: values.InBatch = None,
-    state: values.States = None,
-    verdict: values.Verdicts = None,
-    metadata: values.Metadata = None,
+    jobs: Filter,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
@@ -46,7 +41,7 @@ def export(
     What was written by an earlier run to the same place is not written again: repeat it after a break, or for jobs
     that were not over. Example: `pecia export --batch ward-7 --format parquet --to results/`
     """
-    asked = values.which(batch, state, verdict, metadata)
+    asked = jobs.asked()
     if not asked:
         raise typer.BadParameter(
             "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
@@ -116,6 +111,10 @@ class Delivery:
             return Path(self.target) / f"{name}{(self.form or Format.TEXT).suffix}"
         return Path(self.target)
 
+    def save(self, job: AnyJob, path: Path) -> None:
+        """Write the result of a job that is over."""
+        job.save(path, self.form, quality=self.quality, timeout=0, revision=self.revision)
+
     def check(self, kinds: Collection[str], count: int) -> None:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
         form = self.form
@@ -133,13 +132,10 @@ class Delivery:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
 
+@grouped
 def result(
-    ids: values.Ids = None,
     *,
-    batch: values.InBatch = None,
-    state: values.States = None,
-    verdict: values.Verdicts = None,
-    metadata: values.Metadata = None,
+    jobs: Jobs,
     form: Form = None,
     target: Target = None,
     force: Force = False,
@@ -158,19 +154,17 @@ def result(
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not asked.is_plain):
         raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
-    which = values.which(batch, state, verdict, metadata)
-    values.check(ids, which)
     with Client() as client:
-        jobs = values.chosen(client, ids, which)
+        found = jobs.chosen(client)
         if table:
-            raise typer.Exit(_each(jobs, lambda job: _print_table(job, table, revision)))
-        if not asked.is_plain:
-            raise typer.Exit(deliver(jobs, asked))
-        if as_json:
-            raise typer.Exit(
-                _each(jobs, lambda job: output.json_line(output.result_json(job, None, revision)))
-            )
-        raise typer.Exit(_each(jobs, lambda job: output.result_text(job, None, revision)))
+            ending = _each(found, lambda job: _print_table(job, table, revision))
+        elif not asked.is_plain:
+            ending = deliver(found, asked)
+        elif as_json:
+            ending = _each(found, lambda job: output.json_line(output.result_json(job, None, revision)))
+        else:
+            ending = _each(found, lambda job: output.result_text(job, None, revision))
+    raise typer.Exit(ending)
 
 
 def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) -> Ending:
@@ -182,19 +176,14 @@ def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) 
     Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
     """
     asked.check({job.kind for job in jobs}, len(jobs))
-    called = _called(jobs, names)
-    places = {job.id: asked.place(called[job.id], len(jobs)) for job in jobs}
+    called = [Path(name).stem for name in names if os.path.isfile(name)]  # noqa: PTH113  Path's raises for long URLs
+    if not len(called) == len(jobs) == len(set(called)):
+        called = [str(job.id) for job in jobs]
+    places = {job.id: asked.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not asked.force:
         raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
     return _each(jobs, lambda job: _write(job, places[job.id], asked))
-
-
-def _called(jobs: Sequence[AnyJob], names: Sequence[str]) -> dict[UUID, str]:
-    stems = [Path(name).stem for name in names if os.path.isfile(name)]  # noqa: PTH113  Path's raises for long URLs
-    if len(stems) == len(jobs) == len(set(stems)):
-        return {job.id: stem for job, stem in zip(jobs, stems, strict=True)}
-    return {job.id: str(job.id) for job in jobs}
 
 
 def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending:
@@ -216,7 +205,7 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
             _print(job, asked)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
-            _save(job, place, asked)
+            asked.save(job, place)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -228,15 +217,16 @@ def _print(job: AnyJob, asked: Delivery) -> None:
     if asked.form and asked.form.is_binary:
         with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
             path = Path(scratch) / "result"
-            _save(job, path, asked)
+            asked.save(job, path)
             with path.open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
-    elif asked.form is Format.FIELDS:
-        for line in text.lines(job.result(timeout=0, revision=asked.revision)):
-            typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
+        return
+    result = job.result(timeout=0, revision=asked.revision)
+    if asked.form is Format.FIELDS:
+        for line in text.lines(result):
+            output.json_line({"job": str(job.id), **line})
     else:
-        result = job.result(timeout=0, revision=asked.revision)
         typer.echo(render(result, asked.form or Format.TEXT), nl=False)
 
 
@@ -246,7 +236,3 @@ def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
     if number > len(tables):
         raise typer.BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
     typer.echo(tables[number - 1].to_csv(), nl=False)
-
-
-def _save(job: AnyJob, path: Path, asked: Delivery) -> None:
-    job.save(path, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import glob
+import inspect
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
@@ -117,22 +119,40 @@ def sniffed(path: Path) -> MediaType | None:
         return None
 
 
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
-]
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return the verb as Typer takes it: in place of a parameter that is a dataclass, an option for each field."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(verb).parameters.values():
+        if group := groups.get(one.name):
+            types = get_type_hints(group, include_extras=True)
+            parameters += [
+                one.replace(name=field.name, default=field.default, annotation=types[field.name])
+                for field in fields(group)
+            ]
+        else:
+            parameters.append(one.replace(annotation=hints[one.name]))
+
+    @wraps(verb)
+    def called(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        verb(**given, **made)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
+
+
 InBatch = Annotated[str | None, typer.Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
 States = Annotated[
     list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")
 ]
-Verdicts = Annotated[
-    list[Verdict] | None,
-    typer.Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
-]
 Metadata = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")
 ]
-
 OnlyWith = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
 ]
@@ -142,20 +162,54 @@ OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
 
 
-def which(
-    batch: str | None, state: list[JobState] | None, verdict: list[Verdict] | None, pairs: list[str] | None
-) -> Which:
-    """Return what the options say, empty if they say nothing."""
-    asked: Which = {}
-    if batch is not None:
-        asked["batch"] = batch
-    if state:
-        asked["state"] = state
-    if verdict:
-        asked["verdict"] = verdict
-    if pairs:
-        asked["metadata"] = metadata(pairs)
-    return asked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Options that say which jobs are meant."""
+
+    batch: InBatch = None
+    state: States = None
+    verdict: Annotated[
+        list[Verdict] | None,
+        typer.Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
+    ] = None
+    metadata: Metadata = None
+
+    def asked(self) -> Which:
+        """Return what the options say, empty if they say nothing."""
+        said = Which(batch=self.batch, state=self.state or (), verdict=self.verdict or ())
+        said["metadata"] = metadata(self.metadata)
+        return cast("Which", {name: value for name, value in said.items() if value not in (None, (), {})})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs(Filter):
+    """Jobs by their ids, or else by options."""
+
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        check(self.ids, self.asked())
+
+    def chosen(self, client: Client, state: Sequence[JobState] = ()) -> JobGroup[Any]:
+        """Return the jobs, in the order in which they were named or submitted; of a filter without states, in these."""
+        if self.ids:
+            return client.group(client.job(job_id) for job_id in ids(self.ids))
+        asked = self.asked()
+        if state:
+            asked.setdefault("state", state)
+        return client.group(list(client.jobs(**asked, page_size=500))[::-1])
+
+    @property
+    def way_back(self) -> str:
+        """The command that goes on following the jobs."""
+        if self.batch is not None:
+            return f"pecia watch --batch {self.batch}"
+        return f"pecia watch {' '.join(self.ids)}" if self.ids and "-" not in self.ids else "pecia watch"
 
 
 def check(ids: list[str] | None, asked: Which) -> None:
@@ -164,20 +218,6 @@ def check(ids: list[str] | None, asked: Which) -> None:
         raise typer.BadParameter(
             "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
         )
-
-
-def chosen(client: Client, named: list[str] | None, asked: Which) -> JobGroup[Any]:
-    """Return the jobs that are meant, in the order in which they were named or submitted."""
-    if named:
-        return client.group(client.job(job_id) for job_id in ids(named))
-    return client.group(list(client.jobs(**asked, page_size=500))[::-1])
-
-
-def way_back(ids: list[str] | None, asked: Which) -> str:
-    """Return the command that goes on following the jobs."""
-    if (batch := asked.get("batch")) is not None:
-        return f"pecia watch --batch {batch}"
-    return f"pecia watch {' '.join(ids)}" if ids and "-" not in ids else "pecia watch"
 
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -54,7 +54,17 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
 def unserved_told(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
     """While the block waits for jobs, say on standard error what the first of them lacks, if it is something new."""
     over = Event()
-    looking = Thread(target=_tell_unserved, args=(waiting, over), name="pecia-unserved", daemon=True)
+
+    def look() -> None:
+        told: set[str | None] = {None}
+        while not over.wait(_UNSERVED_S):
+            with suppress(PeciaError):  # the one who waits finds out, too
+                hint = next((job.hint() for job in waiting()), None)
+                if hint not in told:
+                    told.add(hint)
+                    endings.complain(f"still waiting: {hint}")
+
+    looking = Thread(target=look, name="pecia-unserved", daemon=True)
     looking.start()
     try:
         yield
@@ -63,23 +73,20 @@ def unserved_told(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
         looking.join()  # it uses the caller's connections
 
 
-def _tell_unserved(waiting: Callable[[], Iterable[AnyJob]], over: Event) -> None:
-    told: set[str | None] = {None}
-    while not over.wait(_UNSERVED_S):
-        with suppress(PeciaError):  # the one who waits finds out, too
-            hint = next((job.hint() for job in waiting()), None)
-            if hint not in told:
-                told.add(hint)
-                endings.complain(f"still waiting: {hint}")
-
-
 def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
     with _bar() as progress:
         bar = progress.add_task("", total=None)
         while True:
             outlast(group.refresh, deadline)
-            progress.update(bar, **_figures(group))
             unfinished = [job for job in group if not job.done]
+            totals = [job.progress.finished if job.done else job.progress.total for job in group]
+            progress.update(
+                bar,
+                description=f"{len(group) - len(unfinished)}/{len(group)} jobs, parts",
+                completed=sum(job.progress.finished for job in group),
+                # unknown until every document has been cut
+                total=None if None in totals else sum(total for total in totals if total is not None),
+            )
             if not unfinished:
                 return
             deadline.check(unfinished[0].id)
@@ -118,36 +125,15 @@ def _bar() -> Progress:
     )
 
 
-def _figures(group: JobGroup[Any]) -> dict[str, Any]:
-    """Return the state of the bar: parts, their number unknown until every document has been cut."""
-    totals = [job.progress.finished if job.done else job.progress.total for job in group]
-    done = sum(job.done for job in group)
-    return {
-        "description": f"{done}/{len(group)} jobs, parts",
-        "completed": sum(job.progress.finished for job in group),
-        "total": None if None in totals else sum(total for total in totals if total is not None),
-    }
-
-
 _ROWS: Final = 40
 _SPAN_S: Final = 30.0
 """Over which pages a second are measured."""
 _EVERY_S: Final = 1.0
 """Between two looks at jobs that Postgres has to count."""
 
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
-]
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is seen at one moment."""
-
-    counts: Counts
-    jobs: list[AnyJob]
-    """In the order in which they are shown, or all if a program is told."""
+Look = tuple[Counts, list[AnyJob]]
+"""What is seen at one moment: the jobs in the order in which they are shown, or all if a program is told."""
 
 
 @dataclass(slots=True)
@@ -169,20 +155,21 @@ class Pace:
         return max(0, last - first) / (now - began) if now > began else 0.0
 
 
+@values.grouped
 def watch(
-    ids: Ids = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
+    ] = None,
     *,
-    batch: values.InBatch = None,
-    state: values.States = None,
-    verdict: values.Verdicts = None,
-    metadata: values.Metadata = None,
+    jobs: values.Filter,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
     Example: `pecia watch`, `pecia watch --batch ward-7`
     """
-    asked = values.which(batch, state, verdict, metadata)
+    asked = jobs.asked()
     if asked:
         values.check(ids, asked)
     with Client() as client:
@@ -209,7 +196,9 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         counts = _counted(jobs)
         if not ids:  # there may be more of them than are shown
             counts = _both(client.counts(state=values.OPEN), _counted([job for job in jobs if job.done]))
-        yield Look(counts, _in_order(jobs))
+        first = {JobState.RUNNING: 0, JobState.QUEUED: 1}  # then what has ended, each the newest first
+        newest = sorted(jobs, key=lambda job: job.id, reverse=True)
+        yield counts, sorted(newest, key=lambda job: first.get(job.state, 2))
         if all(job.done for job in jobs) and not counts.open:
             return
         time.sleep(_LOOK_S)
@@ -229,7 +218,7 @@ def _looks_at_many(client: Client, asked: Which, *, whole: bool) -> Iterator[Loo
             for states in ([JobState.RUNNING], [JobState.QUEUED], over):
                 those: Which = {**asked, "state": states}
                 jobs += client.jobs(**those, limit=_ROWS - len(jobs))
-        yield Look(counts, jobs)
+        yield counts, jobs
         if not counts.open:
             return
         time.sleep(_EVERY_S)
@@ -238,15 +227,14 @@ def _looks_at_many(client: Client, asked: Which, *, whole: bool) -> Iterator[Loo
 def _show(looks: Iterator[Look]) -> None:
     console, pace = output.console(), Pace()
     with Live(console=console, auto_refresh=False) as live:
-        for look in looks:
-            counts = look.counts
+        for counts, jobs in looks:
             pace.add(counts.done + counts.failed, time.monotonic())
             lines = [summary(counts, pace.rate)]
             if counts.failures:
                 most = sorted(counts.failures.items(), key=lambda one: (-one[1], one[0]))
                 lines.append("failed: " + ", ".join(f"{code} {number:,}" for code, number in most))
             room = max(3, console.height - len(lines) - 6) if console.is_terminal else _ROWS
-            lines.append(output.table(look.jobs[:room], console.width))
+            lines.append(output.table(jobs[:room], console.width))
             live.update(Text.from_ansi("\n".join(lines)), refresh=console.is_terminal)
 
 
@@ -265,15 +253,11 @@ def summary(counts: Counts, rate: float) -> str:
     said = ", ".join(f"{number:,} {name}" for name, number in named.items())
     if not counts.open:
         return f"{said}; {counts.done:,} pages read"
-    took = f", {timedelta(seconds=round(_left(counts) / rate))} left" if rate else ""
-    return f"{said}; {rate:.1f} pages/s{took}"
-
-
-def _left(counts: Counts) -> float:
-    """Return how many parts have not ended; documents that are not cut yet are taken for average ones."""
     cut = counts.jobs - counts.uncut
-    of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)
-    return counts.parts - counts.done - counts.failed - counts.cancelled + of_uncut
+    of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)  # taken for documents of average length
+    parts_left = counts.parts - counts.done - counts.failed - counts.cancelled + of_uncut
+    took = f", {timedelta(seconds=round(parts_left / rate))} left" if rate else ""
+    return f"{said}; {rate:.1f} pages/s{took}"
 
 
 def _counted(jobs: list[AnyJob]) -> Counts:
@@ -300,15 +284,8 @@ def _both(some: Counts, others: Counts) -> Counts:
 
 def _print_changes(looks: Iterator[Look]) -> None:
     told: dict[object, object] = {}
-    for look in looks:
-        for job in look.jobs:
+    for _, jobs in looks:
+        for job in jobs:
             if told.get(job.id) != (now := (job.state, job.progress)):
                 told[job.id] = now
                 output.json_line(output.job_json(job, None))
-
-
-def _in_order(jobs: list[AnyJob]) -> list[AnyJob]:
-    """Return what runs, then what waits, then what ended, each the newest first."""
-    first = {JobState.RUNNING: 0, JobState.QUEUED: 1}
-    newest = sorted(jobs, key=lambda job: job.id, reverse=True)
-    return sorted(newest, key=lambda job: first.get(job.state, 2))

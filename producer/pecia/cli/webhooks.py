@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,29 +22,22 @@ from pecia.records import NO_SECRET, Delivery, Endpoint
 from pecia.webhooks import verify
 from pecia_schemas import running
 from pecia_schemas.events import JobNotice, NoticeType
-from pecia_schemas.settings.services import LISTENER_PORT
+from pecia_schemas.settings import LISTENER_PORT
 from pecia_schemas.states import DeliveryState
 
 _MOST_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """One request."""
-
-    delivery: str
-    """Its `webhook-id`."""
-    notice: JobNotice | None
-    """None: it was not signed with the secret, or is too old."""
-
-
 class Listener(HTTPServer):
-    """Answers 204 to what verifies, 401 to what does not, and tells of both, one after the other."""
+    """Answers 204 to what verifies, 401 to what does not, and reports both, one after the other."""
 
-    def __init__(self, host: str, port: int, secret: str, told: Callable[[Heard], None]) -> None:
+    def __init__(
+        self, host: str, port: int, secret: str, heard: Callable[[str, JobNotice | None], None]
+    ) -> None:
+        """Call `heard` with the `webhook-id` of each request, and its notice: None if it is not signed, or too old."""
         super().__init__((host, port), _Handler)
-        self._secret = secret
-        self._told = told
+        self.secret = secret
+        self.heard = heard
 
     @property
     def url(self) -> str:
@@ -53,30 +45,22 @@ class Listener(HTTPServer):
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
-    def hear(self, body: bytes, headers: dict[str, str]) -> HTTPStatus:
-        """Tell of a request; return what to answer."""
-        try:
-            notice = verify(body, headers, self._secret)
-        except WebhookVerificationError:
-            notice = None
-        delivery = next((value for name, value in headers.items() if name.lower() == "webhook-id"), "")
-        self._told(Heard(delivery=delivery, notice=notice))
-        return HTTPStatus.NO_CONTENT if notice else HTTPStatus.UNAUTHORIZED
-
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 5.0  # seconds: who connects and says nothing keeps the others waiting
+    timeout = 5.0  # seconds: a client that connects and sends nothing keeps the others waiting
     server: Listener  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self) -> None:
-        try:
-            length = int(self.headers.get("Content-Length", ""))
-        except ValueError:
-            length = -1
-        if not 0 <= length <= _MOST_BYTES:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isdecimal() and int(length) <= _MOST_BYTES):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        self._answer(self.server.hear(self.rfile.read(length), dict(self.headers)))
+        try:
+            notice = verify(self.rfile.read(int(length)), dict(self.headers), self.server.secret)
+        except WebhookVerificationError:
+            notice = None
+        self.server.heard(self.headers.get("webhook-id", ""), notice)
+        self._answer(HTTPStatus.NO_CONTENT if notice else HTTPStatus.UNAUTHORIZED)
 
     def _answer(self, status: HTTPStatus) -> None:
         self.send_response(status)
@@ -84,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
-        """Leave the terminal to what is told."""
+        """Leave the terminal to what is heard."""
 
 
 _LOOK_S = 0.2
@@ -221,7 +205,18 @@ def deliveries(
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
         headings = ("try", "at", "seconds", "status", "why", "reply")
-        output.console().print(output.grid(headings, _tries(found[0])))
+        tries = [
+            (
+                str(one.number),
+                output.when(one.at),
+                f"{one.duration.total_seconds():.3f}",
+                "" if one.status is None else str(one.status),
+                one.error or "",
+                one.reply or "",
+            )
+            for one in found[0].attempts
+        ]
+        output.console().print(output.grid(headings, tries))
 
 
 @app.command("replay")
@@ -244,14 +239,12 @@ def replay(
     if bool(delivery) is everything:
         raise typer.BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
     with Client() as client:
-        dead = (
-            client.deliveries(
+        chosen = delivery or [
+            dead.id
+            for dead in client.deliveries(
                 job=job, endpoint=endpoint, state=DeliveryState.DEAD, since=values.moment(since)
             )
-            if everything
-            else ()
-        )
-        chosen = delivery or [one.id for one in dead]
+        ]
         client.replay(chosen)
     typer.echo(f"{len(chosen)} deliveries go out again.")
 
@@ -299,34 +292,30 @@ def listen(
         raise typer.BadParameter(
             f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
-    heard: list[Heard] = []
+    handled = 0
 
-    def told(one: Heard) -> None:
-        heard.append(one)
-        _tell_heard(one, as_json=as_json)
+    def heard(delivery: str, notice: JobNotice | None) -> None:
+        nonlocal handled
+        handled += 1
+        if notice is None:
+            endings.complain(
+                f"{delivery or 'a request'} is not signed with this secret, or is too old: answered 401."
+            )
+        elif as_json:
+            output.json_line({"delivery": delivery, **notice.model_dump(mode="json")})
+        else:
+            data = notice.data
+            part = f" {data.part.stage} {data.part.number}" if data.part else ""
+            typer.echo(
+                f"{output.when(notice.timestamp)} {notice.type}{part} {data.job_id} "
+                f"{output.progress_text(data.progress)} sequence {data.sequence}, delivery {delivery}"
+            )
 
-    with Listener(host, port, secret, told) as listener:
+    with Listener(host, port, secret, heard) as listener:
         typer.echo(f"Listening on {listener.url}", err=True)
         with suppress(KeyboardInterrupt):
-            while count is None or len(heard) < count:
+            while count is None or handled < count:
                 listener.handle_request()
-
-
-def _tell_heard(heard: Heard, *, as_json: bool) -> None:
-    notice = heard.notice
-    if notice is None:
-        endings.complain(
-            f"{heard.delivery or 'a request'} is not signed with this secret, or is too old: answered 401."
-        )
-    elif as_json:
-        output.json_line({"delivery": heard.delivery, **notice.model_dump(mode="json")})
-    else:
-        data = notice.data
-        part = f" {data.part.stage} {data.part.number}" if data.part else ""
-        typer.echo(
-            f"{output.when(notice.timestamp)} {notice.type}{part} {data.job_id} {output.progress_text(data.progress)} "
-            f"sequence {data.sequence}, delivery {heard.delivery}"
-        )
 
 
 def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
@@ -364,10 +353,3 @@ def _health(endpoint: Endpoint) -> str:
     if endpoint.paused_until:
         return f"paused until {output.when(endpoint.paused_until)}, {endpoint.failures} failures"
     return f"{endpoint.failures} failures" if endpoint.failures else "well"
-
-
-def _tries(delivery: Delivery) -> Iterator[tuple[str, ...]]:
-    for one in delivery.attempts:
-        seconds = f"{one.duration.total_seconds():.3f}"
-        status = "" if one.status is None else str(one.status)
-        yield str(one.number), output.when(one.at), seconds, status, one.error or "", one.reply or ""

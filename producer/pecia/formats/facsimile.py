@@ -14,7 +14,7 @@ from PIL import Image
 
 from pecia.formats.text import every_page, lack_of
 from pecia.review.layout import shown
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
 
 _HEAD: Final = """\

@@ -22,7 +22,7 @@ from pikepdf import Page as Sheet
 
 from pecia.formats.text import every_page, lack_of
 from pecia_schemas.blocks import Box, Line
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
 
 EM: Final = 1000

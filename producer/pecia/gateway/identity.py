@@ -22,7 +22,7 @@ from pecia.errors import JobNotFoundError
 from pecia.gateway.problems import ProblemError
 from pecia.handles import JobView
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.settings.services import GatewaySettings
+from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Lane
 
 _KNOWN_S: Final = 3.0

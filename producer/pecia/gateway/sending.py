@@ -22,7 +22,7 @@ from pecia.waiting import ReadEvents, ReadParts
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
 from pecia_schemas.media import PageRanges, written
-from pecia_schemas.settings.services import GatewaySettings
+from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Stage
 
 MEDIA_TYPE: Final = "text/event-stream"

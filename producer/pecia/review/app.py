@@ -30,8 +30,8 @@ from pecia.review.correcting import Decision
 from pecia.review.layout import shown
 from pecia.review.statements import ReviewPage, StaleReviewError
 from pecia.sources import Original, at_hand
+from pecia_schemas.media import NoPictureError
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.pictures import NoPictureError
 from pecia_schemas.results import Page
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.threads import finish_in_thread

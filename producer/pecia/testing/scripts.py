@@ -118,8 +118,8 @@ def _part(number: int, piece: Any, task: Task[Any], fields: Mapping[str, Any] | 
         raise ScriptError(f"A {type(piece).__name__} is no page or segment of this task.")
     shared: dict[str, Any] = {"number": number + 1, "engine": _ENGINE}
     if made is Segment:
-        times = {"start": number * _SEGMENT, "end": (number + 1) * _SEGMENT}
-        return Segment(**shared, **times, width=1280, height=720, frames=8, text=piece, verdict=Verdict.OK)
+        shared |= {"start": number * _SEGMENT, "end": (number + 1) * _SEGMENT}
+        return Segment(**shared, width=1280, height=720, frames=8, text=piece, verdict=Verdict.OK)
     verdict = Verdict.OK if piece.strip() else Verdict.BLANK
     shared |= {"width": 1240, "height": 1754, "verdict": verdict, "blank": verdict is Verdict.BLANK}
     return Page(**shared, blocks=plain_blocks(piece), fields=None if fields is None else dict(fields))

@@ -76,9 +76,7 @@ def test_a_failed_job_says_why(fleet: RealFleet, gateway: Gateway) -> None:
     assert (problem["code"], problem["failure"]) == ("job_failed", "encrypted")
 
 
-def test_pages_come_as_events_and_a_stream_goes_on_where_it_broke_off(
-    fleet: RealFleet, gateway: Gateway
-) -> None:
+def test_pages_are_events_and_a_stream_goes_on_where_it_broke(fleet: RealFleet, gateway: Gateway) -> None:
     fleet.answers(ReadDocument, pages=["one", FailureCode.TOO_LARGE, "three"])
     bearer = gateway.bearer()
     (job,) = submitted(bearer)

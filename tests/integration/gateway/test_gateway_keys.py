@@ -35,9 +35,7 @@ def test_the_secret_of_one_key_does_not_open_another(gateway: Gateway) -> None:
     assert gateway.showing(forged).get("/v1/key").status_code == 401
 
 
-def test_a_revoked_key_opens_nothing_within_seconds(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revoked_key_opens_nothing_in_seconds(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     key, shown = gateway.key()
     bearer = gateway.showing(shown)
     assert bearer.get("/v1/key").status_code == 200
@@ -74,8 +72,7 @@ def test_pages_in_flight_are_limited_until_they_are_read(
 ) -> None:
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
     bearer = gateway.bearer("limited", pages_in_flight=2)
-    two = {"files": FORM["files"] * 2}
-    assert bearer.post("/v1/jobs", **two).status_code == 201
+    assert bearer.post("/v1/jobs", files=FORM["files"] * 2).status_code == 201
     refused = bearer.post("/v1/jobs", **FORM)
     assert (*code_of(refused), refused.headers["retry-after"]) == (429, "pages_in_flight", "5")
     fleet.finish()

@@ -55,9 +55,7 @@ def owned(fleet: RealFleet, gateway: Gateway) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_foreign_key_reads_and_changes_nothing(
-    method: str, path: str, owned: dict[str, str], gateway: Gateway
-) -> None:
+def test_a_foreign_key_does_nothing(method: str, path: str, owned: dict[str, str], gateway: Gateway) -> None:
     clinic, thief = gateway.bearer("clinic"), gateway.bearer("thief")
     before = _all_of(clinic, owned)
     answer = thief.request(method, "/v1" + path.format(**owned), **BODIES.get((method, path), {}))
@@ -105,9 +103,7 @@ def test_an_idempotency_key_is_the_tenants_own(owned: dict[str, str], gateway: G
     assert (other["id"] == owned["job_id"], other["created"]) == (False, True)
 
 
-def test_a_job_past_the_gateway_that_bears_the_stored_key_is_not_a_tenants(
-    fleet: RealFleet, gateway: Gateway
-) -> None:
+def test_a_job_with_the_stored_key_past_the_gateway_is_foreign(fleet: RealFleet, gateway: Gateway) -> None:
     client: Client = fleet.client()
     client.submit(ReadDocument(PDF), idempotency_key="thief:visit", metadata={"patient": SECRET})
     ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit"}}
@@ -135,9 +131,7 @@ def test_jobs_of_a_tenant_take_turns_as_one(fleet: RealFleet, gateway: Gateway) 
     assert (flows[0] == flows[1], flows[0] == flows[2]) == (True, False)
 
 
-def test_the_trail_says_by_which_key_a_result_was_read(
-    owned: dict[str, str], fleet: RealFleet, gateway: Gateway
-) -> None:
+def test_the_trail_says_which_key_read(owned: dict[str, str], fleet: RealFleet, gateway: Gateway) -> None:
     gateway.bearer("clinic", "ward-7").get(f"/v1/jobs/{owned['job_id']}/result")
     client: Client = fleet.client()
     assert [entry.actor for entry in client.audit(job=owned["job_id"])] == ["client:clinic/ward-7"]

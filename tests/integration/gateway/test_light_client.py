@@ -115,5 +115,4 @@ def test_it_names_the_extra_for_what_it_has_not(site: Path) -> None:
     command = python(site, "-m", "pecia", "list")
     assert (command.returncode, command.stdout) == (2, "")
     assert command.stderr == "The command is an extra of the client: pip install 'pecia[cli]'.\n"
-    stores = python(site, "-c", STORES)
-    assert "pip install 'pecia[stores]'" in stores.stdout
+    assert "pip install 'pecia[stores]'" in python(site, "-c", STORES).stdout

@@ -17,8 +17,7 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
-from pecia_workers.queue.lists import Ended, Lists, connect, hand_back, taken_name
-from pecia_workers.upkeep.watching import count_taken, count_waiting
+from pecia_workers.queue.lists import Ended, Lists, connect, count_taken, count_waiting, hand_back, taken_name
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 
@@ -68,7 +67,6 @@ class Fleet:
         fresh.rename(self.directory / "plans" / str(part))
 
     def send(self, plan: str = "done", lane: Lane = Lane.NORMAL, *, cost: int = 1) -> UUID:
-        """Queue a part that will do this."""
         part = uuid4()
         self.plan(part, plan)
         self.publish(part, lane, cost)
@@ -102,7 +100,6 @@ class Fleet:
         return [str(key) for pattern in patterns for key in self.redis.scan_iter(pattern)]
 
     def taken(self, worker: Program) -> set[str]:
-        """Return the parts that a worker has."""
         parts: Any = self.redis.hkeys(taken_name(f"w{worker.pid}"))
         return set(parts) - {"#"}
 

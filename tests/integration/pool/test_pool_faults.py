@@ -28,10 +28,8 @@ def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
 def test_a_part_that_is_held_for_too_long_is_given_up_and_runs_again(fleet: Any) -> None:
     fleet.start(PECIA_PART_TIMEOUT="PT1S", PECIA_LEASE="PT1S")
     part = fleet.send("wait")
-
     fleet.eventually(lambda: fleet.story(part).count("run") > 1, what="another run")
     fleet.plan(part, "done")
-
     fleet.await_settled()
     first, *given_up, second = fleet.story(part)[:5]
     assert (first, sorted(given_up), second) == ("run", ["cancelled", "given back", "overdue"], "run")
@@ -49,8 +47,7 @@ def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
     for part in parts:
         fleet.plan(part, "done")
 
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     for part in parts:
         fleet.await_story(part, "run", "done")
     fleet.await_settled()
@@ -71,8 +68,7 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(
     fleet.await_story(part, "run", "done")
     redis_server(replaces=server)
 
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
     assert fleet.story(part) == ["run", "done"]
 
@@ -81,12 +77,9 @@ def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
     fleet.start()
     part = fleet.send("wait")
     fleet.await_story(part, "run")
-
     fleet.redis.flushall()
     fleet.plan(part, "done")
-
-    after = fleet.send()
-    fleet.await_story(after, "run", "done")
+    fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
 
 
@@ -139,9 +132,6 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
 
 def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -> None:
     worker = fleet.start()
-
     (fleet.directory / "lost").touch()
-
     assert worker.wait(WAIT_S) == 1
-    part = fleet.send()
-    assert fleet.story(part) == []
+    assert fleet.story(fleet.send()) == []

@@ -97,7 +97,6 @@ def test_no_broadcast_stops_a_worker(fleet: Any) -> None:
         broadcast(fleet, message)
         time.sleep(0.1)
         assert worker.returncode is None, kind
-
     fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
 
@@ -123,18 +122,15 @@ def _task(body: bytes) -> str:
 
 def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetApp) -> None:
     worker = fleet.start()
-
     for name, arguments in MEDDLING:
         (answer,) = console.control.broadcast(name, arguments=arguments, reply=True, limit=1, timeout=WAIT_S)
         assert "KeyError" in str(answer), name
-
     assert worker.returncode is None
     fleet.await_story(fleet.send(), "run", "done")
 
 
 def test_remote_control_tells_nothing_of_the_configuration(fleet: Any, console: FleetApp) -> None:
     fleet.start()
-
     assert list(console.control.inspect(timeout=WAIT_S, limit=1).conf().values()) == [{}]
 
 
@@ -142,9 +138,7 @@ def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:
     fleet.start()
     part = fleet.send("wait")
     fleet.await_story(part, "run")
-
     console.control.revoke(str(part), terminate=True, reply=True, limit=1, timeout=WAIT_S)
-
     fleet.plan(part, "done")
     fleet.await_story(part, "run", "done")
 
@@ -195,6 +189,5 @@ def test_a_list_of_another_type_stops_no_worker(fleet: Any) -> None:
     fleet.redis.set(LANE, "x")
     time.sleep(2)
     fleet.redis.delete(LANE)
-
     fleet.await_story(fleet.send(), "run", "done")
     assert worker.returncode is None

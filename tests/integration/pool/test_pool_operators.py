@@ -23,10 +23,6 @@ def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
         yield heard
 
 
-def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
-    return [event["type"] for event in events if event.get("uuid") == str(part)]
-
-
 @pytest.mark.parametrize(
     ("plan", "last", "code"),
     [
@@ -43,7 +39,12 @@ def test_events_tell_how_a_part_went_by_its_code_alone_and_it_is_gone(
 
     part = fleet.send(plan)
 
-    fleet.eventually(lambda: kinds(events, part) == ["task-received", "task-started", last])
+    fleet.eventually(
+        lambda: (
+            [event["type"] for event in events if event.get("uuid") == str(part)]
+            == ["task-received", "task-started", last]
+        )
+    )
     final = next(event for event in events if event["type"] == last)
     assert final.get("exception", "") == code
     assert final.get("runtime", 0) >= 0
@@ -72,15 +73,11 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     fleet.await_settled()
 
 
-def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
-    fleet: Any, console: FleetApp, eventually: Eventually
-) -> None:
+def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp, eventually: Eventually) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")
     fleet.await_story(part, "run")
-
     console.control.revoke(str(part), terminate=True)
-
     eventually(lambda: sorted(fleet.story(part)) == ["cancelled", "revoked", "run"])
     fleet.await_settled()
 
@@ -89,9 +86,7 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = uuid4()
     console.control.revoke(str(part), reply=True, limit=1, timeout=WAIT_S)
-
     fleet.publish(part)
-
     fleet.await_story(part, "revoked")
     fleet.await_settled()
 
@@ -99,14 +94,11 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
 def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
     application = ("--workdir", str(Path(__file__).parent), "-A", "scripted_worker")
     fleet.launch_program("-m", "celery", *application, "worker", "-Q", "read.urgent,read.bulk")
-    part = fleet.send(lane=Lane.BULK)
-
-    fleet.await_story(part, "run", "done")
+    fleet.await_story(fleet.send(lane=Lane.BULK), "run", "done")
     fleet.await_settled()
 
 
 def test_an_unknown_queue_is_refused(fleet: Any) -> None:
     worker = fleet.launch_program("-m", "celery", "-A", "pecia_workers.app", "worker", "-Q", "read.nightly")
-
     assert worker.wait(WAIT_S) != 0
     assert "read.nightly" in fleet.log(worker)

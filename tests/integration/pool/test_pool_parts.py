@@ -10,9 +10,7 @@ from limits import WAIT_S
 
 def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:
     parts = [fleet.send("wait", cost=60) for _ in range(3)]
-
     fleet.start(SCRIPTED_TOKENS="100", SCRIPTED_PRICE="10")
-
     fleet.eventually(lambda: len(fleet.journal()) == len(parts), what="the parts that fit")
     for part in parts:
         fleet.plan(part, "done")
@@ -24,9 +22,7 @@ def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> N
     [({"SCRIPTED_SLOTS": "8"}, 1), ({"SCRIPTED_TOKENS": "80"}, 10)],
     ids=["slots", "tokens"],
 )
-def test_less_is_claimed_while_the_engine_has_room_for_less(
-    fleet: Any, budget: dict[str, str], cost: int
-) -> None:
+def test_less_is_claimed_while_an_engine_has_less_room(fleet: Any, budget: dict[str, str], cost: int) -> None:
     (fleet.directory / "room").write_text("0.25")
     parts = [fleet.send("wait", cost=cost) for _ in range(10)]
     fleet.start(**budget)
@@ -57,19 +53,14 @@ def test_nothing_is_claimed_while_nothing_may_be(fleet: Any) -> None:
 
 def test_a_part_with_nothing_to_do_is_acknowledged(fleet: Any) -> None:
     fleet.start()
-
-    part = fleet.send("ignore")
-
-    fleet.await_story(part, "run")
+    fleet.await_story(fleet.send("ignore"), "run")
     fleet.await_settled()
     assert "Jane Doe" not in fleet.logs
 
 
 def test_a_part_thrown_out_by_a_fault_is_given_back_and_runs_again(fleet: Any) -> None:
     fleet.start()
-
     part = fleet.send("bug")
-
     fleet.await_story(part, "run", "given back", "run", "done")
     fleet.await_settled()
     assert fleet.journal(part)[2]["deaths"] == 0
@@ -81,9 +72,7 @@ def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> 
     worker = fleet.start()
     bystander = fleet.send("wait")
     fleet.await_story(bystander, "run")
-
     lost = fleet.send("lose")
-
     assert worker.wait(WAIT_S) != 0
     assert fleet.story(bystander) == ["run", "cancelled", "given back"]
     assert fleet.story(lost) == ["run", "given back"]
@@ -92,7 +81,6 @@ def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> 
 
 def test_a_runtime_that_cannot_start_ends_the_worker_with_its_reason(fleet: Any) -> None:
     worker = fleet.launch(SCRIPTED_START="fails")
-
     assert worker.wait(WAIT_S) != 0
     assert "LookupError: no such model" in fleet.log(worker)
 
@@ -101,7 +89,5 @@ def test_a_hard_time_limit_gives_the_part_back(fleet: Any) -> None:
     fleet.start("--time-limit=1")
     part = fleet.send("wait")
     fleet.await_story(part, "run", "cancelled", "given back", "run")
-
     fleet.plan(part, "done")
-
     fleet.await_settled()

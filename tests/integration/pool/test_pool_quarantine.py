@@ -1,9 +1,7 @@
 """What took a worker down runs apart: at first among its former neighbours, then alone; no other part is hurt."""
 
-import signal
 from typing import Any
 
-from limits import WAIT_S
 from pecia_schemas import Lane
 
 
@@ -53,40 +51,3 @@ def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: An
     ended = next(number for number, entry in enumerate(fleet.journal()) if entry["what"] == "done")
     assert fleet.journal()[ended]["part"] == str(suspect)
     fleet.await_settled()
-
-
-def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(fleet: Any) -> None:
-    """Three deaths: among all, among the suspects, alone; a part that was not its neighbour is not touched."""
-    first, parts = start_and_hold(fleet, 4)
-    poison, *innocent = parts
-    fleet.plan(poison, "die")
-    assert first.wait(WAIT_S) == -signal.SIGKILL
-    fleet.bury(first)
-    second = fleet.start()
-    assert second.wait(WAIT_S) == -signal.SIGKILL
-    fleet.bury(second)
-
-    for part in innocent:
-        fleet.plan(part, "done")
-    last = [fleet.start(), fleet.start()]
-    bystanders = [fleet.send() for _ in range(3)]
-    third = fleet.eventually(lambda: next((one for one in last if one.returncode is not None), None))
-    fleet.plan(poison, "done")
-    fleet.bury(third)
-
-    for part in parts:
-        fleet.eventually(lambda part=part: fleet.story(part)[-1:] == ["done"])
-        assert fleet.story(part).count("run") <= (4 if part is poison else 3)
-    for part in bystanders:
-        fleet.await_story(part, "run", "done")
-    fleet.await_settled()
-    for worker in last:
-        expect_suspects_alone(fleet, worker.pid, {str(part) for part in parts})
-
-
-def expect_suspects_alone(fleet: Any, pid: int, suspects: set[str]) -> None:
-    running: set[str] = set()
-    for entry in fleet.journal():
-        if entry["pid"] == pid:
-            (running.add if entry["what"] == "run" else running.discard)(entry["part"])
-            assert len(running) <= 1 or not running & suspects

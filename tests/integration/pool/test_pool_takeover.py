@@ -12,8 +12,7 @@ from forking import Program, Programs
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import connect, held_parts
 
 
 class Workers:
@@ -97,25 +96,3 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
     assert workers.query("SELECT attempt FROM results") == [(2,)]
     with connect(redis_url) as redis:
         eventually(lambda: held_parts(redis) == set(), what="an empty Redis")
-
-
-def test_a_worker_that_is_told_to_stop_hands_over_what_it_cannot_finish_without_a_strike(
-    workers: Workers, submit: Callable[[], Job[Document]]
-) -> None:
-    """No lease is waited for: it would be a minute."""
-    workers.start(2, PECIA_LEASE="60", PECIA_DRAIN_TIMEOUT="0.5")
-    job = submit()
-    leaving = workers.await_runner()
-
-    leaving.send_signal(signal.SIGTERM)
-
-    assert leaving.wait(WAIT_S) == 0
-    staying = workers.await_runner(attempt=2)
-    assert workers.query("SELECT strikes, deaths FROM parts") == [(0, 0)]
-    assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
-    assert workers.story(job) == [
-        ("running", 1, None, leaving.pid),
-        ("queued", 1, "given_back", leaving.pid),
-        ("running", 2, None, staying.pid),
-        ("done", 2, None, staying.pid),
-    ]

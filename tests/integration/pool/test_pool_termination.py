@@ -81,8 +81,6 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
 def test_a_service_ends_when_it_is_told(machine: DoomedMachine, eventually: Eventually) -> None:
     service = machine.start("upkeep")
     eventually(lambda: machine.query("SELECT 1 FROM workers"), what="the service")
-
     machine.cloud.going = True
-
     assert service.wait(WAIT_S) == 0
     assert machine.query("SELECT 1 FROM workers WHERE stopped_at IS NULL") == []

@@ -21,8 +21,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import Lists, connect
-from pecia_workers.upkeep.loop import Upkeep
-from pecia_workers.upkeep.steps import Stores
+from pecia_workers.upkeep.loop import Stores, Upkeep
 
 R = TypeVar("R")
 

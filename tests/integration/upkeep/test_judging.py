@@ -11,11 +11,11 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from command import ran
-from house import House
+from house import House, hear_nothing
 from pecia_schemas import Stage
-from pecia_schemas.encryption import Keyring
-from pecia_workers.ledger.claim import ClaimRequest, claim_parts
+from pecia_workers.ledger.commit import ClaimRequest
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
 
@@ -58,9 +58,7 @@ def at(second: float) -> datetime:
 
 
 def test_a_worker_is_dead_whose_beat_stands_still_for_a_lease(looks: Callable[..., list[list[str]]]) -> None:
-    found = looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)})
-
-    assert found == [[]] * 15 + [["silent"]]
+    assert looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)}) == [[]] * 15 + [["silent"]]
 
 
 def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str]]]) -> None:
@@ -68,12 +66,9 @@ def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str
     assert not any(looks(60, lambda now: {"alive": at(1_000 - now // 5)}))
 
 
-def test_after_a_gap_in_which_the_judge_saw_nothing_it_believes_everybody_for_a_lease(
-    clock: Clock, looks: Callable[..., list[list[str]]]
-) -> None:
+def test_after_a_gap_the_judge_waits_for_a_lease(clock: Clock, looks: Callable[..., list[list[str]]]) -> None:
     looks(14, lambda _: {"silent": at(0)})
     clock.now += 60  # an outage of Postgres, or of the judge
-
     assert looks(16, lambda _: {"silent": at(0)}) == [[]] * 15 + [["silent"]]
 
 
@@ -102,7 +97,6 @@ def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
 def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
     naming = "from pecia_workers.ledger.workers import new_name; print(new_name('engine'))"
     ended = ran(sys.executable, "-c", naming).stdout.strip()
-
     assert is_gone(ended)
     assert not is_gone(new_name("engine"))
     place, _, token = ended.rpartition(":")
@@ -149,17 +143,15 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House)
     assert tables.query("SELECT lost_at FROM workers") == [{"lost_at": None}]
 
 
-def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
-    tables: Any, house: House
-) -> None:
+def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, house: House) -> None:
     worker = WorkerIdentity.new("engine", [Stage.READ])
     job_id = tables.add_job()
     part = tables.parts(job_id)[0]["id"]
 
     async def story(database: AsyncEngine) -> list[bool]:
         async def claims() -> bool:
-            request = ClaimRequest(part=part)
-            return (await claim_parts(database, worker.name, [request], Keyring()))[0] is not None
+            ledger = Ledger(database, worker.name, announce=hear_nothing)
+            return await ledger.claim(ClaimRequest(part=part)) is not None
 
         await register(database, worker)
         tables.query("UPDATE workers SET lost_at = now() + interval '1 second'")
@@ -176,7 +168,5 @@ def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, house: House)
     tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
     tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
     mine: list[UUID] = [part["id"] for part in tables.parts(job_id)]
-
     house.ask(lambda database: pardon(database, [(part, 1) for part in mine]))
-
     assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]

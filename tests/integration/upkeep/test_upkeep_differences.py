@@ -18,14 +18,13 @@ from pecia_schemas import Lane, Page, Stage, Verdict
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.claim import ClaimRequest
-from pecia_workers.ledger.commit import Done, Finished
+from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.upkeep import differences as looking
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
-from pecia_workers.upkeep.steps import open_stores, relay
+from pecia_workers.upkeep.loop import open_stores, relay
 
 pytestmark = pytest.mark.gate
 
@@ -58,8 +57,7 @@ def look(play: Play) -> Callable[[], Found]:
 
 def with_payloads(tables: Any, payload_url: str) -> None:
     """Store what the jobs refer to."""
-    name = PayloadStore.open(payload_url).put(b"document").sha256
-    tables.query("UPDATE jobs SET payload = %s", name)
+    tables.query("UPDATE jobs SET payload = %s", PayloadStore.open(payload_url).put(b"document").sha256)
 
 
 @pytest.fixture
@@ -80,7 +78,6 @@ def test_a_healthy_fleet_has_no_differences(tables: Any, claim_all: Play, look: 
         "UPDATE parts SET state = 'running', worker = 'alive', started_at = now(), attempt = 1 WHERE id = %s",
         held[0],
     )
-
     assert look() == {}
 
 
@@ -93,9 +90,7 @@ def test_messages_that_are_lost_are_published_again(
     healthy: Any, redis: Redis, play: Play, look: Callable[[], Found], tables: Any
 ) -> None:
     redis.rpop("read.normal", 2)
-
     found = look()
-
     lost = {str(part["id"]) for part in tables.parts(healthy)[:2]}
     assert found == {Difference.LOST_MESSAGES: lost}
     play(lambda scene: mend(scene, found))
@@ -107,9 +102,7 @@ def test_parts_of_workers_that_are_gone_run_again(
 ) -> None:
     tables.run_on("dead", healthy)
     redis.flushall()
-
     found = look()
-
     assert {kind: len(items) for kind, items in found.items()} == {Difference.ORPHANS: 3}
     play(lambda scene: mend(scene, found))
     assert {part["state"] for part in tables.parts(healthy)} == {"queued"}
@@ -151,9 +144,7 @@ def test_a_job_that_goes_on_although_its_parts_are_over_ends_and_calls_back(
     job_id = tables.add_job(parts=2, webhook=True)
     with_payloads(tables, payload_url)
     tables.query("UPDATE parts SET state = CASE ordinal WHEN 0 THEN 'done' ELSE 'failed' END")
-
     found = look()
-
     assert found == {Difference.MISCOUNTED: {job_id}, Difference.UNENDED: {job_id}}
     assert mended(play, look, found)
     assert tables.job(job_id)["state"] == "partial"
@@ -179,23 +170,16 @@ def test_a_summary_that_waits_for_segments_that_are_over_is_released(
 @pytest.mark.usefixtures("healthy")
 def test_what_was_no_message_is_forgotten(redis: Redis, play: Play, look: Callable[[], Found]) -> None:
     redis.lpush(DEAD, "nonsense", "more nonsense")
-
     found = look()
-
     assert {kind: len(items) for kind, items in found.items()} == {Difference.DEAD_MESSAGES: 2}
     assert mended(play, look, found)
 
 
 @pytest.mark.usefixtures("healthy")
-def test_parts_of_another_fleet_are_told_and_left_alone(
-    redis: Redis, play: Play, look: Callable[[], Found]
-) -> None:
+def test_parts_of_another_fleet_are_left_alone(redis: Redis, play: Play, look: Callable[[], Found]) -> None:
     stranger, flow = uuid4(), uuid4()
-    message = PartMessage(part=stranger, stage=Stage.READ, lane=Lane.BULK, cost=1, flow=flow)
-    publish(redis, [message])
-
+    publish(redis, [PartMessage(part=stranger, stage=Stage.READ, lane=Lane.BULK, cost=1, flow=flow)])
     found = look()
-
     assert found == {Difference.STRANGERS: {str(stranger)}}
     assert not mended(play, look, found)
     assert redis.llen("read.bulk") == 1
@@ -208,14 +192,9 @@ def test_a_document_that_is_not_there_is_told_of_each_job_that_needs_it(
     another = tables.add_job()
     tables.query("UPDATE jobs SET payload = %s WHERE id = %s", "ab" * 32, another)
     tables.query("UPDATE parts SET run_at = now() + interval '1 day' WHERE job_id = %s", another)
-
     found = look()
-
     assert found == {Difference.MISSING_PAYLOADS: {another}}
     assert not mended(play, look, found)
-
-
-# On a fleet at work
 
 
 class BusyWorker:
@@ -276,9 +255,6 @@ def test_a_fleet_that_is_merely_busy_has_no_differences(  # noqa: PLR0917  fixtu
 
     assert found == [{}] * 3
     assert worker.committed > 0
-
-
-# On the command line
 
 
 @pytest.fixture

@@ -12,10 +12,8 @@ from structlog.testing import capture_logs
 from failing_writes import fail_writes, let_writes_pass
 from pecia_migrations import upgrade
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import count_waiting, held_parts
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
+from pecia_workers.queue.lists import connect, count_waiting, held_parts
 
 QUEUE = "read.normal"
 Make = Callable[..., Any]
@@ -27,9 +25,7 @@ def test_after_flushall_everything_is_back_within_seconds(
     tables.add_job(parts=50)
     with keeping(settings):
         eventually(lambda: len(held_parts(redis)) == 50)
-
         redis.flushall()
-
         eventually(lambda: len(held_parts(redis)) == 50)
     assert count_waiting(redis).total() == 50, "some were published twice"
 

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from pecia_schemas.messages import WINDOW
-from pecia_workers.metrics.declared import FLEET
-from pecia_workers.upkeep.steps import Measurement, relay
+from pecia_workers.metrics import FLEET
+from pecia_workers.upkeep.loop import Measurement, relay
 
 pytestmark = pytest.mark.gate
 
@@ -53,9 +53,7 @@ def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
     assert shown("pecia_strange_messages") == 1
 
 
-def test_parts_that_wait_for_room_in_a_list_are_counted_and_behind_nothing(
-    tables: Any, run: Make, redis: Redis
-) -> None:
+def test_parts_that_wait_for_room_in_a_list_are_not_behind(tables: Any, run: Make, redis: Redis) -> None:
     tables.add_job(parts=30)
     run(relay)
     tables.query(
@@ -95,9 +93,7 @@ def test_who_is_on_duty(tables: Any, run: Make) -> None:
     tables.add_worker("alive")
     tables.add_worker("silent", silent=timedelta(minutes=5))
     tables.add_worker("gone", stopped=True)
-
     run(Measurement(window=WINDOW))
-
     assert shown("pecia_workers_on_duty", role="engine") == 1
     assert shown("pecia_workers_on_duty", role="ingest") == 0
 
@@ -118,6 +114,5 @@ def test_an_upkeep_without_a_page_looks_for_nobody(
     with keeping(settings_for()):
         eventually(lambda: tables.parts(job_id)[0]["published_at"])
     assert shown("pecia_measured_timestamp_seconds") == before
-
     with keeping(settings_for(metrics_port=9464)):
         eventually(lambda: shown("pecia_measured_timestamp_seconds") != before)

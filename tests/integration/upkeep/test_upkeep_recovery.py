@@ -15,12 +15,12 @@ from fixture_types import Eventually
 from pecia_schemas import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.upkeep.steps import Judging, Stores, expire, relay
+from pecia_workers.upkeep.loop import Judging, Stores, expire, relay
 
 
 @pytest.fixture
 def reap(run: Callable[..., int], settings: WorkerSettings) -> Callable[[], int]:
-    return lambda: run(lambda stores: Judging(stores, settings)())
+    return lambda: run(lambda stores: Judging(stores.database, stores.bus, settings)())
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -47,32 +47,25 @@ def test_a_worker_that_stopped_of_its_own_will_is_no_strike(tables: Any, reap: C
     job_id = tables.add_job()
     tables.run_on("gone", job_id)
     tables.add_worker("gone", stopped=True)
-
     assert reap() == 1
     assert tables.parts(job_id)[0]["deaths"] == 0
 
 
-def test_what_a_worker_let_go_of_before_it_registered_again_is_no_strike(
-    tables: Any, reap: Callable[[], int]
-) -> None:
+def test_what_was_let_go_of_before_registration_is_no_strike(tables: Any, reap: Callable[[], int]) -> None:
     job_id = tables.add_job()
     tables.run_on("same", job_id)
     tables.add_worker("same")
     tables.query("UPDATE workers SET started_at = now()")
-
     assert reap() == 1
     assert tables.parts(job_id)[0]["deaths"] == 0
 
 
 @pytest.mark.parametrize("jump", ["-1 year", "1 year"])
-def test_no_clock_but_the_judges_own_takes_a_worker_for_dead(
-    tables: Any, reap: Callable[[], int], jump: str
-) -> None:
+def test_only_the_judges_clock_tells_the_dead(tables: Any, reap: Callable[[], int], jump: str) -> None:
     """Neither does time in which a part runs: its worker alone knows what it waited for."""
     tables.add_worker("alive")
     tables.run_on("alive", tables.add_job())
     tables.query("UPDATE workers SET seen_at = now() + %s::interval", jump)
-
     assert reap() == 0
 
 
@@ -97,9 +90,7 @@ def test_a_poisoned_ingest_fails_its_job(tables: Any, reap: Callable[[], int]) -
     job_id = tables.add_job(stage="ingest", webhook=True)
     tables.query("UPDATE parts SET deaths = 2")
     tables.run_on("dead", job_id)
-
     reap()
-
     job = tables.job(job_id)
     assert (job["state"], job["failure"]["code"]) == ("failed", "poisoned")
     assert tables.notices() == [NoticeType.FAILED]
@@ -110,16 +101,16 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     tables.run_on("dead", job_id)
 
     async def story(stores: Stores) -> int:
-        together = await asyncio.gather(*(Judging(stores, settings)() for _ in range(4)))
-        return sum(together) + await Judging(stores, settings)()  # what they kept from each other
+        together = await asyncio.gather(*(Judging(stores.database, stores.bus, settings)() for _ in range(4)))
+        return (
+            sum(together) + await Judging(stores.database, stores.bus, settings)()
+        )  # what they kept from each other
 
     assert run(story) == 20
     assert {part["deaths"] for part in tables.parts(job_id)} == {1}
 
 
-def test_a_job_whose_time_is_over_expires_with_its_open_parts(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     job_id = tables.add_job(parts=3, expires_in=timedelta(seconds=-1), webhook=True)
     tables.query("UPDATE parts SET state = 'done' WHERE ordinal = 0")
     tables.query("UPDATE parts SET state = 'running' WHERE ordinal = 1")
@@ -151,7 +142,6 @@ def test_a_job_whose_time_is_over_expires_with_its_open_parts(
 
 def test_a_job_that_is_not_cut_yet_expires_too(tables: Any, run: Callable[..., Any]) -> None:
     job_id = tables.add_job(stage="ingest", expires_in=timedelta(seconds=-1))
-
     assert run(expire) == 1
     assert (tables.job(job_id)["state"], tables.job(job_id)["cancelled"]) == ("expired", 0)
 
@@ -160,7 +150,6 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Call
     tables.add_job(expires_in=timedelta(hours=1))
     finished = tables.add_job(expires_in=timedelta(seconds=-1))
     tables.query("UPDATE jobs SET state = 'succeeded' WHERE id = %s", finished)
-
     assert run(expire) == 0
 
 
@@ -184,24 +173,20 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
     assert tables.job(job_id)["cancelled"] == 2
 
 
-def test_jobs_that_are_free_expire_though_another_is_held_for_long(
-    tables: Any, run: Callable[..., Any]
-) -> None:
+def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Callable[..., Any]) -> None:
     held = tables.add_job(expires_in=timedelta(seconds=-2))
     free = tables.add_job(expires_in=timedelta(seconds=-1))
     with psycopg.connect(tables.database_url) as holding:
         holding.execute("SELECT FROM jobs WHERE id = %s FOR NO KEY UPDATE", (held,))
         with pytest.raises(OperationalError):
             run(expire)
-
     assert (tables.job(free)["state"], tables.job(held)["state"]) == ("expired", "queued")
 
 
 def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_their_job(
     tables: Any, reap: Callable[[], int]
 ) -> None:
-    job_id = tables.add_job(parts=3)
-    tables.run_on("dead", job_id)
+    tables.run_on("dead", tables.add_job(parts=3))
     with psycopg.connect(tables.database_url) as commit:
         commit.execute("SELECT FROM jobs FOR NO KEY UPDATE")
         assert reap() == 3
@@ -211,6 +196,5 @@ def test_jobs_expire_while_redis_is_away(
     tables: Any, run: Callable[..., Any], settings_for: Callable[..., WorkerSettings]
 ) -> None:
     job_id = tables.add_job(expires_in=timedelta(seconds=-1))
-
     assert run(expire, settings_for(redis_url="unix:///nowhere/redis.sock")) == 1
     assert tables.job(job_id)["state"] == "expired"

@@ -81,9 +81,7 @@ async def test_a_worker_registers_what_its_engine_can_do_and_hold(
 @pytest.mark.parametrize(
     "told", ["DELETE FROM workers", "UPDATE workers SET lost_at = now() + interval '1 minute'"]
 )
-async def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
-    tables: Any, told: LiteralString
-) -> None:
+async def test_a_worker_whose_row_is_gone_or_dead_registers_again(tables: Any, told: LiteralString) -> None:
     lost: list[int] = []
 
     lose = partial(lost.append, 1)
@@ -201,9 +199,7 @@ run_upkeep(WorkerSettings())
 """
 
 
-def test_the_upkeep_process_ends_cleanly_when_told_to(
-    tables: Any, stores: dict[str, str], eventually: Eventually
-) -> None:
+def test_the_upkeep_process_ends_cleanly(tables: Any, stores: dict[str, str], eventually: Eventually) -> None:
     process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
     try:
         tables.add_job()

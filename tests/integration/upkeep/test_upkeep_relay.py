@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 
 from pecia_schemas.messages import TURN
-from pecia_workers.ledger.publication import relay_due
-from pecia_workers.upkeep.steps import Reconciler, Stores, relay
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.ledger.recovery import relay_due
+from pecia_workers.queue.lists import count_waiting
+from pecia_workers.upkeep.loop import Reconciler, Stores, relay
 from relaying import RelayingBus
 
 QUEUE = "read.normal"
@@ -20,9 +20,7 @@ def test_the_relay_publishes_what_is_not_in_redis_in_order(
     tables: Any, run: Callable[..., Any], claim_all: Callable[..., Any]
 ) -> None:
     job_id = tables.add_job(parts=30)
-
     assert run(relay) == 30
-
     assert claim_all() == [str(part["id"]) for part in tables.parts(job_id)]
     assert all(part["published_at"] for part in tables.parts(job_id))
     assert run(relay) == 0
@@ -31,7 +29,6 @@ def test_the_relay_publishes_what_is_not_in_redis_in_order(
 def test_the_relay_leaves_alone_what_is_not_due(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     job_id = tables.add_job()
     tables.query("UPDATE parts SET run_at = now() + interval '1 hour' WHERE job_id = %s", job_id)
-
     assert run(relay) == 0
     assert redis.keys() == []
 
@@ -43,7 +40,6 @@ def test_more_than_a_batch_is_relayed_at_once(tables: Any, redis: Redis, run: Ca
            SELECT gen_random_uuid(), %s, 'read', n, 'bulk', 1 FROM generate_series(1, 2500) AS n""",
         job_id,
     )
-
     assert run(relay) == 2501
     assert count_waiting(redis)["read.bulk"] == 2500
 
@@ -122,24 +118,18 @@ def test_only_what_redis_lost_is_published_again(
     assert set(leased).isdisjoint(claim_all(owner="another"))
 
 
-def test_what_was_published_just_now_is_not_missed(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_a_fresh_message_is_not_missed(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     tables.add_job(parts=3)
     run(relay)
     redis.flushall()
-
     assert run(Reconciler()) == 0
 
 
-def test_as_long_as_the_counts_agree_no_list_is_read(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
+def test_while_the_counts_agree_no_list_is_read(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
     tables.add_job(parts=3)
     run(relay)
     tables.publish_long_ago()
     redis.config_resetstat()
-
     assert run(Reconciler()) == 0
     assert "cmdstat_lrange" not in redis.info("commandstats")
 
@@ -166,20 +156,13 @@ def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
     run(relay)
     tables.publish_long_ago()
     redis.delete(QUEUE)
-
     assert run(Reconciler()) == TURN  # what stood in the list; the others are where they were
     assert run(relay) == TURN
-
     assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
 
 
-def test_parts_on_which_a_worker_died_are_published_into_quarantine(
-    tables: Any, redis: Redis, run: Callable[..., Any]
-) -> None:
-    job_id = tables.add_job(parts=3)
-    tables.query("UPDATE parts SET deaths = ordinal WHERE job_id = %s", job_id)
-
+def test_parts_of_the_dead_go_into_quarantine(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
+    tables.query("UPDATE parts SET deaths = ordinal WHERE job_id = %s", tables.add_job(parts=3))
     assert run(relay) == 3
-
     waiting = count_waiting(redis)
     assert (waiting[QUEUE], waiting["read.quarantine"]) == (1, 2)

@@ -16,8 +16,7 @@ from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.retention import forget_jobs
-from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
+from pecia_workers.ledger.retention import PayloadsStayedError, StraySearch, forget_jobs, retention_steps
 
 pytestmark = pytest.mark.gate
 
@@ -76,14 +75,9 @@ def age(tables: Any, *jobs: Job[Any]) -> None:
 def test_nothing_goes_unless_a_setting_says_so(tables: Any, keep: Keep, read: Read, payload_url: str) -> None:
     job = read()
     tables.query("UPDATE jobs SET finished_at = now() - interval '100 years'")
-
     assert keep() == {"payloads": 0}
-
     assert job.result().pages[0].text == "text"
     assert len(stored(payload_url)) == 1
-
-
-# Documents
 
 
 def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_long_enough(
@@ -91,10 +85,8 @@ def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_l
 ) -> None:
     first, second = read(), read()
     age(tables, first)
-
     assert keep(keep_payloads=DAY) == {"payload_retention": 1, "payloads": 0}
     assert len(stored(payload_url)) == 1
-
     age(tables, second)
     assert keep(keep_payloads=DAY) == {"payload_retention": 1, "payloads": 1}
     assert stored(payload_url) == []
@@ -122,20 +114,15 @@ def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
 ) -> None:
     client.submit(ReadDocument(picture()))
     tables.query("UPDATE jobs SET created_at = %s, started_at = %s", LONG_AGO, LONG_AGO)
-
     keep(keep_payloads=DAY, keep_jobs=DAY, keep_results=DAY)
-
     assert len(stored(payload_url)) == 1
     assert tables.query("SELECT count(*) AS jobs FROM jobs") == [{"jobs": 1}]
 
 
-def test_a_document_that_was_submitted_again_stays(
-    tables: Any, keep: Keep, read: Read, payload_url: str
-) -> None:
+def test_a_document_submitted_again_stays(tables: Any, keep: Keep, read: Read, payload_url: str) -> None:
     age(tables, read())
     keep(keep_payloads=DAY)
     again = read()
-
     assert keep(keep_payloads=DAY) == {"payload_retention": 0, "payloads": 0}
     assert len(stored(payload_url)) == 1
     assert again.created
@@ -208,9 +195,6 @@ def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents
     assert held.refresh().state == "queued"
 
 
-# Results
-
-
 def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
     tables: Any, keep: Keep, read: Read, client: Client
 ) -> None:
@@ -228,9 +212,7 @@ def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
     assert erased.counts == {"results": 1}
 
 
-def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
-    tables: Any, keep: Keep, client: Client
-) -> None:
+def test_a_label_goes_with_its_result_a_batch_with_its_jobs(tables: Any, keep: Keep, client: Client) -> None:
     (job,) = client.submit_many([Submission(ReadDocument(b"%PDF-1.7"), label="a.pdf")], batch="week")
     client.submit_many([ReadDocument(b"%PDF-1.7")], batch="kept")
     job.cancel()
@@ -251,17 +233,12 @@ def test_a_result_that_was_retried_lately_is_kept(tables: Any, keep: Keep, read:
     with psycopg.connect(tables.database_url) as retrying:
         retrying.execute("UPDATE jobs SET finished_at = NULL, state = 'running' WHERE id = %s", (job.id,))
         assert keep(keep_results=DAY)["result_retention"] == 0
-
     assert tables.query("SELECT count(*) AS results FROM results") == [{"results": 1}]
-
-
-# The rest
 
 
 def test_events_go_by_their_own_age(tables: Any, keep: Keep, read: Read) -> None:
     old, young = read(), read()
     tables.query("UPDATE job_events SET at = %s WHERE job_id = %s", LONG_AGO, old.id)
-
     assert keep(keep_events=DAY)["event_retention"] == len(list(young.events()))
     assert list(old.events()) == []
 
@@ -305,7 +282,6 @@ def test_the_audit_trail_goes_by_its_own_age(tables: Any, client: Client, keep: 
     tables.query("UPDATE reads SET at = %s", LONG_AGO)
     tables.query("UPDATE erasures SET at = %s", LONG_AGO)
     job.result()
-
     assert keep(keep_audit=DAY)["audit_retention"] == 2
     assert len(list(client.audit())) == 1
 
@@ -316,13 +292,9 @@ def test_what_has_left_the_store_is_remembered_for_a_day_and_no_longer(
     client.purge([read()])
     keep()
     assert len(tables.query("SELECT payload FROM discarded_payloads")) == 1
-
     tables.query("UPDATE discarded_payloads SET erased_at = %s", LONG_AGO)
     keep()
     assert tables.query("SELECT payload FROM discarded_payloads") == []
-
-
-# Many at once
 
 
 def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtures
@@ -330,9 +302,7 @@ def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtu
 ) -> None:
     jobs = [read(picture(shade=number % 4)) for number in range(12)]
     age(tables, *jobs)
-
     done = keep(keep_payloads=DAY, keep_results=DAY, instances=4)
-
     assert done["payload_retention"] == done["result_retention"] == 12
     assert done["payloads"] == 4
     assert stored(payload_url) == []

@@ -14,7 +14,7 @@ from fixture_types import Eventually
 from forking import Programs
 from limits import WAIT_S
 from pecia_schemas import NoticeType
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.queue.lists import held_parts
 
 pytestmark = pytest.mark.gate
 
@@ -43,9 +43,7 @@ def two_of_them(
 
 
 @pytest.mark.usefixtures("two_of_them")
-def test_two_instances_recover_expire_and_publish_while_redis_forgets(
-    tables: Any, redis: Redis, eventually: Eventually
-) -> None:
+def test_two_instances_do_all_as_redis_forgets(tables: Any, redis: Redis, eventually: Eventually) -> None:
     orphaned, expiring, fresh = [], [], []
     for _ in range(ROUNDS):
         orphaned.append(tables.add_job(parts=10))

@@ -15,10 +15,10 @@ from fixture_types import Picture
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import IN_POSTGRES, TURN, PartMessage, publish, reserve_of, standing_name
-from pecia_workers.ledger.publication import relay_due
+from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus
-from pecia_workers.upkeep.steps import Reconciler, Stores, relay
-from pecia_workers.upkeep.watching import count_waiting, held_parts
+from pecia_workers.queue.lists import count_waiting, held_parts
+from pecia_workers.upkeep.loop import Reconciler, Stores, relay
 
 QUEUE = "read.normal"
 WINDOW = 100
@@ -66,21 +66,16 @@ def client(database_url: str, redis_url: str, payload_url: str, monkeypatch: pyt
 def test_a_list_takes_no_more_than_its_window_and_says_what_it_left(redis: Redis, counts: list[int]) -> None:
     redis.flushall()
     sent = [message for count in counts for message in messages(new_id(), count)]
-
     left = publish(redis, sent, window=WINDOW)
-
     held = held_parts(redis)
     assert left == [message for message in sent if str(message.part) not in held]
     assert len(left) == max(0, len(sent) - WINDOW)
     assert count_waiting(redis)[QUEUE] == len(sent) - len(left)
 
 
-def test_what_a_client_finds_no_room_for_waits_in_postgres(
-    client: Client, picture: Picture, redis: Redis, tables: Any
-) -> None:
+def test_what_has_no_room_is_in_postgres(client: Client, picture: Picture, redis: Redis, tables: Any) -> None:
     with client:
         client.submit_many([ReadDocument(picture())] * (WINDOW + 20))
-
     rows = tables.query("SELECT id, published_at IS NULL AS left FROM parts")
     assert count_waiting(redis)[QUEUE] == WINDOW
     assert {str(row["id"]) for row in rows if not row["left"]} == held_parts(redis)
@@ -93,9 +88,7 @@ def test_clients_do_not_overtake_what_waits_in_postgres(
     waits = tables.add_job(parts=50)
     publish(redis, messages(new_id(), WINDOW + 1), window=WINDOW)
     assert len(claim_all(slots=60)) == 60
-
     assert len(publish(redis, messages(new_id(), 10), window=WINDOW)) == 10
-
     assert relay_once() == 50
     assert flows_in(redis, tables)[waits] == 50
     assert (relay_once(), redis.hexists(standing_name(QUEUE), IN_POSTGRES)) == (0, False)
@@ -106,9 +99,7 @@ def test_the_relay_fills_the_window_with_as_much_of_each_flow(
     redis: Redis, tables: Any, relay_once: Callable[..., int]
 ) -> None:
     jobs = [tables.add_job(parts=WINDOW) for _ in range(4)]
-
     relay_once()
-
     assert flows_in(redis, tables) == dict.fromkeys(jobs, WINDOW // 4)
     assert count_waiting(redis)[QUEUE] == WINDOW
 
@@ -119,9 +110,7 @@ def test_a_few_pages_do_not_wait_for_room_behind_a_large_document(
     tables.add_job(parts=3 * WINDOW)
     relay_once()
     few = tables.add_job(parts=5)
-
     assert relay_once() == 5
-
     served = claim_all(slots=2 * TURN)
     assert {str(part["id"]) for part in tables.parts(few)} <= set(served)
 
@@ -131,25 +120,19 @@ def test_more_flows_than_there_is_room_for_are_served_in_turn(
 ) -> None:
     jobs = sorted(tables.add_job(parts=2) for _ in range(2 * WINDOW))
     served = []
-
     for _ in range(3):
         relay_once()
         served.append(sorted(flows_in(redis, tables)))
         claim_all()
         redis.delete(*redis.scan_iter("pecia:taken:*"))
-
     assert served == [jobs[:WINDOW], jobs[WINDOW:], jobs[:WINDOW]]
 
 
-def test_parts_that_were_claimed_before_come_first(
-    redis: Redis, tables: Any, relay_once: Callable[..., int]
-) -> None:
+def test_parts_claimed_before_come_first(redis: Redis, tables: Any, relay_once: Callable[..., int]) -> None:
     tables.add_job(parts=WINDOW)
     again = tables.add_job(parts=10)
     tables.query("UPDATE parts SET attempt = 1 WHERE job_id = %s", again)
-
     relay_once(limit=10)
-
     assert flows_in(redis, tables)[again] == 10
 
 
@@ -158,7 +141,6 @@ def test_a_full_list_holds_no_other_up(redis: Redis, tables: Any, relay_once: Ca
     for _ in range(4):
         relay_once()
     other = tables.add_job(parts=3, stage="caption")
-
     assert relay_once() == 3
     assert flows_in(redis, tables)[other] == 3
     assert WINDOW <= count_waiting(redis)[QUEUE] <= MOST
@@ -186,10 +168,8 @@ def test_a_job_with_a_time_of_its_own_is_relayed_then(
 ) -> None:
     with client:
         job = client.submit(ReadDocument(picture()), not_before=datetime.now(UTC) + timedelta(hours=1))
-
     assert (run(relay), held_parts(redis)) == (0, set())
     tables.query("UPDATE parts SET run_at = now() WHERE job_id = %s", job.id)
-
     assert run(relay) == 1
     assert held_parts(redis) == {str(part["id"]) for part in tables.parts(job.id)}
 
@@ -200,5 +180,4 @@ def test_what_a_hand_wrote_where_the_relay_notes_its_place_is_ignored(
 ) -> None:
     tables.add_job(parts=3)
     redis.hset("pecia:relayed", QUEUE, junk)
-
     assert relay_once() == 3

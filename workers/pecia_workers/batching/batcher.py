@@ -24,7 +24,7 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.tracing.parts import admitted, generate
+from pecia_workers.tracing import admitted, generate
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)

@@ -155,7 +155,7 @@ class Memory:
         if budget.tokens is None:
             return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
         tokens = max(1, math.floor(budget.tokens * self.share))
-        return Room(slots=budget.slots, tokens=tokens, block=budget.block)
+        return Room(slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers)
 
     @property
     def parts(self) -> frozenset[UUID]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pecia_schemas import Page
 from pecia_schemas.results import Timings, TokenUsage
+from pecia_workers import metrics
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
-from pecia_workers.ledger.commit import Cut, Done, Failed, Outcome, Spent
-from pecia_workers.metrics import declared as metrics
-
-if TYPE_CHECKING:
-    from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome, Spent
 
 
 def begun(part: ClaimedPart) -> None:

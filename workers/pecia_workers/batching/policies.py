@@ -7,7 +7,8 @@ than all of it runs alone, and its `Start` says so.
 All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest
 just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is given
 out in blocks, so each counts with what it will leave empty of its last one, and with half a block at least: that is
-what it leaves empty in the mean while it writes.
+what it leaves empty in the mean while it writes. Layers with a sliding window keep the end of a request alone: they
+count with what they will have at its end, from its start.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import WHOLE, Layers
 
 PATIENCE: Final = 64
 """How many later arrivals may start before a request whose turn it then is, whatever its lane."""
@@ -141,6 +143,7 @@ class Room:
     """None: only the slots count."""
     block: int = 1
     """Tokens that the cache gives out at a time."""
+    layers: Layers = WHOLE
     written: Mapping[str, int] = field(default_factory=dict)
     """Tokens that each request has written; one that is missing counts as if it had written none."""
 
@@ -386,15 +389,18 @@ def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
 
 
 Growth = tuple[int, int]
-"""Of one request: tokens that it will still write, and those that it holds, with what its blocks leave empty."""
+"""Of one request: tokens that it will still write, and what it holds, with what its blocks leave empty."""
 
 
-def peak(growths: Iterable[Growth]) -> int:
-    """Return the most tokens that requests will hold at a time, given in the order of what they will still write."""
-    held = most = 0
+def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
+    """Return the most that requests will hold at a time, given in the order of what they will still write.
+
+    Each token written takes `whole`.
+    """
+    held, most = 0, 0.0
     for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
         held += holds
-        most = max(most, held + number * left)
+        most = max(most, held + number * left * whole)
     return most
 
 
@@ -439,7 +445,7 @@ class Admission:
             self._growths = sorted(_growths(self._items.values(), self._room))
         (growth,) = _growths([item], self._room)
         insort(self._growths, growth)
-        if not self._items or peak(self._growths) <= self._room.tokens:
+        if not self._items or peak(self._growths, self._room.layers.whole) <= self._room.tokens:
             return True
         self._growths.remove(growth)
         return False
@@ -448,13 +454,13 @@ class Admission:
 def _growths(items: Iterable[Item], room: Room) -> list[Growth]:
     """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
     growths = []
-    written, block = room.written, room.block
+    written, block, layers = room.written, room.block, room.layers
     half = (block - 1) // 2
     for item in items:
         done = written.get(item.id, 0)
         total = item.longer(done) if done and item.longer else item.output
         left = total - done if total > done else 0
         holds = item.prompt + done
-        empty = -(holds + left) % block
-        growths.append((left, holds + max(half, empty)))
+        holds += max(half, -(holds + left) % block)
+        growths.append((left, layers.held(holds, left, begun=done > 0) if layers.windows else holds))
     return growths

@@ -9,17 +9,16 @@ from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from time import monotonic
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 from pecia_schemas import CaptionStyle, CaptionVideo, FailureCode, Segment, Shrunk, Summary, Timings, tracing
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.storable import storable_text
-from pecia_workers.caching.cache import ResultCache
+from pecia_workers.caching import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done
+from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import Clip, Stretch
 from pecia_workers.reading.page import check_adapter
@@ -46,12 +45,7 @@ class CaptionSegment:
     """Fetches, samples and captions one segment at a time, for many callers at once."""
 
     def __init__(
-        self,
-        spool: Spool,
-        decoder: Decoder,
-        engine: Generator,
-        settings: WorkerSettings,
-        cache: ResultCache,
+        self, spool: Spool, decoder: Decoder, engine: Generator, settings: WorkerSettings, cache: ResultCache
     ) -> None:
         self._spool = spool
         self._decoder = decoder
@@ -66,33 +60,34 @@ class CaptionSegment:
         """
         task = cast("CaptionVideo", part.task)
         check_adapter(task.adapter, self._engine.capabilities)
-        stretch = _stretch_of(part)
         started = monotonic()
-        clip = await self._clip(part, stretch)
+        with tracing.span("prepare"):
+            async with self._spool.open(part.payload) as path:
+                clip = await self._decoder.clip(path, _stretch_of(part))
         decoded = monotonic()
         request = self._request(part, task, clip)
         look = await self._cache.look(part, [request], Segment)
         asked = monotonic()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
-        if look.found:
-            return Done(_moved(look.found, part, clip, timings))
+        if look.found:  # the same frames may lie elsewhere in another video
+            here = _place_of(part, clip) | {"timings": timings}
+            return Done(look.found.model_copy(update=here))
         generation = await self._engine.generate(request)
         took = {"engine": monotonic() - asked, "first_token": generation.first_token_s}
         return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
 
-    async def _clip(self, part: ClaimedPart, stretch: Stretch) -> Clip:
-        with tracing.span("prepare"):
-            async with self._spool.open(part.payload) as path:
-                return await self._decoder.clip(path, stretch)
-
     def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
-        end = _stretch_of(part).end
+        # The frames' places in the source by its average rate, each behind the one before.
+        places: list[int] = []
+        for at in clip.times:
+            places.append(max(round(at * clip.fps), places[-1] + 1 if places else 0))
+        duration = max(_stretch_of(part).end, clip.times[-1])
         sampling, most = sampling_for(task, caption_tokens=self._most_tokens)
         return EngineRequest(
             id=f"{part.id}:{part.attempt}",
             part=part.id,
             images=tuple(clip.frames),
-            clip=ClipTimes(fps=clip.fps, indices=_indices(clip), duration=max(end, clip.times[-1])),
+            clip=ClipTimes(fps=clip.fps, indices=tuple(places), duration=duration),
             workload=f"caption-{task.style}",
             language=task.language,
             instruction=instruction_for_segment(CaptionStyle(task.style), task.language),
@@ -104,19 +99,15 @@ class CaptionSegment:
         )
 
     def _segment(self, part: ClaimedPart, clip: Clip, generation: Generation, timings: Timings) -> Segment:
-        stretch = _stretch_of(part)
         count, height, width, _ = clip.frames.shape
         seen = generation.shrunk_to
         return Segment(
-            number=part.ordinal + 1,
-            start=timedelta(seconds=stretch.start),
-            end=timedelta(seconds=stretch.end),
+            **_place_of(part, clip),
             text=storable_text(generation.text),
             verdict=generation.verdict,
             frames=count,
             width=width,
             height=height,
-            damaged=clip.damaged,
             engine=self._engine.capabilities.name,
             shrunk=Shrunk(width=seen[0], height=seen[1]) if seen else None,
             usage=generation.usage,
@@ -124,30 +115,21 @@ class CaptionSegment:
         )
 
 
-def _moved(earlier: Segment, part: ClaimedPart, clip: Clip, timings: Timings) -> Segment:
-    """Return the caption as this part's: the same frames may lie elsewhere in another video."""
+def _place_of(part: ClaimedPart, clip: Clip) -> dict[str, Any]:
+    """Return what a caption says of where its segment lies."""
     stretch = _stretch_of(part)
-    place = {
+    return {
         "number": part.ordinal + 1,
         "start": timedelta(seconds=stretch.start),
         "end": timedelta(seconds=stretch.end),
         "damaged": clip.damaged,
     }
-    return earlier.model_copy(update=place | {"timings": timings})
 
 
 def _stretch_of(part: ClaimedPart) -> Stretch:
     assert part.start_s is not None  # noqa: S101  ingest wrote both
     assert part.end_s is not None  # noqa: S101
     return Stretch(start=part.start_s, end=part.end_s)
-
-
-def _indices(clip: Clip) -> tuple[int, ...]:
-    """Return the frames' places in the source by its average rate, each behind the one before."""
-    places: list[int] = []
-    for at in clip.times:
-        places.append(max(round(at * clip.fps), places[-1] + 1 if places else 0))
-    return tuple(places)
 
 
 _MOST_TOKENS: Final = 512
@@ -167,7 +149,9 @@ class _Note:
     text: str
 
     def __str__(self) -> str:
-        return f"[{_clock(self.start)} - {_clock(self.end)}] {self.text}"
+        times = (divmod(round(moment.total_seconds()), 60) for moment in (self.start, self.end))
+        start, end = (f"{minutes}:{seconds:02}" for minutes, seconds in times)
+        return f"[{start} - {end}] {self.text}"
 
 
 class SummarizeVideo:
@@ -229,29 +213,19 @@ class SummarizeVideo:
         except EngineRefusedError as error:
             if error.code is not FailureCode.TOO_LARGE or len(notes) < _LEAST_TO_SPLIT:
                 raise
-        return await self._write_by_halves(request, notes)
-
-    async def _write_by_halves(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
         middle = len(notes) // 2
         parted = (notes[:middle], notes[middle:])
         halves = await asyncio.gather(
             *(self._write(replace(request, id=f"{request.id}.{n}"), half) for n, half in enumerate(parted))
         )
-        whole = await self._write(
-            request,
-            [
-                _Note(start=half[0].start, end=half[-1].end, text=written.text)
-                for half, written in zip(parted, halves, strict=True)
-            ],
-        )
+        summaries = [
+            _Note(start=half[0].start, end=half[-1].end, text=written.text)
+            for half, written in zip(parted, halves, strict=True)
+        ]
+        whole = await self._write(request, summaries)
         return replace(whole, usage=sum((half.usage for half in halves), whole.usage))
 
 
 def _about(request: EngineRequest, notes: Sequence[_Note]) -> EngineRequest:
     captions = "\n".join(map(str, notes))
     return replace(request, instruction=instruction_for_summary(request.language or "en", captions))
-
-
-def _clock(moment: timedelta) -> str:
-    minutes, seconds = divmod(round(moment.total_seconds()), 60)
-    return f"{minutes}:{seconds:02}"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from sqlalchemy import Engine, inspect, text
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import Engine, Row, inspect, text
 
 from pecia_schemas import refusals
 from pecia_schemas.connecting import Verdict, verdict_on
@@ -16,8 +22,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
-from pecia_workers.commands.settings import settings_of_fleet
-from pecia_workers.commands.showing import FAILED, UNAVAILABLE, Finding, show
+from pecia_workers.commands.common import FAILED, UNAVAILABLE, settings_of_fleet
 from pecia_workers.confinement import missing_guards
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
@@ -25,15 +30,40 @@ from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.media.glyphs import scripts_without_a_font
-from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.watching import count_waiting
+from pecia_workers.queue.lists import connect, count_waiting
 from pecia_workers.witness.witnesses import witness_processes
+
+if TYPE_CHECKING:
+    from pecia_workers.upkeep.differences import Found
 
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
 _LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
+_SHOWN = 3
 _LATE_S = 30.0
 """For so long relay and webhook workers may leave something undone before it is a finding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    ok: bool
+    detail: str
+
+
+def _show(findings: Iterable[Finding], *, as_json: bool) -> None:
+    """Print them: a table for people, a line of JSON each for programs."""
+    if as_json:
+        for finding in findings:
+            typer.echo(json.dumps(asdict(finding)))
+    else:
+        table = Table(box=None, show_header=False)
+        for finding in findings:
+            mark = "[green]ok[/]" if finding.ok else "[red]no[/]"
+            table.add_row(mark, escape(finding.subject), escape(finding.detail))
+        Console().print(table)
 
 
 def doctor(
@@ -41,7 +71,7 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
     ] = False,
-    mend: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Repair without asking; --json never asks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
@@ -51,35 +81,57 @@ def doctor(
     """
     settings = settings_of_fleet()
     findings = list(_findings(settings))
-    show(findings, as_json=as_json)
+    _show(findings, as_json=as_json)
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
         raise typer.Exit(UNAVAILABLE)
-    if (deep or mend) and _examine_deeply(settings, mend=mend, yes=yes, as_json=as_json):
+    if (deep or repair) and _examine_deeply(settings, repair=repair, yes=yes, as_json=as_json):
         raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(UNAVAILABLE)
 
 
-def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json: bool) -> bool:
+def _examine_deeply(settings: WorkerSettings, *, repair: bool, yes: bool, as_json: bool) -> bool:
     """Show in what the stores differ, and repair it if that is wanted; return whether they differ at the end."""
-    from pecia_workers.commands.deep import compare, findings_of, repair  # noqa: PLC0415  help must not wait for it
-
-    found = compare(settings)
-    show(findings_of(found), as_json=as_json)
-    if not mend or not any(kind.is_mended for kind in found):
+    found = asyncio.run(_compare(settings))
+    _show(_differences(found), as_json=as_json)
+    if not repair or not any(kind.is_mended for kind in found):
         return bool(found)
-    if not yes and (as_json or not _is_wanted()):
+    try:
+        if not yes and (as_json or not typer.confirm("Put right what can be?", err=True)):
+            return True
+    except typer.Abort:  # no terminal
         return True
-    left = repair(settings, found)
-    show(findings_of(left), as_json=as_json)
+    left = asyncio.run(_compare(settings, found))
+    _show(_differences(left), as_json=as_json)
     return bool(left)
 
 
-def _is_wanted() -> bool:
-    try:
-        return typer.confirm("Put right what can be?", err=True)
-    except typer.Abort:  # no terminal
-        return False
+async def _compare(settings: WorkerSettings, known: Found | None = None) -> Found:
+    """Put right what can be of the known, and return in what the stores differ: two looks if the first finds any."""
+    from pecia_workers.upkeep.differences import Scene, differences, mend  # noqa: PLC0415  no worker needs upkeep
+    from pecia_workers.upkeep.loop import open_stores  # noqa: PLC0415
+
+    payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
+    async with open_stores(settings) as stores:
+        scene = Scene(stores=stores, payloads=payloads, settings=settings)
+        if known is not None:
+            await mend(scene, known)
+        return await differences(scene)
+
+
+def _differences(found: Found) -> Iterator[Finding]:
+    """Yield a finding for each kind of difference there can be, with ids as a rule."""
+    from pecia_workers.upkeep.differences import Difference  # noqa: PLC0415
+
+    for kind in Difference:
+        items, detail = found.get(kind, frozenset()), "none"
+        if items:
+            names = sorted(
+                str(item[0] if isinstance(item, tuple) else getattr(item, "id", item)) for item in items
+            )
+            more = ", …" if len(names) > _SHOWN else ""
+            detail = f"{len(names)}: {kind.sentence} ({', '.join(names[:_SHOWN])}{more})"
+        yield Finding(subject=kind.value, ok=not items, detail=detail)
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:
@@ -207,7 +259,7 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         on_duty = standing.roles_on_duty(connection)
         engines = standing.engines_on_duty(connection)
-        lacks = standing.waiting_in_vain(connection)
+        lacks = standing.unserved(connection)
         unsigned = standing.wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
@@ -223,21 +275,17 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
 
 
 def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
-    found = _lag(engine, settings.window)
-    if (
-        max(found.unpublished_s, found.deliveries_s) > _LATE_S
-    ):  # perhaps a part that came back this very moment
-        time.sleep(2 * settings.upkeep_interval.total_seconds())
-        found = _lag(engine, settings.window)
+    for pause in (2 * settings.upkeep_interval.total_seconds(), 0):
+        with engine.connect() as connection:
+            left = standing.left_in_postgres(connection)
+            found = standing.lag(connection, left, window=settings.window)
+        if max(found.unpublished_s, found.deliveries_s) <= _LATE_S:
+            break
+        time.sleep(pause)  # perhaps a part came back this very moment
     yield _late(
         "relay", "parts wait to be published", found.unpublished, found.unpublished_s, "pecia worker upkeep"
     )
     yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
-
-
-def _lag(engine: Engine, window: int) -> standing.Lag:
-    with engine.connect() as connection:
-        return standing.lag(connection, standing.left_in_postgres(connection), window=window)
 
 
 def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:
@@ -246,7 +294,7 @@ def _late(subject: str, what: str, count: int, oldest_s: float, command: str) ->
     return Finding(subject=subject, ok=not advice, detail=detail + advice)
 
 
-def _abilities(worker: standing.EngineWorker) -> str:
+def _abilities(worker: Row[Any]) -> str:
     """Return what the worker's engine is and can do, as far as it said."""
     can = worker.capabilities
     said = [

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.settings import (
+from pecia_workers.commands.common import (
+    FAILED,
+    USAGE,
     MixOption,
     ModelName,
     Quality,
+    aligned,
     asked_for,
+    described,
+    engine_at_work,
     machine_named,
+    refused,
     settings_or_exit,
+    show,
     weights,
 )
-from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, aligned, described, refused
-from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.base import Engine, EngineUnavailableError
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import OF_A_PROFILE, Profile, profile_toml, with_profile
 from pecia_workers.engines.registry import only_captions
@@ -40,6 +43,18 @@ if TYPE_CHECKING:
 _TUNED: Final = frozenset({"vllm", "simulated"})
 
 
+_GIB: Final = 2**30
+_DERIVED: Final = ("starts", "kv_share", "bound_by")
+_REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
+
+engine = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Plan which model a GPU can run, check that it reads, and find its sizes.",
+)
+
+
+@engine.command()
 def tune(
     *,
     output: Annotated[Path, typer.Option(help="Where to write the profile.")] = Path("tuned.toml"),
@@ -61,17 +76,68 @@ def tune(
     if settings.engine not in _TUNED:
         raise refused(f"PECIA_ENGINE={settings.engine} has no sizes to tune: vllm has.", USAGE)
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
-    with _engine_at_work(settings):
+    with engine_at_work(settings):
         machine, _ = machine_named(settings.profile)
         chosen = with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
     output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
-    if as_json:
-        typer.echo(json.dumps(asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}))
-    else:
-        Console(highlight=False).print(aligned([_row(point, tuned.best) for point in tuned.points]))
+    told = asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}
+    show(told, aligned([_row(point, tuned.best) for point in tuned.points]), as_json=as_json)
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
+
+
+@engine.command()
+def plan(
+    *,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
+        ),
+    ] = "",
+    quality: Quality = False,
+    captions: Annotated[
+        bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
+    ] = False,
+    model: ModelName = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
+
+    PECIA_* settings count as they would for a worker. Exit 1 if it does not fit.
+
+    Example: `pecia engine plan --gpu l4 --quality`
+    """
+    settings = asked_for(settings_or_exit(), model=model, quality=quality)
+    try:
+        profile, memory = machine_named(gpu or settings.profile)
+        captions = captions or only_captions(settings)
+        planned = plan_engine(settings, profile, memory, captions=captions)
+    except EngineUnavailableError as error:
+        raise refused(error, USAGE) from None
+    told = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
+    show(told, described((name, escape(value)) for name, value in _plan_rows(planned)), as_json=as_json)
+    if not planned.starts:
+        raise typer.Exit(FAILED)
+
+
+@engine.command()
+def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+    """Start the engine that the settings name, and read one built-in page with it.
+
+    Exit 1 if the page was not read or the count of its tokens was wrong, 4 if the engine does not start.
+
+    Example: `PECIA_ENGINE=rapidocr pecia engine check`
+    """
+    settings = settings_or_exit()
+    from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
+
+    with engine_at_work(settings):
+        checked = asyncio.run(check_engine(settings))
+    show(asdict(checked) | {"ok": checked.ok}, described(_check_rows(checked)), as_json=as_json)
+    if not checked.ok:
+        raise typer.Exit(FAILED)
 
 
 async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) -> Tuned:
@@ -132,95 +198,6 @@ def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     )
 
 
-@contextmanager
-def _engine_at_work(settings: WorkerSettings) -> Iterator[None]:
-    """Have an engine say what it does in the log, and why it fails by an exit code."""
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
-
-    configure_logs(settings)
-    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
-    try:
-        yield
-    except (EngineUnavailableError, EngineDeadError) as error:
-        raise refused(error, UNAVAILABLE) from None
-    except EngineError as error:
-        raise refused(error, FAILED) from None
-
-
-_GIB: Final = 2**30
-_DERIVED: Final = ("starts", "kv_share", "bound_by")
-_REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
-
-engine = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Plan which model a GPU can run, check that it reads, and find its sizes.",
-)
-
-
-engine.command()(tune)
-
-
-@engine.command()
-def plan(
-    *,
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
-        ),
-    ] = "",
-    quality: Quality = False,
-    captions: Annotated[
-        bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
-    ] = False,
-    model: ModelName = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
-
-    PECIA_* settings count as they would for a worker. Exit 1 if it does not fit.
-
-    Example: `pecia engine plan --gpu l4 --quality`
-    """
-    settings = asked_for(settings_or_exit(), model=model, quality=quality)
-    try:
-        profile, memory = machine_named(gpu or settings.profile)
-        captions = captions or only_captions(settings)
-        planned = plan_engine(settings, profile, memory, captions=captions)
-    except EngineUnavailableError as error:
-        raise refused(error, USAGE) from None
-    if as_json:
-        typer.echo(json.dumps(asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}))
-    else:
-        Console(highlight=False).print(
-            described((name, escape(value)) for name, value in _plan_rows(planned))
-        )
-    if not planned.starts:
-        raise typer.Exit(FAILED)
-
-
-@engine.command()
-def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
-    """Start the engine that the settings name, and read one built-in page with it.
-
-    Exit 1 if the page was not read or the count of its tokens was wrong, 4 if the engine does not start.
-
-    Example: `PECIA_ENGINE=rapidocr pecia engine check`
-    """
-    settings = settings_or_exit()
-    from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
-
-    with _engine_at_work(settings):
-        checked = asyncio.run(check_engine(settings))
-    if as_json:
-        typer.echo(json.dumps(asdict(checked) | {"ok": checked.ok}))
-    else:
-        Console(highlight=False).print(described(_check_rows(checked)))
-    if not checked.ok:
-        raise typer.Exit(FAILED)
-
-
 def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
     memory, kv = planned.memory, planned.kv
     model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
@@ -268,9 +245,9 @@ def _check_rows(checked: EngineCheck) -> Iterator[tuple[str, str]]:
     yield "page", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
     if checked.kv_used is not None:
         drafts = (
-            "" if checked.acceptance is None else f", {_percent(checked.acceptance)} of the drafts accepted"
+            "" if checked.acceptance is None else f", {100 * checked.acceptance:.1f} % of the drafts accepted"
         )
-        used = f"{_percent(checked.kv_used)} for this page"
+        used = f"{100 * checked.kv_used:.1f} % for this page"
         yield "KV cache", f"{used}, {checked.preemptions} put back{drafts}"
     if checked.predicted_tokens is not None:
         mark = "[green]equal[/]" if checked.predicted_tokens == checked.counted_tokens else "by an estimate"
@@ -278,10 +255,6 @@ def _check_rows(checked: EngineCheck) -> Iterator[tuple[str, str]]:
         counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
         yield "prompt", f"{counts}: {mark}"
     yield "first line", escape(checked.first_line) or "[red]nothing was read[/]"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -22,8 +22,15 @@ from pecia_schemas.connecting import verdict_on
 from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
-from pecia_workers.commands.showing import FAILED, UNAVAILABLE, USAGE, refused
+from pecia_workers.commands.common import (
+    FAILED,
+    UNAVAILABLE,
+    USAGE,
+    refused,
+    settings_of_fleet,
+    settings_or_exit,
+    show,
+)
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.rekeying import Holdings, holdings
 from pecia_workers.rekeying import Rekeyed, Rekeying
@@ -63,11 +70,9 @@ def status(*, as_json: AsJson = False) -> None:
     """
     settings = settings_of_fleet()
     held = _with_database(settings, holdings)
-    if as_json:
-        stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
-        typer.echo(json.dumps({"current": settings.keyring.current, "stored": stored}))
-    else:
-        Console(highlight=False).print(_status_table(held, settings.keyring))
+    stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
+    told = {"current": settings.keyring.current, "stored": stored}
+    show(told, _status_table(held, settings.keyring), as_json=as_json)
     if not all(one.key in settings.keyring for one in held):
         raise typer.Exit(FAILED)
 

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.settings import (
+from pecia_workers.commands.common import (
+    FAILED,
+    USAGE,
     MixOption,
     ModelName,
     Quality,
     asked_for,
+    described,
     machine_named,
+    refused,
     settings_or_exit,
+    show,
     weights,
 )
-from pecia_workers.commands.showing import FAILED, USAGE, described, refused
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
-from pecia_workers.engines.profiles import Speed, known_model, speed_in
+from pecia_workers.engines.profiles import Profile, Speed, known_model, speed_in
 from pecia_workers.simulation import capacity
-from pecia_workers.simulation.figures import Figures, engines_for, in_flight
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
+from pecia_workers.simulation.scenarios import Figures
 
 _SAMPLE: Final = 4_000
 """Pages that the mix is known by."""
@@ -104,44 +106,43 @@ def plan(
     """
     settings = asked_for(settings_or_exit(), model=model, quality=quality)
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
+    load = capacity.load_of(drawn(all_at_once(_SAMPLE), pages, 0))
     try:
+        profile, memory = machine_named(gpu or settings.profile)
+        engine = plan_engine(settings, profile, memory)
         if service:
-            engine, places = _places(settings, gpu, pages)
-            _print_little(engine, places, rate=rate, service=service, price=price, as_json=as_json)
+            _show_little(engine, load, rate=rate, service=service, price=price, as_json=as_json)
             return
-        measured = speed_in(speed) if speed else None
-        planned = _planned(settings, gpu, measured, pages, rate=rate, latency=latency, price=price)
+        measured = speed_in(speed) if speed else profile.speed
+        model_of_time = _model(engine, profile, load, measured)
     except EngineUnavailableError as error:
         raise refused(error, USAGE) from None
-    if planned is None:
+    fleet = capacity.plan_capacity(model_of_time, load, pages, rate=rate, latency=latency, kv_shape=engine.kv)
+    if fleet is None:
         raise refused(f"No number of these GPUs reads such a page in {latency:g} s on average.", FAILED)
-    if as_json:
-        typer.echo(json.dumps(_told(planned)))
-    else:
-        Console(highlight=False).print(Group(described(_rows(planned)), "", _choices(planned)))
+    planned = _Planned(
+        engine=engine,
+        model=model_of_time,
+        measured=bool(measured),
+        load=load,
+        fleet=fleet[0],
+        checked=fleet[1],
+        choices=capacity.choices(model_of_time, load, rate, latency),
+        price=price,
+    )
+    show(_told(planned), Group(described(_rows(planned)), "", _choices(planned)), as_json=as_json)
 
 
-def _places(settings: WorkerSettings, gpu: str, mix: Mix) -> tuple[EnginePlan, int]:
-    """Return the engine for this GPU, and how many pages of the mix it holds at a time."""
-    profile, memory = machine_named(gpu or settings.profile)
-    engine = plan_engine(settings, profile, memory)
-    load = capacity.load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+def _show_little(
+    engine: EnginePlan, load: capacity.Load, *, rate: float, service: float, price: float, as_json: bool
+) -> None:
+    """Show what L = lambda W comes to: no wait is in it, so it is the least."""
     sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
     model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_tokens // BLOCK_TOKENS)
-    return engine, capacity.places_in(model, load)
-
-
-def _print_little(
-    engine: EnginePlan, places: int, *, rate: float, service: float, price: float, as_json: bool
-) -> None:
-    """Print what L = lambda W comes to: no wait is in it, so it is the least."""
-    held = in_flight(rate, service)
-    gpus = engines_for(held, places) * engine.memory.gpus
+    held, places = rate * service, capacity.places_in(model, load)
+    gpus = capacity.engines_for(held, places) * engine.memory.gpus
     cost = capacity.cost_per_million(gpus, rate, price) if price else None
-    if as_json:
-        told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
-        typer.echo(json.dumps(told | {"model": engine.model, "cost_per_million_pages": cost}))
-        return
+    told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
     rows = [
         ("GPUs", f"{gpus} x {engine.profile}, without a wait"),
         ("in flight", f"{rate:g}/s x {service:g} s = {held:.0f} pages"),
@@ -149,40 +150,16 @@ def _print_little(
     ]
     if cost is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
-    Console(highlight=False).print(described(rows))
+    show(told | {"model": engine.model, "cost_per_million_pages": cost}, described(rows), as_json=as_json)
 
 
-def _planned(
-    settings: WorkerSettings,
-    gpu: str,
-    measured: Speed | None,
-    mix: Mix,
-    *,
-    rate: float,
-    latency: float,
-    price: float,
-) -> _Planned | None:
-    profile, memory = machine_named(gpu or settings.profile)
-    engine = plan_engine(settings, profile, memory)
+def _model(
+    engine: EnginePlan, profile: Profile, load: capacity.Load, measured: Speed | None
+) -> IterationModel:
     known = known_model(engine.model)
     if known is None or not engine.starts:
         raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-    load = capacity.load_of(drawn(all_at_once(_SAMPLE), mix, 0))
-    model = speed_of(engine, profile, known, load.held, measured or profile.speed)
-    found = capacity.plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
-    if found is None:
-        return None
-    fleet, checked = found
-    return _Planned(
-        engine=engine,
-        model=model,
-        measured=bool(measured or profile.speed),
-        load=load,
-        fleet=fleet,
-        checked=checked,
-        choices=capacity.choices(model, load, rate, latency),
-        price=price,
-    )
+    return speed_of(engine, profile, known, load.held, measured)
 
 
 def _told(planned: _Planned) -> dict[str, Any]:

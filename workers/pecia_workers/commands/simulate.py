@@ -1,25 +1,36 @@
-"""`pecia simulate`: the worker's policies beside each other, in simulated time."""
+"""`pecia simulate` and `pecia experiment`: policies beside each other, in simulated time or on a real engine."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
-from pecia_workers.commands.settings import MixOption, settings_or_exit, weights
-from pecia_workers.commands.showing import USAGE, aligned, drawing_or_exit, refused
+from pecia_workers.commands.common import (
+    FAILED,
+    USAGE,
+    MixOption,
+    aligned,
+    drawing_or_exit,
+    engine_at_work,
+    refused,
+    settings_or_exit,
+    weights,
+)
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.profiles import speed_in
+from pecia_workers.engines.profiles import Speed, speed_in, speed_toml, with_profile
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.simulation.requests import (
     Mix,
     Request,
@@ -32,46 +43,39 @@ from pecia_workers.simulation.requests import (
 )
 from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
 
+if TYPE_CHECKING:
+    from pecia_workers.simulation.experiment import Cell
+
+_SIZES: Final = (1, 4, 8)
+_WINDOWS_MS: Final = (0, 10, 50)
 _OF_PRESETS: Final = frozenset({"preset", "policy", "ahead", "plot", "as_json"})
 """Options that a preset does not bring itself."""
 _AHEAD: Final = 16
 """Two pages for each of eight decoding processes: what a worker claims beside what its engine runs."""
 
 
-class PresetName(StrEnum):
-    """Workloads with a name."""
-
-    SEED = "seed"
-
-
-class Preemption(StrEnum):
-    """What becomes of a sequence that gives way."""
-
-    RECOMPUTE = "recompute"
-    SWAP = "swap"
-
-
-Arrivals = Annotated[str, typer.Option(help="all, poisson, bursts, or a file: CSV, or a JSON object a line.")]
-Rates = Annotated[list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)]
-Ahead = Annotated[
-    int | None,
-    typer.Option(help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1),
-]
-
-
 def simulate(
     context: typer.Context,
     *,
     preset: Annotated[
-        PresetName | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
+        Literal["seed"] | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
     ] = None,
     policy: Annotated[list[PolicyName] | None, typer.Option(help="Default: all of them.")] = None,
-    arrivals: Arrivals = "poisson",
-    rate: Rates = None,
+    arrivals: Annotated[
+        str, typer.Option(help="all, poisson, bursts, or a file: CSV, or a JSON object a line.")
+    ] = "poisson",
+    rate: Annotated[
+        list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)
+    ] = None,
     pages: Annotated[int, typer.Option(help="How many arrive.", min=1)] = 500,
     mix: MixOption = DocumentType.MIXED,
     lanes: Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")] = Lane.NORMAL,
-    ahead: Ahead = None,
+    ahead: Annotated[
+        int | None,
+        typer.Option(
+            help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1
+        ),
+    ] = None,
     slots: Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)] = 32,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of its KV cache.", min=BLOCK_TOKENS)] = 131_072,
     batched_tokens: Annotated[int, typer.Option(help="Most tokens of an iteration.", min=1)] = 16_384,
@@ -82,8 +86,8 @@ def simulate(
         float, typer.Option(help="Most that prompts take of an iteration.", min=0.01, max=1)
     ] = 1.0,
     preemption: Annotated[
-        Preemption, typer.Option(help="What gives way is computed again, or swapped.")
-    ] = Preemption.RECOMPUTE,
+        Literal["recompute", "swap"], typer.Option(help="What gives way is computed again, or swapped.")
+    ] = "recompute",
     speed: Annotated[
         Path | None,
         typer.Option(help="Of an engine: what `engine tune` or `experiment --real --speed` wrote."),
@@ -103,7 +107,7 @@ def simulate(
     names = list(policy or PolicyName)
     if plot:
         drawing_or_exit()
-    if preset is PresetName.SEED:
+    if preset:
         _refuse_ignored(context)
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
@@ -113,16 +117,25 @@ def simulate(
         max_num_batched_tokens=batched_tokens,
         chunk_tokens=chunk or None,
         prefill_share=prefill_share,
-        preemption=preemption.value,
+        preemption=preemption,
     )
     if speed:
-        model = _as_fast(model, speed)
+        try:
+            model = replace(model, **speed_in(speed).model_dump())
+        except EngineUnavailableError as error:
+            raise refused(error, USAGE) from None
     drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
     limits = BatchLimits.of(settings_or_exit())
     results: list[tuple[float | None, Result]] = []
     for each in rate or [2.0]:
         requests, load = _requests(arrivals, pages, each, drawn_from, seed)
-        results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
+        try:
+            results += [
+                (load, simulated(name, requests, model, limits=limits, ahead=ahead or _AHEAD))
+                for name in names
+            ]
+        except ValueError as error:
+            raise refused(f"{error} Give it more --kv-tokens.", USAGE) from None
         if load is None:
             break
     _show(results, plot, as_json=as_json)
@@ -136,19 +149,6 @@ def _refuse_ignored(context: typer.Context) -> None:
             option = "--" + name.replace("_", "-")
             sentence = f"{option} changes nothing: a preset has its own workload and its own engine."
             raise refused(sentence, USAGE)
-
-
-def _as_fast(model: IterationModel, path: Path) -> IterationModel:
-    try:
-        speed = speed_in(path)
-    except EngineUnavailableError as error:
-        raise refused(error, USAGE) from None
-    return replace(
-        model,
-        base_s=speed.base_s,
-        prefill_token_s=speed.prefill_token_s,
-        decode_sequence_s=speed.decode_sequence_s,
-    )
 
 
 def _requests(
@@ -170,15 +170,6 @@ def _requests(
         raise refused("--arrivals is all, poisson, bursts, or a file that can be read.", USAGE) from None
 
 
-def _run(
-    name: PolicyName, requests: list[Request], model: IterationModel, limits: BatchLimits, ahead: int
-) -> Result:
-    try:
-        return simulated(name, requests, model, limits=limits, ahead=ahead)
-    except ValueError as error:
-        raise refused(f"{error} Give it more --kv-tokens.", USAGE) from None
-
-
 def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_json: bool) -> None:
     if plot:
         from pecia_workers.simulation.plots import write_plots  # noqa: PLC0415  heavy, and not always installed
@@ -196,32 +187,29 @@ def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_j
 
 
 def _table(results: list[tuple[float | None, Result]]) -> Table:
-    static = {rate: result for rate, result in results if result.policy is PolicyName.STATIC}
-    rows = [
-        {
+    static = {rate: result.figures for rate, result in results if result.policy is PolicyName.STATIC}
+    rows = []
+    for rate, result in results:
+        found, beside = result.figures, static.get(rate)
+        gain = ""
+        if beside and result.policy is not PolicyName.STATIC:  # by the rates as they are shown
+            gain = f"{round(found.requests_per_s, 2) / round(beside.requests_per_s, 2) - 1:+.1%}"
+        row = {
             "policy": result.policy,
             "rate/s": _number(rate),
-            "total s": f"{result.figures.total:.2f}",
-            "pages/s": f"{result.figures.requests_per_s:.2f}",
-            "gain": _gain(result, static.get(rate)),
-            "in engine": f"{result.figures.service.mean:.3f}",
-            "p95 ": f"{result.figures.service.p95:.2f}",
-            "in system": f"{result.figures.in_system.mean:.2f}",
-            "p95": f"{result.figures.in_system.p95:.2f}",
-            "busy": f"{result.figures.utilisation:.1%}",
-            "padding": "" if result.figures.padding is None else f"{result.figures.padding:.1%}",
-            "put back": str(result.figures.preemptions or ""),
+            "total s": f"{found.total:.2f}",
+            "pages/s": f"{found.requests_per_s:.2f}",
+            "gain": gain,
+            "in engine": f"{found.service.mean:.3f}",
+            "p95 ": f"{found.service.p95:.2f}",
+            "in system": f"{found.in_system.mean:.2f}",
+            "p95": f"{found.in_system.p95:.2f}",
+            "busy": f"{found.utilisation:.1%}",
+            "padding": "" if found.padding is None else f"{found.padding:.1%}",
+            "put back": str(found.preemptions or ""),
         }
-        for rate, result in results
-    ]
+        rows.append(row)
     return aligned(rows)
-
-
-def _gain(result: Result, static: Result | None) -> str:
-    """Return what it does more in a second than static batches, by the rates as they are shown."""
-    if static is None or result is static:
-        return ""
-    return f"{round(result.figures.requests_per_s, 2) / round(static.figures.requests_per_s, 2) - 1:+.1%}"
 
 
 def _lanes(results: list[tuple[float | None, Result]]) -> Table:
@@ -241,3 +229,106 @@ def _lanes(results: list[tuple[float | None, Result]]) -> Table:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
+
+
+def experiment(
+    *,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Most pages of a batch. Default: 1, 4, 8.", min=1)
+    ] = None,
+    window: Annotated[
+        list[int] | None,
+        typer.Option(help="Milliseconds that a batch waits for others. Default: 0, 10, 50.", min=0),
+    ] = None,
+    concurrent: Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)] = 1,
+    rate: Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)] = 2.0,
+    pages: Annotated[int, typer.Option(help="For each size and window.", min=1)] = 200,
+    mix: MixOption = DocumentType.PRESCRIPTION,
+    seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
+    real: Annotated[
+        bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")
+    ] = False,
+    speed: Annotated[
+        Path | None, typer.Option(help="With --real: file for the engine's speed, that `plan --speed` takes.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")] = False,
+) -> None:
+    """Send the same pages in batches of each size, after each wait, and compare latency, tokens and use.
+
+    Simulated in no time, or with --real read by an engine. Exit 1 if that reads nothing, 4 if it does not start.
+
+    Example: `pecia experiment --size 1 --size 8 --window 0 --window 50`
+    """
+    if plot:
+        drawing_or_exit()
+    from pecia_workers.simulation.experiment import (  # noqa: PLC0415  heavy: help must not wait for it
+        limits_of,
+        simulated_cell,
+    )
+
+    requests = drawn(poisson(pages, rate, seed), Mix(types=weights(mix, DocumentType, "--mix")), seed)
+    grid = [
+        limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
+    ]
+    if speed and not real:
+        raise refused("--speed is measured: it needs --real.", USAGE)
+    if real:
+        settings = settings_or_exit()
+        with engine_at_work(settings):
+            cells, found = asyncio.run(_on_engine(settings, requests, grid))
+        if speed and found is None:
+            raise refused(
+                "This engine does not tell when it wrote its first token: no speed is known.", FAILED
+            )
+        if speed and found:
+            speed.write_text(speed_toml(found), encoding="utf-8")
+            typer.echo(f"Wrote {speed}.", err=True)
+    else:
+        cells = [simulated_cell(requests, IterationModel(), limits) for limits in grid]
+    if plot:
+        from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, and not always installed
+
+        typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
+    if as_json:
+        for cell in cells:
+            typer.echo(json.dumps(asdict(cell)))
+    else:
+        Console(highlight=False).print(aligned([_cell_row(cell) for cell in cells]))
+
+
+async def _on_engine(
+    settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]
+) -> tuple[list[Cell], Speed | None]:
+    from pecia_workers.simulation.experiment import (  # noqa: PLC0415  heavy
+        fitted_speed,
+        limits_of,
+        measured_cell,
+    )
+
+    engine = create_engine(await asyncio.to_thread(with_profile, settings))
+    try:
+        await engine.start()
+        by_itself = limits_of(1, 0, 1)
+        await measured_cell(requests[:1], engine, by_itself, first=0)  # the first page warms it up
+        _, alone = await measured_cell(requests[:1], engine, by_itself, first=1)
+        found = [
+            await measured_cell(requests, engine, limits, first=2 + turn * len(requests))
+            for turn, limits in enumerate(grid)
+        ]
+        return [cell for cell, _ in found], fitted_speed(alone, [run for _, run in found])
+    finally:
+        await engine.stop()
+
+
+def _cell_row(cell: Cell) -> dict[str, str]:
+    return {
+        "size": str(cell.size),
+        "window ms": f"{1e3 * cell.window:.0f}",
+        "mean s": f"{cell.mean:.3f}",
+        "p95 s": f"{cell.p95:.3f}",
+        "waits s": f"{cell.waiting:.3f}",
+        "tokens/s": f"{cell.tokens_per_s:.1f}",
+        "use": f"{cell.utilisation:.1%}",
+        "failed": str(cell.failed or ""),
+    }

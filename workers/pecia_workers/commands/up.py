@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -17,16 +16,14 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from pecia_schemas.connecting import verdict_on
-from pecia_workers.commands.settings import settings_or_exit
-from pecia_workers.commands.showing import USAGE, refused
-from pecia_workers.commands.starting import admitted_or_exit
+from pecia_workers.commands.common import USAGE, refused, settings_or_exit
+from pecia_workers.commands.worker import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
-from pecia_workers.local.process import EmbeddedError
+from pecia_workers.local.process import EmbeddedError, ServiceState
 from pecia_workers.local.samples import write_exhibits
-from pecia_workers.local.supervised import Service, ServiceState
 
 
 def sample(
@@ -94,8 +91,15 @@ def up(
 
 
 def _screen(fleet: LocalFleet) -> Table:
+    services = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("service", "state", "process", "where"):
+        services.add_column(title, overflow="fold")
+    for service in fleet.services():
+        good = service.state in (ServiceState.READY, ServiceState.EXTERNAL)
+        state = f"[{'green' if good else 'yellow'}]{service.state}[/]"
+        services.add_row(service.name, state, str(service.pid or ""), service.where)
     screen = Table.grid(padding=(0, 1))
-    screen.add_row(_services(fleet.services()))
+    screen.add_row(services)
     screen.add_row("")
     if flower := fleet.flower:
         screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
@@ -103,25 +107,17 @@ def _screen(fleet: LocalFleet) -> Table:
         screen.add_row(f"Gateway  {fleet.gateway}  pecia access create makes keys")
     if port := fleet.settings.webhook_listener:
         screen.add_row(f"Callbacks reach http://127.0.0.1:{port}/ too: pecia webhook listen")
-    screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
-    screen.add_row("")
-    screen.add_row("In another terminal:")
-    screen.add_row("  pecia sample papers             draw documents to try it with")
-    screen.add_row("  pecia read papers/ --wait       read them")
-    screen.add_row("  pecia watch                     see jobs move")
-    screen.add_row("  pecia doctor                    check that all is well")
+    for line in (
+        f"Ctrl-C stops it. Data and logs are in {fleet.home.path}",
+        "",
+        "In another terminal:",
+        "  pecia sample papers             draw documents to try it with",
+        "  pecia read papers/ --wait       read them",
+        "  pecia watch                     see jobs move",
+        "  pecia doctor                    check that all is well",
+    ):
+        screen.add_row(line)
     return screen
-
-
-def _services(services: Iterable[Service]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("service", "state", "process", "where"):
-        table.add_column(title, overflow="fold")
-    for service in services:
-        good = service.state in (ServiceState.READY, ServiceState.EXTERNAL)
-        state = f"[{'green' if good else 'yellow'}]{service.state}[/]"
-        table.add_row(service.name, state, str(service.pid or ""), str(service.where))
-    return table
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:

@@ -1,18 +1,18 @@
-"""`pecia worker ROLE`: one process of the fleet."""
+"""`pecia worker ROLE` and `pecia flower`: one process of the fleet, until it is stopped."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Iterator
+from contextlib import ExitStack
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.settings import require, settings_or_exit
-from pecia_workers.commands.showing import USAGE, refused
+from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit
 from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.registry import stages_served
 
@@ -24,13 +24,6 @@ class Role(StrEnum):
     ENGINE = "engine"
     WEBHOOKS = "webhooks"
     UPKEEP = "upkeep"
-
-
-class Kind(StrEnum):
-    """What an engine worker can be kept to."""
-
-    READ = "read"
-    CAPTION = "caption"
 
 
 def worker(
@@ -46,7 +39,7 @@ def worker(
         typer.Option(help="Name in Flower; two workers on one machine need two. Default: the role."),
     ] = None,
     stages: Annotated[
-        Kind | None,
+        Literal["read", "caption"] | None,
         typer.Option(help="What an engine worker does. Default: PECIA_STAGES, else all that its engine can."),
     ] = None,
 ) -> None:
@@ -56,41 +49,37 @@ def worker(
     """
     settings = settings_or_exit()
     if stages:
-        settings = settings.model_copy(update={"stages": stages.value})
+        settings = settings.model_copy(update={"stages": stages})
     stores = {
         "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
         "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
         "PECIA_PAYLOAD_URL": settings.payload_url,
     }
     require("A worker needs its stores: set", stores, ", or run `pecia up`.")
-    from pecia_workers.commands import starting  # noqa: PLC0415  heavy: help must not wait for it
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415
+    from pecia_schemas.tracing import TracingUnavailableError, exported  # noqa: PLC0415  heavy: help must not wait
     from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
 
-    starting.admitted_or_exit(settings)
-    configure_logs(settings)
-    forbid_core_files()
+    _begin(settings)
     settings = within_notice(settings)
-    with starting.traced_or_exit(settings, role), termination_heard(settings):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exported(settings, f"pecia-{role}"))
+        except TracingUnavailableError as error:
+            raise refused(f"PECIA_TRACING {error}", UNAVAILABLE) from None
+        stack.enter_context(termination_heard(settings))
         if role in (Role.INGEST, Role.ENGINE):
-            _run_stages(role, _stages(role, settings), settings, name or role)
+            _run_stages(role, settings, name or role)
         else:
             _run_service(role, settings)
 
 
-def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
-    if role is Role.INGEST:
-        return (Stage.INGEST,)
-    served = stages_served(settings)
-    if not served:
+def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
+    stages = (Stage.INGEST,) if role is Role.INGEST else stages_served(settings)
+    if not stages:
         sentence = f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE."
         raise refused(sentence, USAGE)
-    return served
-
-
-def _run_stages(role: Role, stages: Collection[Stage], settings: WorkerSettings, name: str) -> None:
     from pecia_workers.app import app, queues_of, worker_argv  # noqa: PLC0415
-    from pecia_workers.metrics.serving import worker_page  # noqa: PLC0415
+    from pecia_workers.metrics_page import worker_page  # noqa: PLC0415
 
     app.use(settings)
     with worker_page(settings, role, app.keeper, queues_of(stages)):
@@ -99,14 +88,78 @@ def _run_stages(role: Role, stages: Collection[Stage], settings: WorkerSettings,
 
 
 def _run_service(role: Role, settings: WorkerSettings) -> None:
-    from pecia_workers.metrics.serving import service_page  # noqa: PLC0415
+    from pecia_workers.metrics_page import service_page  # noqa: PLC0415
 
     with service_page(settings, role, fleet=role is Role.UPKEEP):
         if role is Role.WEBHOOKS:
-            from pecia_workers.webhooks.delivery import run_webhooks  # noqa: PLC0415
+            from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
 
             run_webhooks(settings)
         else:
             from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
 
             run_upkeep(settings)
+
+
+def flower() -> None:
+    """Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.
+
+    Needs PECIA_REDIS_URL and PECIA_FLOWER_PASSWORD. It listens on PECIA_FLOWER_ADDRESS (loopback) and PECIA_FLOWER_PORT
+    (5555). `pecia up` serves it too.
+
+    Example: `PECIA_FLOWER_PASSWORD=… pecia flower`
+    """
+    settings = settings_or_exit()
+    wanted = {
+        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
+        "PECIA_FLOWER_PASSWORD": settings.flower_password.get_secret_value(),
+        "PECIA_FLOWER_PORT": settings.flower_port,
+    }
+    require("Flower needs", wanted, "; `pecia up` serves it by itself.")
+    from pecia_workers.flower import run_flower  # noqa: PLC0415  heavy: help must not wait for it
+
+    _begin(settings)
+    try:
+        run_flower(settings)
+    except OSError as error:
+        where = f"{settings.flower_address}, port {settings.flower_port}"
+        raise refused(f"Flower cannot listen on {where}: {error.strerror}.", UNAVAILABLE) from None
+
+
+def _begin(settings: WorkerSettings) -> None:
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+
+    admitted_or_exit(settings)
+    configure_logs(settings)
+    forbid_core_files()
+
+
+def admitted_or_exit(settings: WorkerSettings) -> None:
+    """Exit 4 with a sentence for each store that refuses us; one that is away may come."""
+    if sentences := list(_refusals(settings)):
+        raise refused("\n".join(sentences), UNAVAILABLE)
+
+
+def _refusals(settings: WorkerSettings) -> Iterator[str]:
+    from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
+
+    from pecia_schemas import refusals  # noqa: PLC0415
+    from pecia_schemas.connecting import verdict_on  # noqa: PLC0415
+    from pecia_workers.ledger.database import open_for_questions  # noqa: PLC0415
+    from pecia_workers.queue.lists import connect  # noqa: PLC0415
+
+    url = settings.redis_url.get_secret_value()
+    if url:
+        try:
+            with connect(url) as redis:
+                redis.ping()
+        except (RedisError, OSError) as error:
+            yield from filter(None, [refusals.of_redis(error, url)])
+    url = settings.database_url.get_secret_value()
+    if url:
+        try:
+            open_for_questions(url).connect().close()
+        except Exception as error:
+            if verdict_on(error) is None:
+                raise
+            yield from filter(None, [refusals.of_postgres(error, url)])

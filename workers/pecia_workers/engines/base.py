@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
@@ -46,6 +47,28 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """What the layers of a model keep of a request, in tokens of the engine's budget."""
+
+    whole: float = 1.0
+    """Of each token, as long as the request runs."""
+    windows: tuple[tuple[int, float], ...] = ()
+    """Of layers that keep no more than so many of the last tokens: how many, and what they take of each."""
+    in_flight: int = 0
+    """Tokens that windows keep besides until the prompt is read."""
+
+    def held(self, tokens: int, left: int, *, begun: bool) -> int:
+        """Return what a request of so many tokens holds, and what its windows will once it has written `left` more."""
+        beside = 0 if begun else self.in_flight
+        kept = sum(share * min(tokens + left, window + beside) for window, share in self.windows)
+        return math.ceil(self.whole * tokens + kept)
+
+
+WHOLE: Final = Layers()
+"""Each layer keeps all of a request, and the budget counts it once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """How much an engine can hold at a time."""
 
@@ -55,6 +78,7 @@ class Budget:
     """Sum of the costs in flight; None: only the slots count."""
     block: int = 1
     """Tokens that its cache gives out at a time."""
+    layers: Layers = WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Commit in Postgres: result, part, events, job counters and callbacks of a whole group, in one transaction.
+"""A part that was claimed, what came of it, and the commit of both.
+
+Result, part, events, job counters and callbacks of a whole group are written in one transaction.
 
 A group is one JSON parameter: psycopg would spend more on lists as arrays than Postgres on the whole statement.
 """
@@ -7,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -20,27 +21,88 @@ from pecia_schemas import (
     Failure,
     FailureCode,
     JobState,
+    Lane,
     Page,
     PartState,
+    PayloadRef,
     Segment,
     Stage,
     Summary,
+    Task,
     Timings,
     TokenUsage,
     new_id,
 )
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import Keyring, unseal_task
 from pecia_schemas.moves import PROMISE_PARTS, TELLS_PARTS, begin_jobs, cut_job, moving, settle
-from pecia_workers.ledger.claim import ClaimedPart, Fence
-from pecia_workers.ledger.database import fetch
+from pecia_schemas.tasks import task_from_json
 
-_FIND = text(
-    """
-    SELECT result_cache.key, results.part_id, results.content, results.created_at
-    FROM result_cache JOIN results USING (part_id)
-    WHERE result_cache.key = ANY(CAST(:keys AS bytea[]))
-    """
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """A part whose message this worker has."""
+
+    part: UUID
+    deaths: int = 0
+    """Workers that died on it, by its message. One that died since makes the message stale: a newer one is there."""
+
+
+Fence = tuple[UUID, int]
+"""A part and its attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedPart:
+    """A part that this worker runs until it commits, or is taken for dead."""
+
+    id: UUID
+    job_id: UUID
+    stage: Stage
+    ordinal: int
+    """Page or segment, counted from 0."""
+    attempt: int
+    strikes: int
+    """Attempts that failed before this one."""
+    deaths: int
+    """Workers that died on it."""
+    lane: Lane
+    start_s: float | None
+    end_s: float | None
+    """Where in the video it lies, in seconds, if it is a segment."""
+    kind: str
+    stored_task: Mapping[str, Any] = field(repr=False)
+    queued_s: float
+    """Seconds since it could first have run."""
+    client: str = ""
+    """Who submitted it."""
+    tenant: str | None = None
+    """For whom, if it came through the gateway."""
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the job was submitted with."""
+    traceparent: str | None = None
+    """The span that it was submitted in."""
+    keys: Keyring = field(default=Keyring(), repr=False, compare=False)
+    """What the task may be encrypted under."""
+
+    @property
+    def fence(self) -> Fence:
+        """By which this run of the part is told from any other, also from an earlier one of the same worker."""
+        return self.id, self.attempt
+
+    @property
+    def task(self) -> Task[Any]:
+        """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
+
+        Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it, `DecryptionError` if
+        this worker's keys do not decrypt it.
+        """
+        return task_from_json(self.kind, unseal_task(self.stored_task, self.job_id, self.keys))
+
+    @property
+    def payload(self) -> PayloadRef:
+        """The document it is a part of; not to be asked of an ingest that may have to fetch it first."""
+        return cast("PayloadRef", self.task.source)  # a task that was cut has no other source
+
 
 # In the order of the keys: two workers that keep the same ones wait for each other only one way round.
 _KEEP = text(
@@ -61,18 +123,6 @@ class Earlier:
     content: Mapping[str, Any]
     read_at: datetime
     """By the database's clock."""
-
-
-async def find_results(
-    database: AsyncEngine, cache_keys: Sequence[bytes], keys: Keyring
-) -> list[Earlier | None]:
-    """Return what is kept by each of the cache keys. What these keys do not decrypt is as good as not there."""
-    found: dict[bytes, Earlier] = {}
-    for row in await fetch(database, _FIND, keys=list(cache_keys)):
-        with suppress(DecryptionError):
-            content = keys.unseal(row.content, row.part_id)
-            found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
-    return [found.get(key) for key in cache_keys]
 
 
 def keep_results(connection: Connection, parts: Mapping[UUID, bytes]) -> None:
@@ -272,8 +322,11 @@ async def commit_parts(
         if not taken:
             return set(), {}
         for finished in taken:
-            if isinstance(finished.outcome, Cut):
-                cut_job(connection, finished.part.job_id, _parts_of(finished.outcome))
+            if isinstance(cut := finished.outcome, Cut):
+                staged = [(cut.stage, part) for part in cut.parts]
+                staged += [(Stage.SUMMARIZE, cut.summary)] if cut.summary else []
+                parts = [{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged]
+                cut_job(connection, finished.part.job_id, json.dumps(parts))
         touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
         late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
         if late:
@@ -305,24 +358,13 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
                 content = keys.seal(result.stored_json(), part.id)
-            case Failed():
-                row |= _failed(outcome)
+            case Failed(failure=failure, retry_in=retry_in, spent=spent):
+                row |= {
+                    "state": PartState.FAILED if retry_in is None else PartState.QUEUED,
+                    "failure": failure.model_dump(mode="json"),
+                    "reason": outcome.reason,
+                    "delay": retry_in.total_seconds() if retry_in else 0.0,
+                    **account_of(spent and spent.in_vain),
+                }
         rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"
-
-
-def _failed(outcome: Failed) -> dict[str, Any]:
-    return {
-        "state": PartState.FAILED if outcome.retry_in is None else PartState.QUEUED,
-        "failure": outcome.failure.model_dump(mode="json"),
-        "reason": outcome.reason,
-        "delay": outcome.retry_in.total_seconds() if outcome.retry_in else 0.0,
-        **account_of(outcome.spent and outcome.spent.in_vain),
-    }
-
-
-def _parts_of(cut: Cut) -> str:
-    staged = [(cut.stage, part) for part in cut.parts]
-    if cut.summary:
-        staged.append((Stage.SUMMARIZE, cut.summary))
-    return json.dumps([{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged])

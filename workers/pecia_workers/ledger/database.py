@@ -16,13 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from pecia_schemas.connecting import (
     CONNECT_ARGS,
     Verdict,
+    close_after,
     is_transient,
     name_of,
     outage_suppressed,
+    sqlalchemy_url,
     verdict_on,
 )
-from pecia_schemas.database import close_after, sqlalchemy_url
-from pecia_workers.metrics.health import PULSE
+from pecia_workers.metrics import PULSE
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
@@ -83,10 +84,16 @@ def answers(database_url: str) -> bool:
     return False
 
 
-async def fetch(database: AsyncEngine, question: TextClause, **values: Any) -> Sequence[Row[Any]]:
-    """Return what one statement finds."""
+async def fetch(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
+    """Return what one statement finds. Nothing is committed: a reply that is lost after the rows loses nothing."""
     async with database.connect() as connection:
-        return (await connection.execute(question, values)).all()
+        return (await connection.execute(statement, values)).all()
+
+
+async def fetch_changed(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
+    """Run one statement as a transaction; return the rows that it says it changed."""
+    async with database.begin() as connection:
+        return (await connection.execute(statement, values)).all()
 
 
 async def change(database: AsyncEngine, statement: TextClause, **values: Any) -> int:

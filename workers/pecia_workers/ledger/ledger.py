@@ -6,27 +6,127 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
-from typing import Generic, TypeVar
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import structlog
-from sqlalchemy import text
+from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, PayloadRef, Segment, Stage, discards
+from pecia_schemas import JobState, Lane, PayloadRef, Segment, Stage, discards, tracing
 from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdict_on
-from pecia_schemas.encryption import Keyring
+from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts, claim_waiting
-from pecia_workers.ledger.commit import Earlier, Finished, Outcome, commit_parts, find_results
-from pecia_workers.ledger.database import fetch, outlast
-from pecia_workers.ledger.recovery import find_withdrawn, give_back, revoke_part
-from pecia_workers.tracing.stores import job_finished
+from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
+from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.worker.attempts import waiting
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+# A part that runs here already was claimed before, and the answer got lost. A queued part whose time has not come has
+# been published too often: the relay does it again. A worker that was taken for dead claims nothing until it has
+# registered anew.
+_ALIVE = "NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)"
+
+
+def _claiming(chosen: str) -> TextClause:
+    return moving(
+        chosen,
+        sets="attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL",
+        begins=True,
+        ends=False,
+        answer="""
+        SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
+               moved.deaths, moved.lane, moved.start_s, moved.end_s,
+               extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
+               jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
+        FROM moved JOIN jobs ON jobs.id = moved.job_id
+        """,
+    )
+
+
+_CLAIM = _claiming(
+    f"""
+    asked AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
+    ), chosen AS (
+        SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason
+        FROM parts JOIN asked USING (id)
+        WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
+               OR parts.state = 'running' AND parts.worker = :actor)
+          AND {_ALIVE}
+        ORDER BY parts.id
+        FOR NO KEY UPDATE OF parts
+    )
+    """  # noqa: S608  a constant of this module
+)
+
+_CLAIM_WAITING = _claiming(
+    f"""
+    chosen AS (
+        SELECT id, state AS former, 'running' AS state, CAST(NULL AS text) AS reason FROM parts
+        WHERE state = 'queued' AND lane = :lane AND run_at <= now() AND deaths = 0
+          AND stage = ANY(CAST(:stages AS text[])) AND id <> ALL(CAST(:without AS uuid[])) AND {_ALIVE}
+        ORDER BY run_at, id LIMIT :slots FOR NO KEY UPDATE SKIP LOCKED
+    )
+    """  # noqa: S608  a constant of this module
+)
+
+
+_GIVE_BACK = moving(
+    """
+    chosen AS (
+        SELECT id, state AS former, 'queued' AS state, id = ANY(CAST(:died_on AS uuid[])) AS died,
+               CASE WHEN id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE 'given_back' END AS reason
+        FROM parts
+        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :actor
+        ORDER BY id FOR NO KEY UPDATE
+    )
+    """,
+    sets="deaths = deaths + CAST(died AS int), published_at = CASE WHEN NOT died THEN published_at END",
+    ends=False,
+)
+
+# A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
+# wait for the process that waits for it.
+_LOCK_OWNER = text(
+    "SELECT id FROM jobs WHERE id = (SELECT job_id FROM parts WHERE parts.id = :id) FOR NO KEY UPDATE"
+)
+
+_REVOKE = moving(
+    f"""
+    chosen AS (
+        SELECT id, state AS former, 'cancelled' AS state, 'revoked' AS reason FROM parts
+        WHERE id = :id AND state IN {OPEN} FOR NO KEY UPDATE
+    )
+    """,  # noqa: S608  a constant
+    answer="SELECT job_id FROM moved",
+)
+
+_WITHDRAWN = text(
+    """
+    SELECT asked.id FROM unnest(CAST(:ids AS uuid[])) AS asked (id) LEFT JOIN parts USING (id)
+    WHERE parts.id IS NULL OR parts.state = 'cancelled'
+    """
+)
+
+_RUNNING = text(
+    "SELECT id FROM parts WHERE state = 'running' AND worker = :worker AND started_at < now() - :age"
+)
+
+_FIND = text(
+    """
+    SELECT result_cache.key, results.part_id, results.content, results.created_at
+    FROM result_cache JOIN results USING (part_id)
+    WHERE result_cache.key = ANY(CAST(:keys AS bytea[]))
+    """
+)
 
 # A claim that had to wait for the document to be taken in has read the task as it was before.
 _DOCUMENT = text(
@@ -101,10 +201,37 @@ class Ledger:
     async def claim_waiting(
         self, stages: Collection[Stage], slots: int, *, without: Collection[UUID] = ()
     ) -> list[ClaimedPart]:
-        """Return parts that wait and are now this worker's, `without` those that it claims by their messages."""
-        return await claim_waiting(
-            self._database, self._worker, stages, slots, without=without, keys=self._keys
-        )
+        """Return up to so many parts that are now this worker's: the first lane first, the oldest first.
+
+        Without a message: for a Redis that is away. Parts on which a worker died are left out, and those in `without`.
+        """
+        claimed: list[ClaimedPart] = []
+        asked = {"stages": list(stages), "without": list(without)}
+        for lane in Lane:
+            claimed += await self._claim(_CLAIM_WAITING, lane=lane, slots=slots - len(claimed), **asked)
+            if len(claimed) == slots:
+                break
+        return claimed
+
+    async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
+        asked = {"ids": [one.part for one in requests], "deaths": [one.deaths for one in requests]}
+        claimed = {part.id: part for part in await outlast(partial(self._claim, _CLAIM, **asked))}
+        return [claimed.get(request.part) for request in requests]
+
+    async def _claim(self, statement: TextClause, **asked: Any) -> list[ClaimedPart]:
+        rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)
+        return [
+            ClaimedPart(
+                **row._asdict()
+                | {
+                    "stage": Stage(row.stage),
+                    "lane": Lane(row.lane),
+                    "queued_s": max(0.0, float(row.queued_s)),
+                },
+                keys=self._keys,
+            )
+            for row in rows
+        ]
 
     async def commit(self, finished: Finished) -> Outcome | None:
         """Write down what came of a part and return it; None if the part was no longer this worker's.
@@ -121,18 +248,25 @@ class Ledger:
             taken = await self._commits(finished)
         return finished.outcome if taken else None
 
+    async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
+        began = time.time_ns()
+        taken, jobs = await outlast(partial(commit_parts, self._database, self._worker, group, self._keys))
+        traces = {finished.part.job_id: finished.part.traceparent for finished in group}
+        for job_id, state in jobs.items():
+            if state.is_terminal and (traceparent := traces[job_id]):
+                about = {"pecia.job.id": str(job_id), "pecia.job.state": state}
+                tracing.past("finish", about, began=began, ended=time.time_ns(), below=traceparent)
+        await self._announce(jobs)
+        return [finished.part.fence in taken for finished in group]
+
     async def document_of(self, part: ClaimedPart) -> PayloadRef | None:
         """Return the document that the part's job was given, perhaps by another worker; None if it has none yet.
 
         Raises `PartLostError` if the part is no longer this worker's.
         """
-
-        async def look() -> PayloadRef | None:
-            for (source,) in await fetch(self._database, _DOCUMENT, **self._fence(part)):
-                return source and PayloadRef.model_validate(source)
-            raise PartLostError
-
-        return await outlast(look)
+        for (source,) in await outlast(partial(fetch, self._database, _DOCUMENT, **self._fence(part))):
+            return source and PayloadRef.model_validate(source)
+        raise PartLostError
 
     async def take_in(
         self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
@@ -143,31 +277,30 @@ class Ledger:
         job has no use for is let go of. Raises `PartLostError` if the part is no longer this worker's,
         `PayloadMissingError` if the document was removed again; then the job has not changed.
         """
-        kept = await outlast(lambda: self._take_in(part, reference, holds))
+        payloads = {"payloads": [reference.sha256]}
+
+        async def take_in() -> PayloadRef | None:
+            async with self._database.begin() as connection:
+                released = (await connection.execute(discards.HOLD, payloads)).first()
+                if released and not await holds(reference):
+                    raise PayloadMissingError(reference.sha256)
+                former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
+                ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
+                if ours and former is None:
+                    given = {"payload": reference.sha256, "source": reference.model_dump_json()}
+                    await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
+                    return reference
+                kept = PayloadRef.model_validate(former) if ours else None
+                if kept != reference:
+                    await connection.execute(discards.DISCARD, payloads)
+                return kept
+
+        kept = await outlast(take_in)
         if kept is None:
             raise PartLostError
         return kept
 
-    async def _take_in(
-        self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
-    ) -> PayloadRef | None:
-        payloads = {"payloads": [reference.sha256]}
-        async with self._database.begin() as connection:
-            released = (await connection.execute(discards.HOLD, payloads)).first()
-            if released and not await holds(reference):
-                raise PayloadMissingError(reference.sha256)
-            former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
-            ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
-            if ours and former is None:
-                given = {"payload": reference.sha256, "source": reference.model_dump_json()}
-                await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
-                return reference
-            kept = PayloadRef.model_validate(former) if ours else None
-            if kept != reference:
-                await connection.execute(discards.DISCARD, payloads)
-            return kept
-
-    def _fence(self, part: ClaimedPart) -> dict[str, object]:
+    def _fence(self, part: ClaimedPart) -> dict[str, Any]:
         return {"id": part.id, "attempt": part.attempt, "worker": self._worker}
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
@@ -175,50 +308,55 @@ class Ledger:
         with waiting():
             return await self._searches(cache_key)
 
+    async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
+        found: dict[bytes, Earlier] = {}
+        with outage_suppressed():  # reading once more is sooner done than waiting
+            for row in await fetch(self._database, _FIND, keys=list(cache_keys)):
+                with suppress(DecryptionError):  # as good as not there
+                    content = self._keys.unseal(row.content, row.part_id)
+                    found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
+        return [found.get(key) for key in cache_keys]
+
     async def give_back(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.
 
-        `died_on`: those in the middle of which the worker's engine ended.
+        It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
         """
-        return await outlast(lambda: give_back(self._database, self._worker, parts, died_on=died_on))
+        asked = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on)}
+        return {row.id for row in await outlast(partial(fetch_changed, self._database, _GIVE_BACK, **asked))}
+
+    async def running(self, *, age: timedelta) -> set[UUID]:
+        """Return what runs on this worker, as far as Postgres knows, and was claimed that long ago."""
+        return {row.id for row in await fetch(self._database, _RUNNING, worker=self._worker, age=age)}
 
     async def revoke(self, part: UUID) -> None:
-        """End a part that an operator revoked."""
-        await self._announce(await outlast(lambda: revoke_part(self._database, self._worker, part)))
+        """End a part that an operator revoked, and announce the state of its job."""
+
+        def end(connection: Connection) -> dict[UUID, JobState]:
+            connection.execute(_LOCK_OWNER, {"id": part})
+            job_ids = connection.execute(_REVOKE, {"id": part, "actor": self._worker}).scalars().all()
+            ended = settle(connection, job_ids, actor=self._worker) if job_ids else {}
+            return dict.fromkeys(job_ids, JobState.RUNNING) | ended
+
+        async def revoke() -> dict[UUID, JobState]:
+            async with self._database.begin() as connection:
+                return await connection.run_sync(end)
+
+        await self._announce(await outlast(revoke))
 
     async def withdrawn(self, part: UUID) -> bool:
         """Return whether a part was cancelled, or erased with its job."""
         return await self._withdrawals(part)
 
+    async def _find_withdrawn(self, parts: Sequence[UUID]) -> list[bool]:
+        rows = await outlast(partial(fetch, self._database, _WITHDRAWN, ids=list(parts)))
+        found = {row.id for row in rows}
+        return [part in found for part in parts]
+
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
-
-        async def read() -> list[Segment]:
-            rows = await fetch(self._database, _CAPTIONS, job_id=job_id)
-            return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
-
-        return await outlast(read)
-
-    async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
-        return await outlast(lambda: claim_parts(self._database, self._worker, requests, self._keys))
-
-    async def _find_withdrawn(self, parts: Sequence[UUID]) -> list[bool]:
-        return await outlast(lambda: find_withdrawn(self._database, parts))
-
-    async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
-        began = time.time_ns()
-        taken, jobs = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
-        traces = {finished.part.job_id: finished.part.traceparent for finished in group}
-        for job_id, state in jobs.items():
-            if state.is_terminal:
-                job_finished(job_id, state, traces[job_id], began)
-        await self._announce(jobs)
-        return [finished.part.fence in taken for finished in group]
-
-    async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
-        with outage_suppressed():
-            return await find_results(self._database, cache_keys, self._keys)
-        return [None] * len(cache_keys)  # reading once more is sooner done than waiting
+        rows = await outlast(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
+        return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
 
 
 class Grouped(Generic[Item, Answer]):

@@ -10,11 +10,11 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import PayloadRef
@@ -35,7 +35,6 @@ from pecia_workers.ledger.database import fetch
 _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""
 
-_HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
 # All are encrypted at once, so under the same key.
 _HAS_SECRETS = (
     "(jsonb_typeof(task->'fields') = 'object' OR task->>'instructions' IS NOT NULL"
@@ -45,49 +44,41 @@ _KEY_OF_SECRETS = (
     "coalesce(task->'fields'->>'enc', task->'instructions'->>'enc',"
     " task->'password'->>'enc', task->'url'->>'enc', label->>'enc')"
 )
-_PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
-_OF_SPAN = "{id} > CAST(:after AS uuid) AND {id} <= CAST(:last AS uuid)"
+_PAYLOADS_OF_SPAN = (
+    "payload_released_at IS NULL AND task ? 'source' AND payload > :after AND payload <= :last"
+)
 _NEW = "unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)"
 
+
+Span = Mapping[str, str]
+"""Some rows of a table: those behind the id `after`, up to the id `last`."""
 
 Anew = Callable[[UUID, Any, Keyring], str]
 """Returns the content of the row with that id under the current key, as JSON. Raises `DecryptionError`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of things that are encrypted."""
 
-    first: str
-    """Less than every id."""
-    step: TextClause
-    count: TextClause
+    def __init__(self, *, first: str, ids: str, count: str) -> None:
+        """`first` is less than every id, `ids` returns those behind `:after`, `count` has a span's by their key."""
+        self.first = first
+        last = f"SELECT id FROM ({ids} ORDER BY 1 LIMIT :limit) AS span (id) ORDER BY id DESC LIMIT 1"  # noqa: S608
+        self.step = text(last)
+        self.count = text(f"{count} GROUP BY 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Kind):
     """A kind that lies in the rows of a table."""
 
-    lock: TextClause
-    write: TextClause
-    anew: Anew
-
-
-def _step(ids: str) -> TextClause:
-    return text(f"SELECT id FROM ({ids} ORDER BY 1 LIMIT :limit) AS span (id) ORDER BY id DESC LIMIT 1")  # noqa: S608
-
-
-def _rows(table: str, *, key: str = "id", count: str, lock: str, write: str, anew: Anew) -> Rows:
-    """Return the kind: `count` and `lock` are put before the condition of a span, which they may go on from."""
-    span = _OF_SPAN.format(id=key)
-    return Rows(
-        first=str(UUID(int=0)),
-        step=_step(f"SELECT {key} FROM {table} WHERE {key} > CAST(:after AS uuid)"),  # noqa: S608
-        count=text(f"{count} AND {span} GROUP BY 1"),
-        lock=text(f"{lock} AND {span} ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED"),
-        write=text(write),
-        anew=anew,
-    )
+    def __init__(self, table: str, *, key: str = "id", count: str, lock: str, write: str, anew: Anew) -> None:
+        """`count` and `lock` are put before the condition of a span, which they may go on from."""
+        span = f"{key} > CAST(:after AS uuid) AND {key} <= CAST(:last AS uuid)"
+        ids = f"SELECT {key} FROM {table} WHERE {key} > CAST(:after AS uuid)"  # noqa: S608
+        super().__init__(first=str(UUID(int=0)), ids=ids, count=f"{count} AND {span}")
+        self.lock = text(f"{lock} AND {span} ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED")
+        self.write = text(write)
+        self.anew = anew
 
 
 def _task_anew(job_id: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
@@ -100,6 +91,20 @@ def _content_anew(about: UUID, content: Mapping[str, Any], keys: Keyring) -> str
     return keys.seal(json.dumps(keys.unseal(content, about)), about)
 
 
+def _contents(table: str, key: str, *, beside: str = "") -> Rows:
+    return Rows(
+        table,
+        key=key,
+        count=f"SELECT content->>'enc' AS key, count(*) AS number FROM {table} WHERE true",  # noqa: S608
+        lock=f"SELECT {key} AS id, content FROM {table} WHERE content->>'enc' IS DISTINCT FROM :current",  # noqa: S608
+        write=f"""
+        WITH new AS (SELECT * FROM {_NEW}){beside}
+        UPDATE {table} SET content = CAST(new.content AS jsonb) FROM new WHERE {table}.{key} = new.id
+        """,  # noqa: S608
+        anew=_content_anew,
+    )
+
+
 def _secrets_anew(endpoint: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
     anew = {
         name: stored and json.loads(_content_anew(endpoint, stored, keys)) for name, stored in content.items()
@@ -109,15 +114,12 @@ def _secrets_anew(endpoint: UUID, content: Mapping[str, Any], keys: Keyring) -> 
 
 PAYLOADS = Kind(
     first="",
-    step=_step("SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after"),
-    count=text(
-        f"""
-        SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number
-        FROM jobs WHERE {_PAYLOADS_OF_SPAN} GROUP BY 1
-        """  # noqa: S608  constants of this module
-    ),
+    ids="SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after",
+    count=f"""
+    SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number FROM jobs WHERE {_PAYLOADS_OF_SPAN}
+    """,  # noqa: S608  constants of this module
 )
-TASKS = _rows(
+TASKS = Rows(
     "jobs",
     count=f"SELECT {_KEY_OF_SECRETS} AS key, count(*) AS number FROM jobs WHERE {_HAS_SECRETS}",  # noqa: S608
     lock=f"""
@@ -131,30 +133,14 @@ TASKS = _rows(
     """,  # noqa: S608
     anew=_task_anew,
 )
-RESULTS = _rows(
+RESULTS = _contents(
     "results",
-    key="part_id",
-    count="SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE true",
-    lock="SELECT part_id AS id, content FROM results WHERE content->>'enc' IS DISTINCT FROM :current",
+    "part_id",
     # What the cache finds them by was made under the key they had: it is of no use any more.
-    write=f"""
-    WITH new AS (
-        SELECT * FROM {_NEW}
-    ), forgotten AS (
-        DELETE FROM result_cache USING new WHERE result_cache.part_id = new.id
-    )
-    UPDATE results SET content = CAST(new.content AS jsonb) FROM new WHERE results.part_id = new.id
-    """,  # noqa: S608
-    anew=_content_anew,
+    beside=", forgotten AS (DELETE FROM result_cache USING new WHERE result_cache.part_id = new.id)",
 )
-REVISIONS = _rows(
-    "revisions",
-    count="SELECT content->>'enc' AS key, count(*) AS number FROM revisions WHERE true",
-    lock="SELECT id, content FROM revisions WHERE content->>'enc' IS DISTINCT FROM :current",
-    write=f"UPDATE revisions SET content = CAST(new.content AS jsonb) FROM {_NEW} WHERE revisions.id = new.id",  # noqa: S608
-    anew=_content_anew,
-)
-SECRETS = _rows(
+REVISIONS = _contents("revisions", "id")
+SECRETS = Rows(
     "endpoints",
     count="""
     SELECT stored->>'enc' AS key, count(*) AS number
@@ -203,14 +189,6 @@ _MOVE_JOBS = text(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Some rows of a table: those behind `after`, up to `last`."""
-
-    after: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
     """How much is stored under one key; None: as it is."""
 
@@ -227,19 +205,21 @@ class Holdings:
 async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> AsyncIterator[Span]:
     """Yield all that there is of a kind, so many at a time, in the order of their ids."""
     after = kind.first
-    while True:
-        found = await fetch(database, kind.step, after=after, limit=size)
-        if not found:
-            return
+    while found := await fetch(database, kind.step, after=after, limit=size):
         last = str(found[0].id)
-        yield Span(after=after, last=last)
+        yield {"after": after, "last": last}
         after = last
 
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    kinds = (PAYLOADS, TASKS, RESULTS, REVISIONS, SECRETS)
-    payloads, tasks, results, revisions, secrets = [await _counted(database, kind) for kind in kinds]
+    counts = []
+    for kind in (PAYLOADS, TASKS, RESULTS, REVISIONS, SECRETS):
+        counted: Counter[str | None] = Counter()
+        async for span in spans(database, kind):
+            counted.update({row.key: row.number for row in await fetch(database, kind.count, **span)})
+        counts.append(counted)
+    payloads, tasks, results, revisions, secrets = counts
     results += revisions
     return [
         Holdings(
@@ -249,20 +229,12 @@ async def holdings(database: AsyncEngine) -> list[Holdings]:
     ]
 
 
-async def _counted(database: AsyncEngine, kind: Kind) -> Counter[str | None]:
-    counted: Counter[str | None] = Counter()
-    async for span in spans(database, kind):
-        found = await fetch(database, kind.count, **asdict(span))
-        counted.update({row.key: row.number for row in found})
-    return counted
-
-
 async def payloads_due(database: AsyncEngine, span: Span, keys: Keyring) -> list[tuple[PayloadRef, bool]]:
     """Return the documents of a span that are under another key than the current one.
 
     With each, whether a job that is not over needs it: then it stays as it is for now.
     """
-    rows = await fetch(database, _PAYLOADS_DUE, **asdict(span), current=keys.current)
+    rows = await fetch(database, _PAYLOADS_DUE, **span, current=keys.current)
     return [(PayloadRef.model_validate(row.source), row.in_use) for row in rows]
 
 
@@ -296,7 +268,7 @@ async def reseal(database: AsyncEngine, kind: Rows, span: Span, keys: Keyring) -
     """Encrypt the rows of a span under the current key; return how many, and how many the keys do not decrypt."""
     contents: dict[UUID, str] = {}
     async with database.begin() as connection:
-        rows = (await connection.execute(kind.lock, asdict(span) | {"current": keys.current})).all()
+        rows = (await connection.execute(kind.lock, {**span, "current": keys.current})).all()
         for row in rows:
             with suppress(DecryptionError):
                 contents[row.id] = kind.anew(row.id, row.content, keys)

@@ -1,19 +1,44 @@
 """What the fleet keeps no longer: documents, results, events, callbacks, jobs and the audit trail, each by its age.
 
 Every statement takes a bounded number of rows, the oldest first, and leaves alone what another transaction has
-locked; so all of it is safe with any number of instances.
+locked; so all of it is safe with any number of instances. A step of upkeep ends one kind, transaction by transaction,
+to the end.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
+from obstore.exceptions import BaseError
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards
-from pecia_workers.ledger.database import change, fetch
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger.database import change, fetch, fetch_changed
+
+_JOBS = 500
+"""In one transaction, or jobs of so many parts."""
+_ROWS = 5_000
+_BATCHES = 1_000
+_PAYLOADS = 2_000
+_REMOVALS_AT_ONCE = 3
+_BUDGET_S = 5.0
+"""How long one step may keep the others waiting."""
+_FORGETS_EVERY_S = 3_600.0
+_SEARCHES_EVERY_S = 86_400.0
+_NEW_BATCH = timedelta(days=1)
+"""A client may be about to put jobs into one that was opened so lately."""
+_BEGINNINGS = 256
+"""Of names in the store: two hexadecimal digits."""
+
+Step = Callable[[AsyncEngine], Awaitable[int]]
 
 _RECORDED = {"actor": "upkeep", "reason": "retention"}
 
@@ -90,18 +115,19 @@ def _deletion(table: str, due: str) -> TextClause:
     )
 
 
-_FORGET_DELIVERIES = _deletion("deliveries", "finished_at < now() - :age ORDER BY finished_at")
-_FORGET_TRAIL = [_deletion(table, "at < now() - :age ORDER BY at") for table in ("reads", "erasures")]
-
-# Not those that were opened lately: a client may be about to put jobs into them.
-_FORGET_BATCHES = _deletion(
-    "batches",
-    "opened_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)",
+# A batch without a job may be one that a client is about to put jobs into: hence the age.
+BATCHES = (
+    _deletion(
+        "batches", "opened_at < now() - :age AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)"
+    ),
 )
 
+DELIVERIES = (_deletion("deliveries", "finished_at < now() - :age ORDER BY finished_at"),)
+TRAIL = tuple(_deletion(table, "at < now() - :age ORDER BY at") for table in ("reads", "erasures"))
 # Sequences grow with time: if the oldest are young, there is nothing to do.
-_FORGET_EVENTS = text(
-    """
+EVENTS = (
+    text(
+        """
     WITH oldest AS (
         SELECT sequence, at FROM job_events ORDER BY sequence LIMIT :limit
     ), due AS (
@@ -111,6 +137,7 @@ _FORGET_EVENTS = text(
     )
     DELETE FROM job_events USING due WHERE job_events.sequence = due.sequence
     """
+    ),
 )
 
 _POSTPONE = text(
@@ -123,18 +150,22 @@ async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int)
 
     A document leaves the store once no job holds it.
     """
-    return await _let_go(database, _RELEASE_PAYLOADS, age, limit)
+    return await _let_go(database, _RELEASE_PAYLOADS, age=age, limit=limit, **_RECORDED)
 
 
 async def forget_jobs(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete jobs that ended that long ago, with all that belongs to them; return how many."""
-    return await _let_go(database, _FORGET_JOBS, age, limit)
+    return await _let_go(database, _FORGET_JOBS, age=age, limit=limit, **_RECORDED)
 
 
-async def _let_go(database: AsyncEngine, statement: TextClause, age: timedelta, limit: int) -> int:
+async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> int:
+    """Have those of the payloads removed that no job holds; return how many."""
+    return await _let_go(database, discards.UNHELD, payloads=list(payloads))
+
+
+async def _let_go(database: AsyncEngine, statement: TextClause, **values: Any) -> int:
     async with database.begin() as connection:
-        due = {"age": age, "limit": limit, **_RECORDED}
-        payloads = (await connection.execute(statement, due)).scalars().all()
+        payloads = (await connection.execute(statement, values)).scalars().all()
         if payloads:
             await connection.execute(discards.DISCARD, {"payloads": payloads})
     return len(payloads)
@@ -142,52 +173,19 @@ async def _let_go(database: AsyncEngine, statement: TextClause, age: timedelta, 
 
 async def erase_results(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Erase the results of jobs that ended that long ago; return of how many jobs. Their counters stay."""
-    async with database.begin() as connection:
-        due = {"age": age, "limit": limit, **_RECORDED}
-        return int((await connection.execute(_ERASE_RESULTS, due)).scalar_one())
+    ((jobs,),) = await fetch_changed(database, _ERASE_RESULTS, age=age, limit=limit, **_RECORDED)
+    return int(jobs)
 
 
-async def forget_events(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Delete events that are that old; return how many."""
-    return await change(database, _FORGET_EVENTS, age=age, limit=limit)
-
-
-async def forget_deliveries(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Delete callbacks that arrived, or were given up, that long ago; return how many."""
-    return await change(database, _FORGET_DELIVERIES, age=age, limit=limit)
-
-
-async def forget_batches(database: AsyncEngine, *, limit: int) -> int:
-    """Delete batches that have no job any more; return how many."""
-    return await change(database, _FORGET_BATCHES, limit=limit)
-
-
-async def forget_trail(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Delete what the audit trail holds from that long ago; return how many lines."""
-    return sum([await change(database, statement, age=age, limit=limit) for statement in _FORGET_TRAIL])
-
-
-async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> int:
-    """Have those of the payloads removed that no job holds; return how many."""
-    async with database.begin() as connection:
-        strays = (await connection.execute(discards.UNHELD, {"payloads": list(payloads)})).scalars().all()
-        if strays:
-            await connection.execute(discards.DISCARD, {"payloads": strays})
-    return len(strays)
-
-
-async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[list[str]]:
-    """Return payloads that were let go of and may have to leave the store, the oldest first.
-
-    Each list is of those that share a lock: `remove_payloads` takes one.
-    """
-    return [row.payloads for row in await fetch(database, discards.WAITING, limit=limit)]
+async def forget(database: AsyncEngine, kind: Sequence[TextClause], *, age: timedelta, limit: int) -> int:
+    """Delete what is of a kind, `EVENTS`, `DELIVERIES`, `TRAIL` or `BATCHES`, and that old; return how many rows."""
+    return sum([await change(database, statement, age=age, limit=limit) for statement in kind])
 
 
 async def remove_payloads(
     database: AsyncEngine, payloads: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[set[str]]]
 ) -> tuple[int, int]:
-    """Call `remove` with those of the payloads that no job holds and no other process works on.
+    """Call `remove` with those of the payloads, which share a lock, that no job holds and no other process works on.
 
     It returns those that the store kept: they wait on, behind the others. Returns how many it removed, and kept.
     """
@@ -202,11 +200,128 @@ async def remove_payloads(
     return len(free) - len(stayed), len(stayed)
 
 
-async def forget_removals(database: AsyncEngine) -> None:
-    """Forget which payloads were removed, long after anybody can have been about to submit them."""
-    await change(database, discards.FORGET, memory=discards.MEMORY)
-
-
 async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
     """Return those of the payloads that no job holds."""
     return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
+
+
+class PayloadsStayedError(Exception):
+    """The payload store did not let go of some documents; they are tried again."""
+
+
+class PayloadStoreSilentError(Exception):
+    """The payload store did not say what it holds; it is asked again."""
+
+
+def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
+    """Return the steps for what the settings keep for a time, by name, and the one that takes documents away."""
+    subjects: dict[str, tuple[Callable[..., Awaitable[int]], timedelta, int]] = {
+        "payload_retention": (release_payloads, settings.keep_payloads, _JOBS),
+        "result_retention": (erase_results, settings.keep_results, _JOBS),
+        "event_retention": (partial(forget, kind=EVENTS), settings.keep_events, _ROWS),
+        "delivery_retention": (partial(forget, kind=DELIVERIES), settings.keep_deliveries, _ROWS),
+        "job_retention": (forget_jobs, settings.keep_jobs, _JOBS),
+        "audit_retention": (partial(forget, kind=TRAIL), settings.keep_audit, _ROWS),
+    }
+    steps: dict[str, Step] = {
+        name: partial(_until_nothing_is_left, partial(end, age=age, limit=limit))
+        for name, (end, age, limit) in subjects.items()
+        if age > timedelta()
+    }
+    if settings.keep_payloads:
+        steps["strays"] = StraySearch(settings)
+    return steps | {
+        "batches": _daily(partial(forget, kind=BATCHES, age=_NEW_BATCH, limit=_BATCHES), _BATCHES),
+        "payloads": partial(_until_nothing_is_left, PayloadRemoval(settings)),
+    }
+
+
+async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
+    """Repeat a step until it finds nothing more, or the others have waited long enough."""
+    total, until = 0, time.monotonic() + _BUDGET_S
+    while done := await step(database):
+        total += done
+        if time.monotonic() >= until:
+            break
+    return total
+
+
+def _daily(step: Step, most: int) -> Step:
+    """Repeat a step until it finds fewer than `most`; then it rests for a day."""
+    rests_until = 0.0
+
+    async def run(database: AsyncEngine) -> int:
+        nonlocal rests_until
+        if time.monotonic() < rests_until:
+            return 0
+        if (found := await step(database)) < most:
+            rests_until = time.monotonic() + _SEARCHES_EVERY_S
+        return found
+
+    return run
+
+
+class PayloadRemoval:
+    """Takes documents out of the store that every job has let go of, by retention, a purge or a change of keys."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._forgets_at = 0.0
+
+    async def __call__(self, database: AsyncEngine) -> int:
+        """Remove what waits for it; return how much. Raises `PayloadsStayedError` if the store refused some of it."""
+        if time.monotonic() >= self._forgets_at:
+            # By then nothing can be about to submit them.
+            await change(database, discards.FORGET, memory=discards.MEMORY)
+            self._forgets_at = time.monotonic() + _FORGETS_EVERY_S
+        buckets = [row.payloads for row in await fetch(database, discards.WAITING, limit=_PAYLOADS)]
+        if not buckets:
+            return 0
+        store = await asyncio.to_thread(_store, self._settings)
+        at_once = asyncio.Semaphore(_REMOVALS_AT_ONCE)
+
+        async def empty(bucket: Sequence[str]) -> tuple[int, int]:
+            async with at_once:
+                return await remove_payloads(database, bucket, store.delete_many)
+
+        removed, stayed = map(sum, zip(*await asyncio.gather(*map(empty, buckets)), strict=True))
+        if stayed:
+            raise PayloadsStayedError(f"{stayed} of {sum(map(len, buckets))}")
+        return removed
+
+
+class StraySearch:
+    """Finds documents in the store that no job was ever given, because the submit that stored them failed.
+
+    It looks at one part in 256 of the store in each round, and at all of it once a day.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._age = max(settings.keep_payloads, discards.MEMORY)
+        self._next = 0
+        self._rests_until = 0.0
+
+    async def __call__(self, database: AsyncEngine) -> int:
+        """Have strays removed that are older than documents are kept, and than a day; return how many were found."""
+        if time.monotonic() < self._rests_until:
+            return 0
+        names = await asyncio.to_thread(self._old_names, f"{self._next:02x}")
+        found = await discard_strays(database, names) if names else 0
+        self._next = (self._next + 1) % _BEGINNINGS
+        if self._next == 0:
+            self._rests_until = time.monotonic() + _SEARCHES_EVERY_S
+        return found
+
+    def _old_names(self, beginning: str) -> list[str]:
+        before = datetime.now(UTC) - self._age
+        try:
+            return [name for name, written in _store(self._settings).names(beginning) if written < before]
+        except (BaseError, OSError) as error:
+            raise PayloadStoreSilentError(type(error).__name__) from error
+
+
+def _store(settings: WorkerSettings) -> PayloadStore:
+    if not settings.payload_url:
+        raise FileNotFoundError("no payload store is set")
+    return PayloadStore.open(settings.payload_url, settings.payload_options)

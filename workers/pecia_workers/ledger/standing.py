@@ -1,16 +1,17 @@
 """How the fleet stands: what waits for how long, what is behind, who is on duty, and what no one on duty can do.
 
-For operators, metrics and the screen of `pecia up`; on a plain connection, for a command has no loop.
+For operators, metrics and the screen of `pecia up`; on a plain connection, for a command has no loop: an
+`AsyncConnection` has `run_sync`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, Lane, Stage
@@ -116,46 +117,15 @@ _GLANCE = text(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One look, by the clock of Postgres."""
-
-    oldest_s: Mapping[str, float]
-    """For each lane in which something waits that could run: since when, in seconds."""
-    removals: int
-    """Documents that every job has let go of and the store still has."""
-    removals_s: float
-    """How long the oldest of them has waited, in seconds; 0 without any."""
-    roles: Mapping[str, int]
-    """Processes on duty of each role."""
-    left: Sequence[Left]
-    lag: Lag
+def oldest_waiting(connection: Connection) -> dict[str, float]:
+    """Return for each lane in which something waits that could run for how long the oldest has, in seconds."""
+    return {lane: float(seconds) for lane, seconds in connection.execute(_OLDEST, {"lanes": list(Lane)})}
 
 
-def standing(connection: Connection, *, window: int) -> Standing:
-    """Return it; six short look-ups. On an `AsyncConnection`, by its `run_sync`."""
-    oldest = connection.execute(_OLDEST, {"lanes": [lane.value for lane in Lane]})
-    removals = connection.execute(_REMOVALS).one()
-    left = left_in_postgres(connection)
-    return Standing(
-        oldest_s={row.lane: float(row.seconds) for row in oldest},
-        removals=removals.number,
-        removals_s=max(0.0, float(removals.seconds)),
-        roles=roles_on_duty(connection),
-        left=left,
-        lag=lag(connection, left, window=window),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineWorker:
-    """A worker that has an engine, as it registered."""
-
-    name: str
-    stages: list[str]
-    engine: str
-    capabilities: Mapping[str, Any]
-    """Empty for a worker of an older version."""
+def awaiting_removal(connection: Connection) -> tuple[int, float]:
+    """Return how many documents every job has let go of and the store still has, and the oldest's wait in seconds."""
+    number, seconds = connection.execute(_REMOVALS).one()
+    return number, max(0.0, float(seconds))
 
 
 def roles_on_duty(connection: Connection) -> dict[str, int]:
@@ -163,12 +133,12 @@ def roles_on_duty(connection: Connection) -> dict[str, int]:
     return {row.role: row.number for row in connection.execute(_ROLES)}
 
 
-def engines_on_duty(connection: Connection) -> list[EngineWorker]:
-    """Return the workers that live and have an engine."""
-    return [EngineWorker(**row) for row in connection.execute(_ENGINES).mappings()]
+def engines_on_duty(connection: Connection) -> Sequence[Row[Any]]:
+    """Return name, stages, engine and capabilities, empty if an older version registered it, of each that lives."""
+    return connection.execute(_ENGINES).all()
 
 
-def waiting_in_vain(connection: Connection) -> list[Lack]:
+def unserved(connection: Connection) -> list[Lack]:
     """Return what all queued parts together need that no worker on duty can do."""
     return [Lack(**row) for row in connection.execute(_UNSERVED, {"job_ids": None}).mappings()]
 
@@ -178,7 +148,7 @@ def wait_for_a_secret(connection: Connection) -> bool:
     return bool(connection.execute(_UNSIGNED).scalar())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Left:
     """Parts of one list that could run and wait in Postgres."""
 
@@ -212,19 +182,13 @@ def left_in_postgres(connection: Connection) -> list[Left]:
     """Return it for each list of which something waits in Postgres."""
     lists = {"stages": list(Stage), "lanes": list(Lane), "most": _MOST_OF_A_LIST}
     return [
-        Left(
-            stage=Stage(row.stage),
-            lane=Lane(row.lane),
-            parts=row.parts,
-            seconds=float(row.seconds),
-            published=row.published,
-        )
-        for row in connection.execute(_LEFT, lists)
+        Left(Stage(stage), Lane(lane), parts, float(seconds), published)
+        for stage, lane, parts, seconds, published in connection.execute(_LEFT, lists)
     ]
 
 
 def lag(connection: Connection, left: Sequence[Left], *, window: int) -> Lag:
-    """Return it, by the clock of Postgres. On an `AsyncConnection`, by its `run_sync`."""
+    """Return it, by the clock of Postgres."""
     row = connection.execute(_LAG).mappings().one()
     unpublished = [one for one in left if one.published < window / 2]
     return Lag(
@@ -290,7 +254,8 @@ STUCK_SUMMARIES = text(
     """  # noqa: S608  a constant
 )
 
-_OPEN_PAYLOADS = text(
+# The names of the documents that open jobs need, and whose they are.
+OPEN_PAYLOADS = text(
     """
     SELECT payload, array_agg(id) AS job_ids FROM jobs
     WHERE state IN ('queued', 'running') AND payload <> '' GROUP BY payload
@@ -302,21 +267,9 @@ _LOCK = text("SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER
 
 async def known_parts(database: AsyncEngine, parts: Collection[str]) -> set[str]:
     """Return those of the parts that there are."""
-    ids, found = list(parts), set[str]()
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        rows = await fetch(database, _KNOWN, ids=ids[start : start + _IDS_PER_QUERY])
-        found.update(str(row.id) for row in rows)
-    return found
-
-
-async def find_jobs(database: AsyncEngine, query: TextClause) -> set[UUID]:
-    """Return the jobs that are wrong by `MISCOUNTED`, `UNENDED` or `STUCK_SUMMARIES`."""
-    return {job_id for (job_id,) in await fetch(database, query)}
-
-
-async def open_payloads(database: AsyncEngine) -> dict[str, list[UUID]]:
-    """Return the names of the documents that open jobs need, and whose they are."""
-    return {row.payload: row.job_ids for row in await fetch(database, _OPEN_PAYLOADS)}
+    ids = list(parts)
+    steps = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
+    return {str(row.id) for step in steps for row in await fetch(database, _KNOWN, ids=step)}
 
 
 async def mend_jobs(database: AsyncEngine, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:

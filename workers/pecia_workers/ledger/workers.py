@@ -18,7 +18,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import bindparam, text
+from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -101,20 +101,20 @@ _REGISTERED = text(
 
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
-_FIELDS_FILLED = text(
-    f"""
-    SELECT coalesce(bool_or(coalesce(CAST(capabilities->>'fields' AS boolean), true)), true)
-    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
-    """  # noqa: S608  a constant
-)
 
-_LANGUAGE_READ = text(
-    f"""
-    SELECT coalesce(bool_or(coalesce(
-        jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text), true
-    )), true)
-    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
-    """  # noqa: S608  a constant
+def _of_readers(can: str) -> TextClause:
+    """Return SQL: whether a worker that reads pages now can do it, by its capabilities, or may; true without any."""
+    return text(
+        f"""
+        SELECT coalesce(bool_or(coalesce({can}, true)), true)
+        FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
+        """  # noqa: S608  constants of this module
+    )
+
+
+_FIELDS_FILLED = _of_readers("CAST(capabilities->>'fields' AS boolean)")
+_LANGUAGE_READ = _of_readers(
+    "jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text)"
 )
 
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
@@ -167,11 +167,6 @@ async def language_read(database: AsyncEngine, language: str) -> bool:
     """Return whether a worker that reads pages now reads that language, or may; True while there is none to say no."""
     ((read,),) = await fetch(database, _LANGUAGE_READ, language=language)
     return bool(read)
-
-
-async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
-    """Say that the worker stopped of its own will: what it still holds is no strike against the part."""
-    await change(database, _STOPPED, name=worker.name)
 
 
 async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
@@ -234,7 +229,8 @@ class Heartbeat:
         try:
             await self._keep_beating(database)
             with suppress(TimeoutError), outage_suppressed():
-                await asyncio.wait_for(stopped(database, self._worker), _FAREWELL_S)
+                # Of its own will: what it still holds is no strike against the part.
+                await asyncio.wait_for(change(database, _STOPPED, name=self._worker.name), _FAREWELL_S)
         finally:
             await database.dispose()
 

@@ -12,26 +12,37 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
-from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.settings.services import LISTENER_PORT
+from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
-from pecia_workers.local.home import Home, kept_secret
-from pecia_workers.local.janitor import Janitor
-from pecia_workers.local.process import ChildProcess, EmbeddedError, fork, spawn, tail, wait_until
-from pecia_workers.local.stores import Stores, environment
-from pecia_workers.local.supervised import Flower, Service, ServiceState, Supervised, answers, url_of
+from pecia_workers.local.home import Home, ScratchDirectory, kept_secret
+from pecia_workers.local.process import (
+    ChildProcess,
+    EmbeddedError,
+    Janitor,
+    Service,
+    ServiceState,
+    Supervised,
+    fork,
+    spawn,
+    tail,
+    wait_until,
+)
+from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
+from pecia_workers.local.services import Flower, answers, environment, url_of
 from pecia_workers.template import Template
 
 _TICK_S = 0.1
 _TRIES = 6
 """Restarts after which the fleet gives up a service that never became ready."""
-_FLOWER_STOP_S = 5.0
+_STORE_STOP_S = 30.0
+_PAGE_STOP_S = 5.0
 _BEYOND_DRAIN_S = 5.0
 
 
@@ -53,19 +64,16 @@ class WorkerCommand:
 
 def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
     """Return every role of a whole fleet, one process each; of language models one for each GPU, or group of GPUs."""
-    return (_worker("ingest"), *_engines(settings), _worker("webhooks"), _worker("upkeep"))
-
-
-def _engines(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
     visible = shares(visible_gpus(), gpus_per_worker(settings)) if settings.engine == "vllm" else []
     # vLLM, Ray and CUDA choose their threads, and read their variables, in a process that is theirs from the start.
     forked = settings.engine not in ("vllm", "ray")
-    if len(visible) <= 1:
-        return (_worker("engine", forked=forked),)
-    return tuple(
-        _worker("engine", name=f"engine-{number}", environment={VISIBLE: gpus}, forked=forked)
-        for number, gpus in enumerate(visible)
-    )
+    engines = [_worker("engine", forked=forked)]
+    if len(visible) > 1:
+        engines = [
+            _worker("engine", name=f"engine-{number}", environment={VISIBLE: gpus}, forked=forked)
+            for number, gpus in enumerate(visible)
+        ]
+    return (_worker("ingest"), *engines, _worker("webhooks"), _worker("upkeep"))
 
 
 def _worker(
@@ -83,12 +91,12 @@ def _worker(
 
 MODULES = (
     "pecia_workers.__main__",
-    "pecia_workers.flower.serving",
-    "pecia_workers.metrics.serving",
+    "pecia_workers.flower",
+    "pecia_workers.metrics_page",
     "pecia_workers.worker.pool",
     "pecia_workers.worker.runtime",
     "pecia_workers.upkeep.loop",
-    "pecia_workers.webhooks.delivery",
+    "pecia_workers.webhooks",
 )
 """What the fleet's processes need, imported once for all of them."""
 
@@ -131,7 +139,8 @@ class LocalFleet:
         self._tell = tell
         self._told: dict[str, ServiceState] = {}
         self._template: Template | None = None
-        self._stores = Stores(home=self.home, settings=settings, tell=tell)
+        self._external: list[Service] = []
+        self._stores: list[Supervised[EmbeddedPostgres | EmbeddedRedis]] = []
         self._workers: list[Supervised[ChildProcess]] = []
         self._pages: list[Supervised[ChildProcess]] = []
         self._begun = threading.Event()
@@ -163,8 +172,14 @@ class LocalFleet:
         Raises `EmbeddedError` with the names of those that are not ready: after `timeout` seconds, or as soon as one
         has died again and again.
         """
+
+        def settled() -> bool:
+            """Return whether there is nothing to wait for: all are ready, or one will never be."""
+            late = self._late()
+            return not late or self._failure is not None or any(one.restarts >= _TRIES for one in late)
+
         began = time.monotonic()
-        wait_until(lambda: self._settled() or unless(), timeout)
+        wait_until(lambda: settled() or unless(), timeout)
         self._raise_failure()
         if (late := self._late()) and not unless():
             complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
@@ -179,13 +194,8 @@ class LocalFleet:
 
     def services(self) -> list[Service]:
         """Return how every service stands now, in the order in which they were started."""
-        units = [*self._workers, *self._pages]
-        return [*self._stores.services(), *(unit.service for unit in units)]
-
-    def _settled(self) -> bool:
-        """Return whether there is nothing to wait for: all are ready, or one will never be."""
-        late = self._late()
-        return not late or self._failure is not None or any(one.restarts >= _TRIES for one in late)
+        stores = [*(unit.service for unit in tuple(self._stores)), *self._external]
+        return [*stores, *(unit.service for unit in (*self._workers, *self._pages))]
 
     def _late(self) -> list[Service]:
         settled = (ServiceState.READY, ServiceState.EXTERNAL)
@@ -201,10 +211,7 @@ class LocalFleet:
                 self._begin(stack)
                 self._begun.set()
                 while not self._ending.wait(_TICK_S):
-                    self._stores.tend()
-                    for unit in (*self._workers, *self._pages):
-                        unit.tend()
-                    self._tell_changes()
+                    self._tend()
         except BaseException as failure:  # noqa: BLE001  raised again in the thread that asked
             self._failure = failure
         finally:
@@ -216,14 +223,14 @@ class LocalFleet:
         if any(command.forked for command in self._commands):
             self._template = Template(*MODULES)  # it imports while the stores start
             stack.callback(self._template.stop)
-        self.settings = self._with_callbacks(stack.enter_context(self._stores.started()))
+        self._start_stores(stack)
         variables = environment(self.settings)
-        self._tell("Bringing the database up to date …")
-        self._run_migrations(variables)
+        self._migrate_database(variables)
         janitor = Janitor()
         stack.callback(janitor.dismiss)
-        stack.callback(self._stop_pages)
-        stack.callback(self._stop_workers)
+        drained = self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S
+        stack.callback(lambda: _stop(self._pages, _PAGE_STOP_S))
+        stack.callback(lambda: _stop(self._workers, drained))
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
         self._pages = [*self._flower(variables, janitor), *self._gateway(variables, janitor)]
         for unit in (*self._workers, *self._pages):
@@ -231,29 +238,68 @@ class LocalFleet:
             unit.start()
         if self._announce:
             stack.callback(running.withdraw, str(self.home.path), os.getpid())
-            running.announce(self._note())
+            running.announce(
+                running.RunningFleet(
+                    pid=os.getpid(),
+                    home=str(self.home.path),
+                    database_url=self.settings.database_url.get_secret_value(),
+                    redis_url=self.settings.redis_url.get_secret_value(),
+                    payload_url=self.settings.payload_url,
+                    flower_url=self.flower.url if self.flower else None,
+                    webhook_secret=self.settings.webhook_secret.get_secret_value(),
+                    webhook_listener=self.settings.webhook_listener,
+                )
+            )
 
-    def _with_callbacks(self, settings: WorkerSettings) -> WorkerSettings:
-        """Return the settings with this home's signing secret, and a way to a listener on this machine.
-
-        Not if Postgres was given: other webhook workers may share its outbox, and must sign alike.
-        """
-        if self._stores.has_given_postgres:
-            return settings
+    def _start_stores(self, stack: ExitStack) -> None:
+        """Start what is not given, and complete the settings; a server of ours that dies comes back where it was."""
+        given = self.settings
+        payloads = given.payload_url or str(self.home.payloads)
+        postgres, redis = given.database_url.get_secret_value(), given.redis_url.get_secret_value()
+        self.settings = given.with_stores(
+            database_url=postgres or self._start_store(stack, "postgres", start_postgres),
+            redis_url=redis or self._start_store(stack, "redis", start_redis),
+            payload_url=payloads if "://" in payloads else str(Path(payloads).expanduser().absolute()),
+        )
+        self._external = [
+            Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url))
+            for name, url in (("postgres", postgres), ("redis", redis))
+            if url
+        ]
         update: dict[str, Any] = {}
-        if not settings.webhook_secret.get_secret_value():
-            update["webhook_secret"] = SecretStr(kept_secret(self.home.webhook_secret, new_secret))
-        if "webhook_listener" not in settings.model_fields_set:
-            update["webhook_listener"] = LISTENER_PORT
-        return settings.model_copy(update=update)
+        if not postgres:  # other webhook workers may share a given one's outbox, and must sign alike
+            if not given.webhook_secret.get_secret_value():
+                update["webhook_secret"] = SecretStr(kept_secret(self.home.webhook_secret, new_secret))
+            if "webhook_listener" not in given.model_fields_set:
+                update["webhook_listener"] = LISTENER_PORT
+        self.settings = self.settings.model_copy(update=update)
 
-    def _tell_changes(self) -> None:
+    def _start_store(
+        self, stack: ExitStack, name: str, start: Callable[..., EmbeddedPostgres | EmbeddedRedis]
+    ) -> str:
+        scratch = ScratchDirectory.create()
+        stack.callback(scratch.remove)
+        launch = partial(start, self.home.path / name, socket_dir=scratch.path, log=self.home.log(name))
+        unit = Supervised(name=name, where="", launch=launch, ready=lambda: True)
+        stack.callback(unit.stop, _STORE_STOP_S)
+        self._tell(f"Starting {name} …")
+        unit.where = unit.start().url
+        self._stores.append(unit)
+        return unit.where
+
+    def _tend(self) -> None:
+        """Start again what died, and report what has changed."""
+        for store in self._stores:
+            store.tend()
+        for unit in (*self._workers, *self._pages):
+            unit.tend()
         for service in self.services():
             if service.state not in (self._told.get(service.name), ServiceState.STARTING):
                 self._told[service.name] = service.state
                 self._tell(f"{service.name}: {service.state}")
 
-    def _run_migrations(self, variables: Mapping[str, str]) -> None:
+    def _migrate_database(self, variables: Mapping[str, str]) -> None:
+        self._tell("Bringing the database up to date …")
         log = self.home.log("migrate")
         if self._launch(self._migrate, log, variables).popen.wait():
             raise EmbeddedError(
@@ -289,10 +335,9 @@ class LocalFleet:
     def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
         if not self.settings.flower_port:
             return []
-        self.flower = flower = Flower.plan(self.settings, password_file=self.home.flower_password)
+        self.flower = flower = Flower(self.settings, password_file=self.home.flower_password)
         command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers, forked=True)
-        unit = self._worker(command, {**variables, **flower.environment}, janitor)
-        return [unit]
+        return [self._worker(command, {**variables, **flower.environment}, janitor)]
 
     def _gateway(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
         if not self._has_gateway:
@@ -303,24 +348,16 @@ class LocalFleet:
         ready = partial(answers, address, port)
         return [self._worker(WorkerCommand(name="gateway", command=command, ready=ready), variables, janitor)]
 
-    def _note(self) -> running.RunningFleet:
-        return running.RunningFleet(
-            pid=os.getpid(),
-            home=str(self.home.path),
-            database_url=self.settings.database_url.get_secret_value(),
-            redis_url=self.settings.redis_url.get_secret_value(),
-            payload_url=self.settings.payload_url,
-            flower_url=self.flower.url if self.flower else None,
-            webhook_secret=self.settings.webhook_secret.get_secret_value(),
-            webhook_listener=self.settings.webhook_listener,
-        )
 
-    def _stop_workers(self) -> None:
-        for unit in self._workers:
-            unit.ask_to_stop()
-        for unit in self._workers:
-            unit.stop(self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S)
+def _stop(units: Sequence[Supervised[ChildProcess]], timeout: float) -> None:
+    for unit in units:
+        unit.ask_to_stop()
+    for unit in units:
+        unit.stop(timeout)
 
-    def _stop_pages(self) -> None:
-        for unit in self._pages:
-            unit.stop(_FLOWER_STOP_S)
+
+def _address(url: str) -> str:
+    """Return a URL without what may be secret in it."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"

@@ -35,7 +35,10 @@ class ScratchDirectory:
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
         """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
         parent = parent or _parent()
-        _remove_abandoned(parent)
+        for path in parent.glob(f"{_PREFIX}????????"):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(path):
+                    shutil.rmtree(path, ignore_errors=True)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         unheld = path / "unheld"
         lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,13 +67,6 @@ def _suits(directory: Path) -> bool:
         and os.access(directory, os.W_OK | os.X_OK)
         and (os.geteuid() != 0 or bool(directory.stat().st_mode & 0o001))
     )
-
-
-def _remove_abandoned(parent: Path) -> None:
-    for path in parent.glob(f"{_PREFIX}????????"):
-        with contextlib.suppress(OSError):
-            if _is_abandoned(path):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -127,36 +123,32 @@ class Home:
     def hold(self) -> Iterator[None]:
         """Make the home and keep every other supervisor out of it. Raises `FleetRunningError`."""
         try:
-            self._make()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
+                self.path.chmod(
+                    0o711 if os.geteuid() == 0 else 0o700
+                )  # root's Postgres runs as another account
+            for directory in (self.payloads, self.path / "logs"):
+                directory.mkdir(mode=0o700, exist_ok=True)
             lock = os.open(self.path / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise EmbeddedError(
                 f"This user may not write in {self.path}: choose another directory (--home), or run as its owner."
             ) from error
         try:
-            self._take(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(lock, 20).decode() or "unknown"
+                raise FleetRunningError(
+                    f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
+                    " or choose another directory (--home, PECIA_HOME)."
+                ) from None
+            os.truncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
             yield
         finally:
             os.close(lock)
-
-    def _make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
-            self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)  # root's Postgres runs as another account
-        for directory in (self.payloads, self.path / "logs"):
-            directory.mkdir(mode=0o700, exist_ok=True)
-
-    def _take(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(lock, 20).decode() or "unknown"
-            raise FleetRunningError(
-                f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
-                " or choose another directory (--home, PECIA_HOME)."
-            ) from None
-        os.truncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
 
 
 def kept_secret(file: Path, make: Callable[[], str]) -> str:

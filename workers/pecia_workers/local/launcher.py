@@ -1,7 +1,10 @@
-"""Becomes another program that cannot outlive its parent.
+"""What stands between the supervisor and its processes, so that none outlives it. Run by path, by any Python.
 
-Run by path, `python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...`; a UID of -1 keeps the account. It stands
-between us and the program because code between fork and exec of a process with threads may deadlock.
+`python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...` becomes another program that cannot outlive its parent; a
+UID of -1 keeps the account. Code between fork and exec of a process with threads may deadlock, so it is a program.
+
+`python -I -S launcher.py` reads groups of processes from its input, `+ID` or `-ID` a line; when the input ends, so do
+they: the children of a killed supervisor's children, whom no signal of the kernel reaches.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,7 +30,7 @@ def die_with_parent(signum: int = signal.SIGKILL, *, parent: int) -> None:
         sys.exit("the process that wanted this program is gone")
 
 
-def _main(arguments: list[str]) -> None:
+def _launch(arguments: list[str]) -> None:
     parent, signum, uid, gid = (int(number) for number in arguments[:4])
     command = arguments[4:]
     if uid >= 0:
@@ -40,5 +44,18 @@ def _main(arguments: list[str]) -> None:
         sys.exit(f"cannot start {command[0]}: {error.strerror}")
 
 
+def _end_groups() -> None:
+    groups: set[int] = set()
+    for line in sys.stdin:
+        change, group = line[0], int(line[1:])
+        (groups.add if change == "+" else groups.discard)(group)
+    for group in groups:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    if sys.argv[1:]:
+        _launch(sys.argv[1:])
+    else:
+        _end_groups()

@@ -1,21 +1,32 @@
-"""Child processes that die with their parent and leave no children of their own behind."""
+"""Child processes that die with their parent, leave no children behind, and are started again when they die."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pecia_workers.local import launcher
 from pecia_workers.template import Forked, Template, run_program
 
 _TAIL_BYTES = 2000
+_POLL_S = 0.01
+_LARGEST_LOG_BYTES = 10 * 1024**2
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 30.0
+_HEALTHY_S = 10.0  # a process that ran this long is restarted after the first pause again
+_SETTLED_S = 1.0  # a process that runs this long is ready, if nothing else tells
+
+
+R = TypeVar("R", bound="ChildProcess")
 
 
 class EmbeddedError(RuntimeError):
@@ -34,10 +45,6 @@ def tail(log: Path) -> str:
             return stream.read().decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-_POLL_S = 0.01
-_LARGEST_LOG_BYTES = 10 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,11 @@ class ChildProcess:
     @property
     def alive(self) -> bool:
         """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
-        return self.popen.returncode is None and _state_of(self.pid) not in (None, "Z")
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return self.popen.returncode is None and status.rpartition(") ")[2][:1] != "Z"
 
     def ask_to_stop(self) -> None:
         """Tell it to end in its own orderly way; returns at once."""
@@ -80,7 +91,7 @@ class ChildProcess:
     def kill(self) -> None:
         """End it and every process of its group at once."""
         if self.popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self.popen.wait()
 
@@ -107,12 +118,12 @@ def spawn(
         *((str(account.uid), str(account.gid)) if account else ("-1", "-1")),
         *(str(word) for word in command),
     ]
-    with contextlib.closing(_LogFile(log)) as output:
+    with _appended(log) as output:
         popen = subprocess.Popen(
             guarded,
             stdin=subprocess.DEVNULL,
-            stdout=output.descriptor,
-            stderr=output.descriptor,
+            stdout=output,
+            stderr=output,
             env=environment,
             cwd=directory,
             start_new_session=True,
@@ -127,8 +138,8 @@ def fork(
 
     Raises `TemplateDiedError`.
     """
-    with contextlib.closing(_LogFile(log)) as output:
-        forked = template.fork(run_program, command[1:], dict(environment), descriptors=[output.descriptor])
+    with _appended(log) as output:
+        forked = template.fork(run_program, command[1:], dict(environment), descriptors=[output])
     return ChildProcess(popen=forked)
 
 
@@ -142,8 +153,12 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 def processes_in(directory: Path) -> list[int]:
     """Return the processes that work in a directory, as servers do in that of their data."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if _directory_of(pid) == directory]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == directory:
+                found.append(int(process.name))
+    return found
 
 
 def refuse_other_systems() -> None:
@@ -155,30 +170,147 @@ def refuse_other_systems() -> None:
         )
 
 
-class _LogFile:
-    """A log open for appending; one that has grown large is set aside first."""
-
-    def __init__(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_size > _LARGEST_LOG_BYTES:
-                path.replace(path.with_name(path.name + ".1"))
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
-def _state_of(pid: int) -> str | None:
-    """Return the letter for what a process does; None if there is no such process."""
+@contextmanager
+def _appended(log: Path) -> Iterator[int]:
+    """Yield a descriptor of a log that is open for appending; one that has grown large is set aside first."""
+    with suppress(FileNotFoundError):
+        if log.stat().st_size > _LARGEST_LOG_BYTES:
+            log.replace(log.with_name(log.name + ".1"))
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return status.rpartition(") ")[2][:1]
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def _directory_of(pid: int) -> Path | None:
-    try:
-        return Path(f"/proc/{pid}/cwd").readlink()
-    except OSError:
-        return None
+class Janitor:
+    """A process that outlives the supervisor by a moment, and ends what its children leave: see `launcher`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launcher.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C in the terminal is for the supervisor
+        )
+
+    def watch(self, group: int) -> None:
+        """End this group when the supervisor has died."""
+        self._tell(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        """Leave this group alone: it has ended, and its number may become another's."""
+        self._tell(f"-{group}")
+
+    def dismiss(self) -> None:
+        """End every group that is still watched, and the janitor."""
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+
+    def _tell(self, line: str) -> None:
+        with suppress(BrokenPipeError):
+            print(line, file=self._process.stdin, flush=True)
+
+
+class ServiceState(StrEnum):
+    """What a service of the fleet is doing."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    """It died and waits for its next start."""
+    STOPPED = "stopped"
+    EXTERNAL = "external"
+    """Not ours: given by URL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One line of the screen."""
+
+    name: str
+    pid: int | None
+    state: ServiceState
+    where: str
+    """Its address, or its log if it has none."""
+    restarts: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Supervised(Generic[R]):
+    """A process or server, and how to have it again. Used by one thread alone, but for `service`."""
+
+    name: str
+    where: str
+    launch: Callable[[], R]
+    ready: Callable[[], bool] | None = None
+    ended: Callable[[int], None] | None = None
+    _running: R | None = field(default=None, init=False)
+    _state: ServiceState = field(default=ServiceState.STOPPED, init=False)
+    _restarts: int = field(default=0, init=False)
+    _pause: float = field(default=_FIRST_PAUSE_S, init=False)
+    _launched: float = field(default=0.0, init=False)
+    _due: float = field(default=0.0, init=False)
+
+    @property
+    def service(self) -> Service:
+        """How it stands now."""
+        running = self._running
+        return Service(
+            name=self.name,
+            pid=running.pid if running else None,
+            state=self._state,
+            where=self.where,
+            restarts=self._restarts,
+        )
+
+    def start(self) -> R:
+        """Start it. Raises `EmbeddedError`."""
+        self._running = launched = self.launch()
+        self._launched = time.monotonic()
+        self._state = ServiceState.STARTING
+        return launched
+
+    def tend(self) -> None:
+        """Look after it: called again and again, never waits."""
+        if self._running is None:
+            if self._state is ServiceState.RESTARTING and time.monotonic() >= self._due:
+                self._restarts += 1
+                try:
+                    self.start()
+                except (EmbeddedError, OSError):
+                    self._wait_for_next_start()
+        elif not self._running.alive:
+            self._running.kill()  # takes the rest of its group along
+            self._let_go(self._running)
+            if time.monotonic() - self._launched > _HEALTHY_S:
+                self._pause = _FIRST_PAUSE_S
+            self._wait_for_next_start()
+        elif self._state is ServiceState.STARTING and (
+            self.ready() if self.ready else time.monotonic() - self._launched > _SETTLED_S
+        ):
+            self._state = ServiceState.READY
+
+    def ask_to_stop(self) -> None:
+        """Tell it to end; returns at once."""
+        if self._running:
+            self._running.ask_to_stop()
+
+    def stop(self, timeout: float) -> None:
+        """End it, by force after `timeout` seconds."""
+        if self._running:
+            self._running.stop(timeout)
+            self._let_go(self._running)
+        self._state = ServiceState.STOPPED
+
+    def _let_go(self, running: R) -> None:
+        self._running = None
+        if self.ended:
+            self.ended(running.pid)
+
+    def _wait_for_next_start(self) -> None:
+        self._state = ServiceState.RESTARTING
+        self._due = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)

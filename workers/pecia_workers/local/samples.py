@@ -81,21 +81,13 @@ _ROUNDS: Final = (
 )
 
 
-def _patient(rng: Random) -> tuple[Block, ...]:
+def _head(rng: Random, title: str) -> tuple[Block, ...]:
+    clinic = rng.choice(_CLINICS)
     born = f"{rng.randint(1, 28):02d}.{rng.randint(1, 12):02d}.{rng.randint(1940, 2005)}"
     name = (f"Patient: {rng.choice(_GIVEN)} {rng.choice(_FAMILY)}", f"Date of birth: {born}")
     record = (f"Record number: {rng.randint(100000, 999999)}", f"Date: {rng.randint(1, 28):02d}.03.2026")
-    return Block("body", name), Block("body", record)
-
-
-def _head(rng: Random, title: str) -> tuple[Block, ...]:
-    return (
-        Block("title", (title,)),
-        Block("small", (rng.choice(_CLINICS),)),
-        _RULED,
-        *_patient(rng),
-        _RULED,
-    )
+    heading = (Block("title", (title,)), Block("small", (clinic,)))
+    return (*heading, _RULED, Block("body", name), Block("body", record), _RULED)
 
 
 def _signature(rng: Random) -> tuple[Block, ...]:
@@ -204,11 +196,6 @@ class SampleDocument:
         return "\f".join("\n".join(page.lines) for page in self.pages)
 
 
-def sample_documents(seed: int = 0) -> tuple[SampleDocument, ...]:
-    """Return one document of each type; the same seed draws the same pixels."""
-    return tuple(sample_document(kind, seed) for kind in WRITERS)
-
-
 def sample_document(kind: DocumentType, seed: int = 0) -> SampleDocument:
     """Return a document of that type; different seeds give different people and values."""
     pages = WRITERS[kind](random.Random(f"{kind}{seed}"))  # noqa: S311  made-up content, no secret
@@ -219,10 +206,24 @@ def sample_document(kind: DocumentType, seed: int = 0) -> SampleDocument:
 
 def draw_page(blocks: Iterable[Block]) -> SamplePage:
     """Return the page with these blocks from top to bottom."""
-    sheet = _Sheet()
+    image = Image.new("RGB", _A4, _PAPER)
+    pen, lines, y = ImageDraw.Draw(image), list[str](), float(_MARGIN)
     for block in blocks:
-        sheet.add(block)
-    return SamplePage(image=sheet.image, lines=tuple(sheet.lines))
+        if block.style == "rule":
+            pen.line((_MARGIN, y, _A4[0] - _MARGIN, y), fill=_RULE, width=2)
+            y += 14
+            continue
+        font = _font(block.style)
+        is_row = len(block.cells) > 1
+        rows = [block.cells] if is_row else [(line,) for line in _wrapped(block.cells[0], font)]
+        pitch = (_A4[0] - 2 * _MARGIN) / len(block.cells)
+        for row in rows:
+            for column, cell in enumerate(row):
+                pen.text((_MARGIN + column * pitch, y), cell, fill=_PRINT, font=font)
+            lines.append(" ".join(row))
+            y += font.size * _LEADING
+        y += 0 if is_row else font.size * 0.4
+    return SamplePage(image=image, lines=tuple(lines))
 
 
 def write_png(document: SampleDocument, path: Path) -> None:
@@ -249,45 +250,6 @@ def write_damaged_png(document: SampleDocument, path: Path) -> None:
     write_png(document, path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-
-
-class _Sheet:
-    """A page that is being drawn; knows every line it holds."""
-
-    def __init__(self) -> None:
-        self.image = Image.new("RGB", _A4, _PAPER)
-        self.lines: list[str] = []
-        self._draw = ImageDraw.Draw(self.image)
-        self._y = float(_MARGIN)
-
-    def add(self, block: Block) -> None:
-        """Draw one block and go below it."""
-        if block.style == "rule":
-            self._rule()
-        elif len(block.cells) > 1:
-            self._row(block)
-        else:
-            self._paragraph(block)
-
-    def _rule(self) -> None:
-        self._draw.line((_MARGIN, self._y, _A4[0] - _MARGIN, self._y), fill=_RULE, width=2)
-        self._y += 14
-
-    def _row(self, block: Block) -> None:
-        font = _font(block.style)
-        pitch = (_A4[0] - 2 * _MARGIN) / len(block.cells)
-        for column, cell in enumerate(block.cells):
-            self._draw.text((_MARGIN + column * pitch, self._y), cell, fill=_PRINT, font=font)
-        self.lines.append(" ".join(block.cells))
-        self._y += font.size * _LEADING
-
-    def _paragraph(self, block: Block) -> None:
-        font = _font(block.style)
-        for line in _wrapped(block.cells[0], font):
-            self._draw.text((_MARGIN, self._y), line, fill=_PRINT, font=font)
-            self.lines.append(line)
-            self._y += font.size * _LEADING
-        self._y += font.size * 0.4
 
 
 def _font(style: str) -> ImageFont.FreeTypeFont:
@@ -348,19 +310,19 @@ _SKETCHES: Final = (
 
 def write_exhibits(directory: Path) -> list[Exhibit]:
     """Write those that the directory lacks; what stands there under such a name is left as it is."""
-    return [_exhibit(directory, sketch) for sketch in _SKETCHES]
-
-
-def _exhibit(directory: Path, sketch: _Sketch) -> Exhibit:
-    document = sample_document(sketch.document_type, sketch.seed)
-    path = directory / sketch.name
-    if not path.exists():
-        sketch.write(document, path)
-    text = document.text if path.suffix == ".pdf" else document.text.partition("\f")[0]
-    return Exhibit(
-        title=sketch.title,
-        path=path,
-        document_type=sketch.document_type,
-        lane=sketch.lane,
-        text=None if sketch.write is write_damaged_png else text,
-    )
+    exhibits = []
+    for sketch in _SKETCHES:
+        document = sample_document(sketch.document_type, sketch.seed)
+        path = directory / sketch.name
+        if not path.exists():
+            sketch.write(document, path)
+        text = document.text if path.suffix == ".pdf" else document.text.partition("\f")[0]
+        exhibit = Exhibit(
+            title=sketch.title,
+            path=path,
+            document_type=sketch.document_type,
+            lane=sketch.lane,
+            text=None if sketch.write is write_damaged_png else text,
+        )
+        exhibits.append(exhibit)
+    return exhibits

@@ -18,8 +18,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from pydantic import SecretStr
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
-from pecia_schemas.pictures import Encoding, Picture
+from pecia_schemas.media import HEAD_BYTES, Encoding, MediaType, PageRanges, Picture, sniff
 from pecia_schemas.tasks import Prefer
 from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.images import ImagePages, TiffPages

@@ -14,8 +14,7 @@ from pecia_schemas.duty import Lack, Need
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Cut, NewPart
+from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import FramePlan, PageInfo, Stretch, VideoInfo

@@ -19,8 +19,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas.media import MAX_SIDE
-from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.media import MAX_SIDE, Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media import frames

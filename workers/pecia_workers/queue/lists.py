@@ -21,7 +21,9 @@ Keys, beside the lists and bells of `pecia_schemas.messages`:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.resources import files
@@ -35,13 +37,17 @@ from redis.retry import Retry
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import (
+    BEHIND_TURNS,
     BELL_PREFIX,
     BELL_TTL_MS,
     STANDING_PREFIX,
     TURN,
     bell_name,
+    marker,
     quarantine_name,
     queue_name,
+    rest_name,
+    standing_name,
 )
 from pecia_schemas.settings import WorkerSettings
 
@@ -64,16 +70,34 @@ def connect(url: str) -> Redis:
         "health_check_interval": HEALTH_CHECK_S,
         "retry": Retry(NoBackoff(), 1),
     }
-    if not _is_unix(_parse(url)):
+    if _parse(url).get("connection_class") is not UnixDomainSocketConnection:
         options["socket_keepalive"] = True
     return Redis.from_url(url, **options)
 
 
 def celery_settings(url: str) -> dict[str, Any]:
-    """Return the Celery settings that make its broker this Redis."""
+    """Return the Celery settings that make its broker this Redis.
+
+    Of TLS, unless the URL's `ssl_*` options say otherwise, the certificate is verified, as kombu would not.
+    """
+    parts = _parse(url)
+    user, password = (quote(parts.get(name, ""), safe="") for name in ("username", "password"))
+    account, database = f"{user}:{password}@" if user or password else "", parts.get("db", 0)
+    ssl = None
+    if parts.get("connection_class") is UnixDomainSocketConnection:
+        query = urlencode({"virtual_host": database})
+        broker = f"redis+socket://{account}{quote(parts['path'])}?{query}"
+    else:
+        scheme, host = "redis", parts.get("host", "localhost")
+        if parts.get("connection_class") is SSLConnection:
+            scheme = "rediss"
+            given = {name: value for name, value in parts.items() if name.startswith("ssl_")}
+            ssl = {"ssl_cert_reqs": "required"} | given
+        host = f"[{host}]" if ":" in host else host
+        broker = f"{scheme}://{account}{host}:{parts.get('port', _DEFAULT_PORT)}/{database}"
     return {
-        "broker_url": _kombu_url(url),
-        "broker_use_ssl": _ssl_options(url),
+        "broker_url": broker,
+        "broker_use_ssl": ssl,
         "broker_transport_options": {
             "socket_timeout": SOCKET_TIMEOUT_S,
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
@@ -84,40 +108,9 @@ def celery_settings(url: str) -> dict[str, Any]:
     }
 
 
-def _kombu_url(url: str) -> str:
-    parts = _parse(url)
-    user, password = (quote(parts.get(name, ""), safe="") for name in ("username", "password"))
-    account = f"{user}:{password}@" if user or password else ""
-    if _is_unix(parts):
-        query = urlencode({"virtual_host": parts.get("db", 0)})
-        return f"redis+socket://{account}{quote(parts['path'])}?{query}"
-    host = parts.get("host", "localhost")
-    if ":" in host:
-        host = f"[{host}]"
-    scheme = "rediss" if _is_tls(parts) else "redis"
-    return f"{scheme}://{account}{host}:{parts.get('port', _DEFAULT_PORT)}/{parts.get('db', 0)}"
-
-
-def _ssl_options(url: str) -> dict[str, Any] | None:
-    """Return the URL's `ssl_*` options; unless they say otherwise the certificate is verified, as kombu would not."""
-    parts = _parse(url)
-    if not _is_tls(parts):
-        return None
-    given = {name: value for name, value in parts.items() if name.startswith("ssl_")}
-    return {"ssl_cert_reqs": "required"} | given
-
-
 def _parse(url: str) -> dict[str, Any]:
     parts: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     return parts
-
-
-def _is_unix(parts: dict[str, Any]) -> bool:
-    return parts.get("connection_class") is UnixDomainSocketConnection
-
-
-def _is_tls(parts: dict[str, Any]) -> bool:
-    return parts.get("connection_class") is SSLConnection
 
 
 QUEUES: dict[str, tuple[Stage, Lane]] = {
@@ -127,6 +120,10 @@ QUEUES: dict[str, tuple[Stage, Lane]] = {
 
 QUARANTINES: dict[str, Stage] = {quarantine_name(stage): stage for stage in Stage}
 """The lists of parts on which a worker died."""
+
+_LISTS = (*QUEUES, *QUARANTINES)
+_MESSAGES_PER_CALL = 5_000
+_KEYS_PER_CALL = 1_000
 
 CREDIT = "pecia:credit"
 DEAD = "pecia:dead"
@@ -290,6 +287,69 @@ def hand_back(redis: Redis, worker: str) -> int:
     """Put everything back that a worker took and has not ended; return how much. It counts as no death."""
     script = redis.register_script(_source("hand_back"))
     return int(script([taken_name(worker), TAKERS], [worker]))
+
+
+def count_waiting(redis: Redis) -> Counter[str]:
+    """Return how many messages wait in the list of each stage and lane, and in each quarantine: cheap."""
+    with redis.pipeline(transaction=False) as pipe:
+        for queue in _LISTS:
+            pipe.llen(queue)
+            pipe.hget(standing_name(queue), BEHIND_TURNS)
+        replies = pipe.execute()
+    found = zip(_LISTS, replies[::2], replies[1::2], strict=True)
+    return Counter({queue: max(0, length + int(behind or 0)) for queue, length, behind in found})
+
+
+def count_taken(redis: Redis) -> Counter[str]:
+    """Return how many parts that came from each list are with workers."""
+    return Counter(held.split(" ", 3)[2] for part, held in _taken(redis) if not part.endswith("+"))
+
+
+def held_parts(redis: Redis) -> set[str]:
+    """Return the ids of all parts that wait in a list or are with a worker.
+
+    In the order in which they move, so that none is missed: behind a turn, in a list, taken.
+    """
+    rests = [rest_name(*rest) for rest in _rests(redis)]
+    held = {part for queue in (*rests, *_LISTS) for part in _waiting(redis, queue)}
+    return held.union(part.removesuffix("+") for part, _ in _taken(redis))
+
+
+def _taken(redis: Redis) -> Iterator[tuple[str, str]]:
+    for worker in takers(redis):
+        held: Any = redis.hgetall(taken_name(worker))
+        yield from ((part, message) for part, message in held.items() if part != "#")
+
+
+def mend_turns(redis: Redis) -> int:
+    """Set the marker of every flow for which messages wait and none stands in the list; return how many were missing.
+
+    Nothing but a hand in Redis can make that so; but then nothing else would find them.
+    """
+    mended, mend = 0, redis.register_script(_source("mend"))
+    for queue, flow in _rests(redis):
+        mended += int(mend([queue, rest_name(queue, flow)], [marker(flow)]))
+    return mended
+
+
+def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
+    """Yield list and flow of what waits behind a turn. Looks through the keys, which are few: parts have none."""
+    found: Any = redis.scan_iter("*.*:*", count=_KEYS_PER_CALL, _type="list")
+    for name in set(found):
+        queue, _, flow = name.partition(":")
+        if queue in QUEUES:
+            yield queue, flow
+
+
+def _waiting(redis: Redis, queue: str) -> Iterator[str]:
+    # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
+    start = 0
+    messages: Any
+    while messages := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
+        for message in messages:
+            with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
+                yield str(json.loads(message)["part"])
+        start += len(messages)
 
 
 def _source(name: str) -> str:

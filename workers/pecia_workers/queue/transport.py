@@ -1,6 +1,7 @@
 """Celery's Redis transport with parts instead of messages: claimed under a budget, and never only in a socket.
 
-Only channels that consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
+The keeper has what this process has taken, under numbered calls; a channel asks it for more. Only channels that
+consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
 """
 
 from __future__ import annotations
@@ -8,25 +9,233 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
+from itertools import islice
 from queue import Empty
-from typing import Any, Final
-from weakref import WeakSet
+from typing import Any, Final, Protocol
+from uuid import uuid4
+from weakref import WeakSet, WeakValueDictionary
 
 from kombu import transport as kombu_transports
 from kombu.transport import redis as stock
 from kombu.transport import virtual
-from redis import RedisError, ResponseError
+from redis import Redis, RedisError, ResponseError
 
-from pecia_schemas import Stage
+from pecia_schemas import Stage, tracing
 from pecia_schemas.messages import bell_name
-from pecia_workers.queue.keeper import Keeper
-from pecia_workers.queue.lists import QUEUES, Claimed
+from pecia_workers import metrics
+from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
 
 _log = logging.getLogger(__name__)
 
+CLAIM_LIMIT = 256
+"""Most parts that one call takes or lets go of, so that the script never keeps Redis for long."""
+
+_RETRY_S = 1.0
 _BELL_WAIT_S = 1
+
+_keepers: WeakValueDictionary[str, Keeper] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What may be claimed now."""
+
+    slots: int
+    tokens: int | None
+    """None: only the slots count."""
+    idle: bool
+    """Whether nothing is in flight, so that a part larger than the budget may run alone."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything at all fits."""
+        return self.slots > 0 and (self.tokens is None or self.tokens > 0)
+
+
+_CLOSED: Final = Capacity(slots=0, tokens=0, idle=False)
+
+
+class Gate(Protocol):
+    """Who takes the parts, and how many."""
+
+    def capacity(self) -> Capacity:
+        """Return what fits now."""
+        ...
+
+    def dispatch(self) -> None:
+        """Begin with what came; called after all parts of one claim were delivered."""
+
+
+class Keeper:
+    """The parts that one process has taken from Redis. Claims and settles on the thread of Celery's event loop.
+
+    It outlives connections and channels: what is in flight stays taken while Celery reconnects. Each call to Redis has
+    a number, and one whose reply was lost is made again until it has come.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        hold_limit: timedelta,
+        rules: LaneRules | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        waited_s: Callable[[str], float] = lambda _part: 0.0,
+    ) -> None:
+        """Report a part to `on_overdue` that has been held for longer than `hold_limit`.
+
+        `clock` tells how long parts are held: it stands still while they wait for Postgres. `waited_s` tells how long
+        one of them has waited for others besides.
+        """
+        self.key = uuid4().hex
+        _keepers[self.key] = self
+        self.worker = self.key
+        """The name under which the worker takes parts, in Redis and in Postgres: the pool sets it before the gate."""
+        self.gate: Gate | None = None
+        self.on_overdue: Callable[[str], None] = lambda _part: None
+        self._redis = redis
+        self._lists = Lists(redis, rules)
+        self._hold_limit_s = hold_limit.total_seconds()
+        self._clock = clock
+        self._waited_s = waited_s
+        self._held: dict[str, float] = {}
+        self._overdue: set[str] = set()
+        self.moved_at = time.monotonic()
+        """When a part was last claimed or finished or given back, by the monotonic clock."""
+        self._finished: dict[str, None] = {}
+        self._unfinished: dict[str, None] = {}
+        self._number = 1
+        self._telling: Ended | None = None
+        """What the call under way lets go of, or the one whose reply was lost."""
+        self._unseen: list[Claimed] = []
+        """Parts of a call that was made to settle, because its first try had been to claim."""
+        self._settle_after = 0.0
+
+    @staticmethod
+    def of(key: str) -> Keeper:
+        """Return this process's keeper with that key."""
+        return _keepers[key]
+
+    @property
+    def held(self) -> int:
+        """How many parts this process has taken and not let go of."""
+        return len(self._held)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a gate: the worker has started and is not stopping."""
+        return self.gate is not None
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the gate admits now; nothing while there is none."""
+        return self.gate.capacity() if self.gate else _CLOSED
+
+    def claim(self, queues: Sequence[str]) -> Claim:
+        """Take what the gate admits, and tell Redis what has ended. Raises `redis.RedisError`."""
+        capacity = self.capacity
+        if not capacity.is_open:
+            return Claim()
+        if self._unseen:
+            unseen, self._unseen = tuple(self._unseen), []
+            return Claim(parts=unseen, more=True)
+        return self._call(queues, capacity)
+
+    def _call(self, queues: Sequence[str], capacity: Capacity) -> Claim:
+        if self._telling is None:
+            finished, unfinished = (
+                islice(noted, CLAIM_LIMIT) for noted in (self._finished, self._unfinished)
+            )
+            self._telling = Ended(finished=tuple(finished), unfinished=tuple(unfinished))
+        claim = self._lists.claim(
+            queues,
+            worker=self.worker,
+            number=self._number,
+            slots=min(capacity.slots, CLAIM_LIMIT),
+            tokens=capacity.tokens,
+            idle=capacity.idle,
+            ended=self._telling,
+        )
+        self._number += 1
+        told, self._telling = self._telling, None
+        for noted, parts in ((self._finished, told.finished), (self._unfinished, told.unfinished)):
+            for part in parts:
+                self._held.pop(part, None)
+                self._overdue.discard(part)
+                noted.pop(part, None)
+        if claim.parts:
+            self._took(claim.parts, capacity.tokens)
+        if told or claim.parts:
+            self.moved_at = time.monotonic()
+            metrics.PARTS_HELD.set(len(self._held))
+        return claim
+
+    def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
+        now = self._clock()
+        self._held.update((claimed.part, now) for claimed in parts)
+        # A claim serves many jobs: a trace of its own, with a link to each of theirs.
+        if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
+            about = tracing.messaging("receive", len(parts)) | {
+                "pecia.cost": sum(claimed.cost for claimed in parts)
+            }
+            tracing.apart("receive", about, kind=tracing.Kind.CLIENT, links=links).end()
+        metrics.CLAIMS.inc()
+        metrics.CLAIM_SIZE.observe(len(parts))
+        if free:  # none is, by a call that was made to settle
+            metrics.CLAIM_FILL.observe(sum(claimed.cost for claimed in parts) / free)
+        for claimed in parts:
+            metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
+
+    def dispatch(self) -> None:
+        """Tell the gate that a whole claim was delivered."""
+        if self.gate:
+            self.gate.dispatch()
+
+    def finish(self, part: str) -> None:
+        """Note that a part is finished; Redis is told with the next claim, or by `settle`."""
+        self._finished[part] = None
+
+    def give_back(self, part: str) -> None:
+        """Note that a part goes back to its list."""
+        self._unfinished[part] = None
+
+    def settle(self) -> bool:
+        """Tell Redis what has ended; return whether it knows all of it now. What it could not be told is told later."""
+        while self._finished or self._unfinished:
+            if time.monotonic() < self._settle_after:
+                return False
+            try:
+                self._unseen += self._call((), _CLOSED).parts
+            except RedisError as error:
+                _log.warning("could not tell Redis what ended, trying again: %s", type(error).__name__)
+                self._settle_after = time.monotonic() + _RETRY_S
+                return False
+        return True
+
+    def tend(self) -> None:
+        """Settle, and report what has been held for too long. Celery's event loop calls it every second."""
+        self.settle()
+        since = self._clock() - self._hold_limit_s
+        for part, begun in self._held.items():
+            known = part in self._overdue or part in self._finished
+            if not known and begun + self._waited_s(part) < since:
+                self._overdue.add(part)
+                metrics.OVERDUE_PARTS.inc()
+                _log.error("held for too long: %s", part, extra={"part": part})
+                self.on_overdue(part)
+
+    def stop(self) -> None:
+        """Hand everything back that Redis still has for this worker. If Redis is away, upkeep does it later."""
+        try:
+            hand_back(self._redis, self.worker)
+        except RedisError as error:
+            _log.warning("could not hand parts back: %s", type(error).__name__)
+
 
 _claiming: WeakSet[Channel] = WeakSet()
 """Channels of parts; they stay so when their last list was cancelled, for what they delivered ends after that."""
@@ -201,7 +410,11 @@ class Channel(stock.Channel):
             return
         self.claim()
         if self.qos.can_consume():
-            self._listen_for_bells()
+            self._hears_bells = True  # for good: the answer may come after the last list was cancelled
+            bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
+            self._in_poll = self.client.connection
+            self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
+            self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout or _BELL_WAIT_S)
 
     def _receive_one(self, c: Any) -> Any:
         """Receive a broadcast; one that is no message is ignored, for anybody with Redis can send one."""
@@ -212,13 +425,6 @@ class Channel(stock.Channel):
         except Exception as error:  # noqa: BLE001  stock kombu lets it end the worker
             _log.warning("ignored a broadcast that is no message: %s", type(error).__name__)
             raise Empty from None
-
-    def _listen_for_bells(self) -> None:
-        self._hears_bells = True  # for good: the answer may come after the last list was cancelled
-        bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
-        self._in_poll = self.client.connection
-        self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
-        self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout or _BELL_WAIT_S)
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._hears_bells:

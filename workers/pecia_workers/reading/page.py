@@ -25,11 +25,10 @@ from pecia_schemas import (
 from pecia_schemas.blocks import mean_confidence, text_of
 from pecia_schemas.storable import storable_text
 from pecia_schemas.tasks import Prefer, Preparation, Witness
-from pecia_workers.caching.cache import Look, ResultCache
+from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of, sampling_for
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Done
+from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan

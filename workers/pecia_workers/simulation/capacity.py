@@ -18,9 +18,8 @@ from typing import Final
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.models import KvShape, kv_bytes
-from pecia_workers.simulation.figures import Figures, in_flight
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
-from pecia_workers.simulation.scenarios import simulated
+from pecia_workers.simulation.scenarios import Figures, simulated
 
 _MOST_ENGINES: Final = 100_000
 _CHECKED: Final = 1_000
@@ -105,6 +104,11 @@ def erlang_c(places: int, offered: float) -> float:
     for place in range(1, places + 1):
         blocked = offered * blocked / (place + offered * blocked)
     return places * blocked / (places - offered * (1 - blocked))
+
+
+def engines_for(in_flight: float, places: int) -> int:
+    """Return how many engines of so many places hold the pages in flight; an exact multiple needs no more."""
+    return math.ceil(round(in_flight / places, 9))
 
 
 def engines_needed(
@@ -201,7 +205,7 @@ def plan_capacity(
                 rate=rate,
                 latency=latency,
                 one=one,
-                in_flight=in_flight(rate, one.in_system),
+                in_flight=rate * one.in_system,
                 kv_bytes=kv_bytes(kv_shape, round(load.held * one.in_engine)),
                 kv_budget=kv_bytes(kv_shape, model.kv_blocks * BLOCK_TOKENS),
             )

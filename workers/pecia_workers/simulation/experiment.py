@@ -23,11 +23,9 @@ from pecia_workers.engines.profiles import Speed
 from pecia_workers.local.samples import WRITERS, sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.page import instruction_for
-from pecia_workers.simulation.figures import at_share
-from pecia_workers.simulation.machines import IterationMachine
 from pecia_workers.simulation.requests import Request
-from pecia_workers.simulation.scenarios import SHARE
-from pecia_workers.simulation.simulator import Simulator
+from pecia_workers.simulation.scenarios import SHARE, at_share
+from pecia_workers.simulation.simulator import IterationMachine, Simulator
 
 _LANGUAGE: Final = "en"
 _ENOUGH_TOKENS: Final = 8

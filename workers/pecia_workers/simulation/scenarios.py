@@ -1,20 +1,29 @@
-"""Policies, machines and requests put together as a fleet does it, or as the source of the product did."""
+"""Policies, engines and requests put together as a fleet, or the product's source, does it; and what a run comes to."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
+from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.simulation.figures import Figures, figures
-from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
 from pecia_workers.simulation.requests import Request
-from pecia_workers.simulation.simulator import Run, Simulator
+from pecia_workers.simulation.simulator import (
+    IterationMachine,
+    Machine,
+    Run,
+    Served,
+    Simulator,
+    SlotMachine,
+    Use,
+)
 
 REQUESTS: Final = 200
 SLOTS: Final = 8
@@ -61,14 +70,13 @@ class Result:
     run: Run
 
 
-def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int | None = None) -> Result:
+def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
     """Return what a policy makes of the source's comparison, or of another draw of its kind.
 
     Batches run as a whole there: all of one leave with its longest.
     """
     machine = SlotMachine(SLOTS, TOKEN_S, whole_batches=name in BATCHED)
-    requests = seed_requests() if number is None else seed_requests(number)
-    return _result(name, SEED_LIMITS, machine, requests, ahead)
+    return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
 
 
 def simulated(
@@ -89,3 +97,92 @@ def _result(
     simulator = Simulator(policy_named(name, limits), machine, LearnedLengths(SHARE), ahead=ahead)
     run = simulator.run(requests)
     return Result(policy=name, figures=figures(run, batches=name in BATCHED), run=run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds, over all requests."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A run in numbers; times in seconds."""
+
+    requests: int
+    total: float
+    """From the first arrival to the last end."""
+    requests_per_s: float
+    output_tokens_per_s: float
+    service: Times
+    """In the engine."""
+    waiting: Times
+    """Before the engine."""
+    in_system: Times
+    """From arrival to end."""
+    first_token: Times
+    """From arrival."""
+    utilisation: float
+    """Share of the slots that computed for a request that was not over."""
+    kv_used: float | None
+    """Share of the KV cache's blocks in use, on average; None without one."""
+    padding: float | None
+    """Share that would be padding if who started together were padded to one length; None without batches."""
+    preemptions: int
+    oversize: int
+    """Requests larger than the whole budget, which ran alone."""
+    lanes: dict[Lane, Times]
+    """`in_system` by lane."""
+
+
+def figures(run: Run, *, batches: bool) -> Figures:
+    """Return what a run comes to; `batches`: its policy forms some. There must be one request at least."""
+    served = run.served
+    total = max(one.ended for one in served) - min(one.request.arrived for one in served)
+    lanes: dict[Lane, list[float]] = defaultdict(list)
+    for one in served:
+        lanes[one.request.lane].append(one.ended - one.request.arrived)
+    return Figures(
+        requests=len(served),
+        total=total,
+        requests_per_s=len(served) / total,
+        output_tokens_per_s=sum(one.request.output for one in served) / total,
+        service=_times(one.ended - one.started for one in served),
+        waiting=_times(one.started - one.request.arrived for one in served),
+        in_system=_times(one.ended - one.request.arrived for one in served),
+        first_token=_times(one.first_token - one.request.arrived for one in served),
+        utilisation=_mean_over(run.use, total, lambda use: use.busy),
+        kv_used=_mean_over(run.use, total, lambda use: use.kv_used or 0.0) if run.budget.tokens else None,
+        padding=_padding(served) if batches else None,
+        preemptions=run.preemptions,
+        oversize=sum(one.oversize for one in served),
+        lanes={lane: _times(lanes[lane]) for lane in Lane if lane in lanes},
+    )
+
+
+def _times(values: Iterable[float]) -> Times:
+    ordered = sorted(values)
+    p50, p95, p99 = (at_share(ordered, share) for share in (0.5, 0.95, 0.99))
+    return Times(mean=fmean(ordered), p50=p50, p95=p95, p99=p99)
+
+
+def at_share(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of them, sorted, lies below."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _mean_over(uses: Iterable[Use], total: float, value: Callable[[Use], float]) -> float:
+    return sum(value(use) * (use.until - use.since) for use in uses) / total
+
+
+def _padding(served: Iterable[Served]) -> float:
+    """Return 1 - sum len / sum (max len x n) of all batches: who started at the same moment is one."""
+    batches: dict[float, list[int]] = defaultdict(list)
+    for one in served:
+        batches[one.started].append(one.request.prompt + one.request.output)
+    padded = sum(max(lengths) * len(lengths) for lengths in batches.values())
+    return 1 - sum(map(sum, batches.values())) / padded

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from pecia_workers.batching.policies import ContinuousPolicy, Room, Start
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed, measured
-from pecia_workers.simulation.figures import at_share
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
+from pecia_workers.simulation.scenarios import at_share
 
 GAIN: Final = 1.02
 """Times the pages a second that is better, and no luck."""
@@ -75,7 +76,7 @@ async def tune(
         points.append(point)
         told(point)
 
-    async with opened(_sizes(most, batched_tokens)) as engine:
+    async with opened({"max_num_seqs": most, "max_num_batched_tokens": batched_tokens}) as engine:
         bench = Bench(engine, mix, note, batched_tokens=batched_tokens)
         alone = await bench.alone()
         best = await best_sequences(bench, min(most, engine.budget.slots))
@@ -85,7 +86,8 @@ async def tune(
 
     async def restarted(tokens: int) -> Point:
         try:
-            async with opened(_sizes(best.sequences, tokens)) as engine:
+            sizes = {"max_num_seqs": best.sequences, "max_num_batched_tokens": tokens}
+            async with opened(sizes) as engine:
                 other = Bench(engine, mix, note, batched_tokens=tokens)
                 await other.alone()
                 return await other(best.sequences)
@@ -96,10 +98,6 @@ async def tune(
     if steps and batched_tokens:
         best = await best_step(restarted, best)
     return Tuned(best=best, points=tuple(points), speed=speed)
-
-
-def _sizes(sequences: int, batched_tokens: int) -> dict[str, int]:
-    return {"max_num_seqs": sequences, "max_num_batched_tokens": batched_tokens}
 
 
 async def best_step(measure: Measure, best: Point) -> Point:
@@ -144,11 +142,7 @@ async def best_sequences(measure: Measure, most: int, *, first: int = 8) -> Poin
 
 def _between(sizes: Sequence[int], best: int) -> int | None:
     """Return the middle of the wider gap beside the best size; None where they are narrow."""
-    here = sizes.index(best)
-    gaps = [
-        *zip(sizes[max(0, here - 1) : here], [best], strict=False),
-        *zip([best], sizes[here + 1 :][:1], strict=False),
-    ]
+    gaps = [pair for pair in pairwise(sizes) if best in pair]
     low, high = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
     return round((low * high) ** 0.5) if high / low > _LEAST_GAP else None
 
@@ -188,17 +182,17 @@ class Bench:
     async def __call__(self, sequences: int) -> Point:
         """Return what the engine does with so many at a time. Raises `EngineDeadError`."""
         before = self._engine.load().preemptions
+        point = Point(sequences=sequences, batched_tokens=self._batched_tokens)
         try:
             run = await self._read(sequences, _ROUNDS * sequences)
         except EngineDeadError:
             raise
         except EngineError as error:
-            point = Point(sequences=sequences, batched_tokens=self._batched_tokens, failed=str(error))
+            point = replace(point, failed=str(error))
         else:
             self.runs.append(run)
-            point = Point(
-                sequences=sequences,
-                batched_tokens=self._batched_tokens,
+            point = replace(
+                point,
                 pages_per_s=steady_rate(run.pages),
                 p95_s=at_share(sorted(page.ran for page in run.pages), 0.95),
                 preemptions=self._engine.load().preemptions - before,

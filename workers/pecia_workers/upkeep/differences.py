@@ -12,17 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Self
 from uuid import UUID
+
+from sqlalchemy import TextClause
 
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import standing
-from pecia_workers.ledger.publication import expected_in_redis, find_missing
-from pecia_workers.ledger.recovery import find_orphaned
-from pecia_workers.queue.lists import DEAD, EARLIER
-from pecia_workers.upkeep.steps import GRACE, Judging, Stores, relay, republish_lost
-from pecia_workers.upkeep.watching import held_parts
+from pecia_workers.ledger.database import fetch
+from pecia_workers.ledger.recovery import expected_in_redis, find_missing, find_orphaned
+from pecia_workers.queue.lists import DEAD, EARLIER, held_parts
+from pecia_workers.upkeep.loop import GRACE, Judging, Stores, relay, republish_lost
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000
@@ -128,25 +130,27 @@ def _is_id(part: str) -> bool:
 
 
 async def _missing_payloads(scene: Scene) -> set[Hashable]:
-    needed = await standing.open_payloads(scene.stores.database)
+    needed = await fetch(scene.stores.database, standing.OPEN_PAYLOADS)
     at_a_time = asyncio.Semaphore(_LOOKS_AT_A_TIME)
 
     async def is_there(name: str) -> bool:
         async with at_a_time:
             return await asyncio.to_thread(scene.payloads.holds, payload_named(name))
 
-    there = await asyncio.gather(*map(is_there, needed))
-    return {job for (_, jobs), held in zip(needed.items(), there, strict=True) if not held for job in jobs}
+    there = await asyncio.gather(*(is_there(row.payload) for row in needed))
+    return {job for row, held in zip(needed, there, strict=True) if not held for job in row.job_ids}
+
+
+async def _wrong_jobs(query: TextClause, scene: Scene) -> set[Hashable]:
+    return {job_id for (job_id,) in await fetch(scene.stores.database, query)}
 
 
 _LOOKS: dict[Difference, Callable[[Scene], Awaitable[Iterable[Hashable]]]] = {
     Difference.LOST_MESSAGES: _lost_messages,
     Difference.ORPHANS: lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS),
-    Difference.MISCOUNTED: lambda scene: standing.find_jobs(scene.stores.database, standing.MISCOUNTED),
-    Difference.UNENDED: lambda scene: standing.find_jobs(scene.stores.database, standing.UNENDED),
-    Difference.STUCK_SUMMARIES: lambda scene: standing.find_jobs(
-        scene.stores.database, standing.STUCK_SUMMARIES
-    ),
+    Difference.MISCOUNTED: partial(_wrong_jobs, standing.MISCOUNTED),
+    Difference.UNENDED: partial(_wrong_jobs, standing.UNENDED),
+    Difference.STUCK_SUMMARIES: partial(_wrong_jobs, standing.STUCK_SUMMARIES),
     Difference.DEAD_MESSAGES: _dead_messages,
     Difference.EARLIER_KEYS: _earlier_keys,
     Difference.STRANGERS: _strangers,
@@ -168,7 +172,7 @@ async def _publish_lost(scene: Scene, _items: Items) -> None:
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:
-    judging = Judging(scene.stores, scene.settings)
+    judging = Judging(scene.stores.database, scene.stores.bus, scene.settings)
     while await judging():
         pass
 

@@ -1,29 +1,103 @@
-"""The loop that runs the steps of upkeep, and goes on whatever is away."""
+"""The loop of upkeep, which goes on whatever is away, and its steps; and what workers do while no upkeep is on duty.
+
+A step is short, changes nothing if there is nothing to do, and returns how much it did.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import JobState, Lane
 from pecia_schemas.connecting import is_transient, name_of
+from pecia_schemas.duty import ON_DUTY
+from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.publication import forget_flows
+from pecia_workers import metrics
+from pecia_workers.ledger import standing
+from pecia_workers.ledger.database import LONG_PATIENCE, fetch, open_database
+from pecia_workers.ledger.recovery import (
+    Judge,
+    expected_in_redis,
+    expire_jobs,
+    forget_flows,
+    gone_of,
+    relay_due,
+    unpublish_missing,
+)
+from pecia_workers.ledger.retention import retention_steps
+from pecia_workers.ledger.standing import Left
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
-from pecia_workers.metrics.health import PULSE
+from pecia_workers.metrics import PULSE
+from pecia_workers.queue.bus import Bus
+from pecia_workers.queue.lists import (
+    DEAD,
+    QUARANTINES,
+    QUEUES,
+    connect,
+    count_taken,
+    count_waiting,
+    hand_back,
+    held_parts,
+    mend_turns,
+    takers,
+)
 from pecia_workers.service import serve
-from pecia_workers.upkeep.retention import retention_steps
-from pecia_workers.upkeep.steps import Judging, Measurement, Reconciler, Stores, expire, open_stores, relay
-from pecia_workers.upkeep.watching import hand_back_of_gone, look_every_s
 
 log = structlog.get_logger(__name__)
 
 Step = Callable[[], Awaitable[int]]
+
+_BATCH = 1_000
+GRACE = timedelta(seconds=5)
+"""A part that was published this recently is on its way: publisher and claim are left alone with it."""
+_LONGEST_WITHOUT_COMPARISON_S = 300.0
+_SHARE_OF_COMPARING = 5
+"""A comparison that took a second is followed by the next no sooner than this many seconds later."""
+_MEASURE_EVERY_S = 5.0
+_JUDGE_EVERY_S = 1.0
+_ROLES = ("ingest", "engine", "webhooks", "upkeep")
+
+_UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {ON_DUTY})")  # noqa: S608  a constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """What the steps work on."""
+
+    database: AsyncEngine
+    redis: Redis
+    bus: Bus
+
+
+@asynccontextmanager
+async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
+    """Yield what the settings name, for the running loop."""
+    redis_url = settings.redis_url.get_secret_value()
+    stores = Stores(
+        database=open_database(settings.database_url.get_secret_value(), patience=LONG_PATIENCE),
+        redis=connect(redis_url),
+        bus=Bus(redis_url, window=settings.window),
+    )
+    try:
+        yield stores
+    finally:
+        await stores.bus.close()
+        stores.redis.close()
+        await stores.database.dispose()
 
 
 class Upkeep:
@@ -46,21 +120,19 @@ class Upkeep:
         settings = self._settings
         every_s = settings.upkeep_interval.total_seconds()
         async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
+            judging = Judging(stores.database, stores.bus, settings)
+
+            async def judge() -> int:
+                if done := await judging():
+                    self._due.set()
+                return done
+
             # Apart from what needs Redis: one that hangs must not interrupt the watch.
-            judging = {"orphans": self._then_at_once(Judging(stores, settings))}
-            loops.create_task(self._repeat(judging, self._stopping, look_every_s(settings)))
+            loops.create_task(self._repeat({"orphans": judge}, self._stopping, judging.every_s))
             loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
             # What may take long, and must keep no part waiting.
             ends = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
             loops.create_task(self._repeat(ends, self._stopping, every_s))
-
-    def _then_at_once(self, step: Step) -> Step:
-        async def run() -> int:
-            if done := await step():
-                self._due.set()
-            return done
-
-        return run
 
     async def _repeat(self, steps: Mapping[str, Step], waking: asyncio.Event, every_s: float) -> None:
         """Run the steps, one after the other, again and again: after `every_s`, or when woken."""
@@ -82,26 +154,24 @@ class Upkeep:
                 waking.clear()
 
     async def _run(self, name: str, step: Step) -> str | None:
-        """Run one step; return the code of what kept it from its work. An outage is told once."""
+        """Run one step; return the code of what kept it from its work. An outage is logged once."""
         try:
-            if count := await step():
-                UPKEEP_ACTIONS.labels(name).inc(count)
-                log.info("upkeep_step", step=name, count=count)
-        except (RedisError, OSError) as error:
-            return self._outage("redis_unavailable", error)
+            count = await step()
         except Exception as error:  # noqa: BLE001  the other steps must go on
             code = "database_unavailable" if is_transient(error) else f"{name}_failed"
-            return self._outage(code, error)
+            if isinstance(error, RedisError | OSError):
+                code = "redis_unavailable"
+            metrics.UPKEEP_FAILURES.labels(code).inc()
+            if code not in self._outages:
+                log.warning("upkeep_outage", outage=code, error=name_of(error))
+                self._outages.add(code)
+            return code
         finally:
             PULSE.beat()
+        if count:
+            metrics.UPKEEP_ACTIONS.labels(name).inc(count)
+            log.info("upkeep_step", step=name, count=count)
         return None
-
-    def _outage(self, code: str, error: Exception) -> str:
-        UPKEEP_FAILURES.labels(code).inc()
-        if code not in self._outages:
-            log.warning("upkeep_outage", outage=code, error=name_of(error))
-            self._outages.add(code)
-        return code
 
 
 def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
@@ -122,3 +192,167 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
 def run_upkeep(settings: WorkerSettings) -> None:
     """Run upkeep until SIGTERM or SIGINT."""
     serve("upkeep", Upkeep, settings)
+
+
+class Judging:
+    """Takes silent workers for dead; their parts are queued again, or fail as poisoned."""
+
+    def __init__(self, database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:
+        self._bus = bus
+        self._judge = Judge(database, settings.lease, max_deaths=settings.max_deaths)
+        self.every_s = min(_JUDGE_EVERY_S, settings.lease.total_seconds() / 8)
+        """Seconds between two looks at the workers' heartbeats."""
+
+    async def __call__(self) -> int:
+        """Look once; return how many parts were taken back."""
+        recovered = await self._judge.judge()
+        await self._bus.tell(recovered.jobs)
+        return recovered.queued + recovered.poisoned
+
+
+async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
+    """Put back what workers took that are gone, and had not begun; return how much. Raises `redis.RedisError`."""
+    gone = await gone_of(database, await asyncio.to_thread(takers, redis))
+    return sum([await asyncio.to_thread(hand_back, redis, worker) for worker in gone])
+
+
+async def expire(stores: Stores) -> int:
+    """End the jobs whose time is over, and notify the workers that run their parts."""
+    expired = await expire_jobs(stores.database, limit=_BATCH)
+    if expired:
+        await stores.bus.tell(dict.fromkeys(expired, JobState.EXPIRED))
+        with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
+            await asyncio.to_thread(_tell_workers, stores.redis, expired)
+    return len(expired)
+
+
+def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
+    with redis.pipeline(transaction=False) as pipe:
+        for job_id in jobs:
+            pipe.publish(CANCEL_CHANNEL, str(job_id))
+        pipe.execute()
+
+
+async def relay(stores: Stores) -> int:
+    """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
+    total, relayed = 0, _BATCH
+    while relayed >= _BATCH:
+        relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
+        total += relayed
+    return total
+
+
+async def republish_lost(stores: Stores, *, before: datetime) -> int:
+    """Hand parts to the relay that were published before that moment and are not in Redis; return how many."""
+    await asyncio.to_thread(mend_turns, stores.redis)
+    present = await asyncio.to_thread(held_parts, stores.redis)
+    return await unpublish_missing(stores.database, present, before=before)
+
+
+class Reconciler:
+    """Finds parts whose message Redis has lost: after FLUSHALL, a restart without data, the last second of the log.
+
+    Two counts tell whether anything can be missing; only then, and every five minutes, all ids are compared.
+    """
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+        self._at_latest = time.monotonic() + _LONGEST_WITHOUT_COMPARISON_S
+
+    async def __call__(self, stores: Stores) -> int:
+        """Hand lost parts to the relay; return how many."""
+        # Redis first: what is committed between the two counts lowers only the second.
+        held = (await asyncio.to_thread(count_waiting, stores.redis)).total()
+        expected, before = await expected_in_redis(stores.database, grace=GRACE)
+        began = time.monotonic()
+        if began < self._at_latest and (held >= expected or began < self._not_before):
+            return 0
+        lost = await republish_lost(stores, before=before)
+        ended = time.monotonic()
+        self._not_before = ended + (ended - began) * _SHARE_OF_COMPARING
+        self._at_latest = ended + _LONGEST_WITHOUT_COMPARISON_S
+        return lost
+
+
+class Measurement:
+    """A step of upkeep that changes nothing. A few short look-ups, every five seconds at most."""
+
+    def __init__(self, *, window: int) -> None:
+        self._window = window
+        self._not_before = 0.0
+
+    async def __call__(self, stores: Stores) -> int:
+        """Look, and return 0."""
+        if time.monotonic() < self._not_before:
+            return 0
+        async with stores.database.connect() as connection:
+            left = await connection.run_sync(self.show_postgres)
+        await asyncio.to_thread(_show_lists, stores.redis, left)
+        metrics.MEASURED.set_to_current_time()
+        self._not_before = time.monotonic() + _MEASURE_EVERY_S
+        return 0
+
+    def show_postgres(self, connection: Connection) -> list[Left]:
+        """Show what Postgres knows; return what of each list waits there."""
+        oldest_s, roles = standing.oldest_waiting(connection), standing.roles_on_duty(connection)
+        for lane in Lane:
+            metrics.QUEUE_OLDEST.labels(lane).set(oldest_s.get(lane, 0.0))
+        for role in _ROLES:
+            metrics.WORKERS.labels(role).set(roles.get(role, 0))
+        removals, removals_s = standing.awaiting_removal(connection)
+        metrics.REMOVALS.set(removals)
+        metrics.REMOVALS_OLDEST.set(removals_s)
+        left = standing.left_in_postgres(connection)
+        lag = standing.lag(connection, left, window=self._window)
+        metrics.UNPUBLISHED.set(lag.unpublished)
+        metrics.UNPUBLISHED_OLDEST.set(lag.unpublished_s)
+        metrics.DUE_WEBHOOKS.set(lag.deliveries)
+        metrics.DUE_WEBHOOKS_OLDEST.set(lag.deliveries_s)
+        metrics.PAUSED_RECEIVERS.set(lag.paused)
+        return left
+
+
+def _show_lists(redis: Redis, left: Sequence[Left]) -> None:
+    in_postgres = {(one.stage, one.lane): one.parts for one in left}
+    waiting = count_waiting(redis)
+    for queue, (stage, lane) in QUEUES.items():
+        metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
+    for queue, stage in QUARANTINES.items():
+        metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
+    strange: Any = redis.llen(DEAD)
+    metrics.LEASED_PARTS.set(count_taken(redis).total())
+    metrics.STRANGE_MESSAGES.set(strange)
+
+
+async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:
+    """Judge, relay and hand back in a worker for as long as no upkeep is on duty; for ever.
+
+    What needs Redis has a task of its own: one that hangs must not interrupt the watch.
+    """
+    judging, due = Judging(database, bus, settings), asyncio.Event()
+
+    async def judge() -> None:
+        await asyncio.sleep(judging.every_s)
+        ((upkeep_is_on_duty,),) = await fetch(database, _UPKEEP)
+        if not upkeep_is_on_duty:
+            await judging()
+            due.set()
+
+    async def publish() -> None:
+        await due.wait()
+        due.clear()
+        await hand_back_of_gone(database, redis)
+        await relay_due(database, bus, limit=_BATCH)
+
+    with connect(settings.redis_url.get_secret_value()) as redis:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_for_ever(judge))
+            tasks.create_task(_for_ever(publish))
+
+
+async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
+            log.info("watch_failed", error=name_of(error))

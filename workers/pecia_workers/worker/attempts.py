@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from pecia_schemas import FailureCode
+
+_AGAIN_S = 1.0
 
 
 class PartFailedError(Exception):
@@ -121,3 +123,10 @@ def waited_s(part: str) -> float:
     """Return the seconds for which a part that this process runs has waited. From any thread."""
     clock = _clocks.get(part)
     return clock.waited_s if clock else 0.0
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
+    while not task.done():  # a library may swallow the first: redis-py does while it connects
+        task.cancel()
+        await asyncio.wait([task], timeout=_AGAIN_S)

@@ -27,10 +27,8 @@ from celery.worker import state
 from redis import RedisError
 
 from pecia_workers.engines.base import Budget
-from pecia_workers.queue.keeper import Capacity
-from pecia_workers.queue.transport import kick
-from pecia_workers.worker.jobs import CANCELLED, Ending, Interruption, Job
-from pecia_workers.worker.runner import PartRunner
+from pecia_workers.queue.transport import Capacity, kick
+from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, Job, PartRunner
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +72,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
             fatal=self.fatal,
             priced=partial(self._note, self._priced),
         )
-        self._budget = self._bounded(self._start_runtime())
+        budget, settings = self._start_runtime(), self._settings
+        self._budget = Budget(
+            slots=min(budget.slots, settings.max_in_flight or budget.slots),
+            tokens=min(
+                (limit for limit in (budget.tokens, settings.max_tokens_in_flight) if limit), default=None
+            ),
+        )
         self.limit = self._budget.slots
         self._keeper.worker = self._runtime.name
         self._keeper.on_overdue = self._on_overdue
@@ -95,14 +99,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 ready.cancel()
                 self._runner.stop()
 
-    def _bounded(self, budget: Budget) -> Budget:
-        """Return the engine's budget, or less if the settings say so."""
-        slots, tokens = self._settings.max_in_flight, self._settings.max_tokens_in_flight
-        return Budget(
-            slots=min(budget.slots, slots or budget.slots),
-            tokens=min((limit for limit in (budget.tokens, tokens) if limit), default=None),
-        )
-
     def register_with_event_loop(self, loop: Any) -> None:
         """Remember the hub, which kombu itself forgets when a connection breaks; and wake-ups were lost with it."""
         self._hub = loop
@@ -112,14 +108,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def capacity(self) -> Capacity:
         """Return what may be claimed now; nothing beside a suspect, or once a signal asked the worker to stop."""
         budget, share = self._budget, self._runtime.room
-        closed = self._is_closing or self._suspects or not share
+        closing = self._state != self.RUN or _is_set(state.should_stop) or _is_set(state.should_terminate)
+        closed = closing or self._suspects or not share
         slots = 0 if closed else max(1, math.floor(budget.slots * share)) - len(self._jobs)
         tokens = budget.tokens and max(0, max(1, math.floor(budget.tokens * share)) - self._tokens)
         return Capacity(slots=max(0, slots), tokens=tokens, idle=not self._jobs)
-
-    @property
-    def _is_closing(self) -> bool:
-        return self._state != self.RUN or _is_set(state.should_stop) or _is_set(state.should_terminate)
 
     def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  the base class has no types
         self,
@@ -171,10 +164,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         noted.append(what)
         if not self._woken and self._hub:
             self._woken = True
-            asyncio.get_running_loop().call_later(_GATHER_S, self._wake)
-
-    def _wake(self) -> None:
-        self._hub.call_soon(self._collect)
+            asyncio.get_running_loop().call_later(_GATHER_S, lambda: self._hub.call_soon(self._collect))
 
     def _collect(self) -> None:
         """Tell Celery what has ended; then claim into the room it left, which tells Redis too."""

@@ -1,23 +1,20 @@
-"""What one worker's loop owns, and the way of one part through it: claim, run its stage, commit."""
+"""What one worker's loop owns: stores, engine and decoders, heartbeat and watchers; `Parts` is the way of a part."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
-from time import monotonic, time_ns
-from typing import Any, TypeVar
-from uuid import UUID
+from time import monotonic
+from typing import Any
 
 import structlog
-from celery.exceptions import Ignore, Retry
-from redis.exceptions import RedisError
 
-from pecia_schemas import Stage, tracing
+from pecia_schemas import Stage
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching import meter
@@ -25,26 +22,18 @@ from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest
-from pecia_workers.ledger.commit import Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, outlast
-from pecia_workers.ledger.ledger import Ledger, PartLostError
-from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import pardon, running_parts
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
-from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
-from pecia_workers.queue.keeper import DirectClaims, end
-from pecia_workers.tracing.parts import ended, processing
-from pecia_workers.upkeep.watching import watch_workers
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked
-from pecia_workers.worker.jobs import task_arguments, task_result
-from pecia_workers.worker.runner import RuntimeLostError
+from pecia_workers.upkeep.loop import watch_workers
+from pecia_workers.worker.attempts import end
+from pecia_workers.worker.parts import DirectClaims, Parts, unnoticed
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)
 
-_PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
 _END_S = 3.0
 _SIGHT_S = 10.0
@@ -52,31 +41,19 @@ _RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
-R = TypeVar("R")
 
-
-def _unnoticed(*_told: Any) -> None:
-    """Ignore what a part is, or its exact price."""
-
-
-class Runtime:
-    """Runs parts of the given stages. Everything happens on the loop that `start` runs on."""
+class Runtime(Parts):
+    """Owns what parts of the given stages run on. Everything happens on the loop that `start` runs on."""
 
     stages = Stages
     """What runs a part through its stage."""
 
     def __init__(self, settings: WorkerSettings, stages: Collection[Stage]) -> None:
+        super().__init__(stages)
         self._settings = settings
-        self._served = frozenset(stages)
         self._resources = AsyncExitStack()
-        self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
-        self._claimed: set[UUID] = set()
-        """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
         self._turned_at = monotonic()
-        self._cancelled: set[UUID] = set()
         self._engine_seen: meter.EngineWatch | None = None
-        self._died_on: set[UUID] = set()
-        self._committed = 0
         self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
         """Parts committed since the start, as of each of the last seconds."""
 
@@ -85,7 +62,7 @@ class Runtime:
         """The worker's name in Postgres and Redis."""
         return self._identity.name
 
-    async def start(self, priced: Priced = _unnoticed) -> Budget:
+    async def start(self, priced: Priced = unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
         engine = None
         if self._served - {Stage.INGEST}:
@@ -146,7 +123,7 @@ class Runtime:
         while True:
             await asyncio.sleep(_SIGHT_S)
             with outage_suppressed():
-                unseen = await running_parts(self._database, self.name, age=_CLAIMED_AGO) - self._claimed
+                unseen = await self._ledger.running(age=_CLAIMED_AGO) - self._claimed
                 if unseen:
                     log.warning("parts_unseen", parts=len(unseen))
                     await self._ledger.give_back(unseen)
@@ -200,148 +177,6 @@ class Runtime:
             batcher.found_dead()
             self._died_on.update(batcher.died_on or ())
 
-    async def run(
-        self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = _unnoticed
-    ) -> Mapping[str, Any] | None:
-        """Run one part to its commit, as `PartRuntime` says. Raises `RuntimeLostError` if the engine is gone."""
-        try:
-            return task_result(await self._run(part, deaths=deaths, begun=begun))
-        except Ignore:
-            if await self._ledger.withdrawn(part):
-                raise PartCancelledError from None
-            raise
-
-    async def _run(self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]) -> Outcome:
-        await self._direct.idle()
-        if part in self._claimed:
-            raise Ignore("it runs here already, claimed without a message")
-        self._claimed.add(part)
-        try:
-            asked = time_ns()
-            claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
-            if claimed is None:
-                raise Ignore("nothing to do: done, cancelled or another worker's")
-            begun(task_arguments(claimed))
-            return await self._run_claimed(claimed, asked)
-        finally:
-            self._claimed.discard(part)
-
-    async def _claim_waiting(self, slots: int) -> list[ClaimedPart]:
-        parts = await self._ledger.claim_waiting(self._served, slots, without=self._claimed)
-        self._claimed.update(part.id for part in parts)
-        return parts
-
-    async def _run_without_message(self, part: ClaimedPart) -> None:
-        """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
-        try:
-            await self._run_claimed(part, time_ns())
-        except (Ignore, Retry, PartFailedError):
-            pass
-        except asyncio.CancelledError:
-            await self.give_back([part.id])
-        except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
-            log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
-            await asyncio.sleep(_LOOK_S)
-            await self.give_back([part.id])
-        finally:
-            self._claimed.discard(part.id)
-
-    async def _run_claimed(self, part: ClaimedPart, asked: int) -> Outcome:
-        with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, asked):
-            return await self._run_to_commit(part)
-
-    async def _run_to_commit(self, part: ClaimedPart) -> Outcome:
-        meter.begun(part)
-        began = monotonic()
-        try:
-            outcome = await self._work(part)
-            with tracing.span("commit"):
-                written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
-        finally:
-            self._stages.cache.ended(part.id)
-        outcome, committed = written or outcome, written is not None
-        meter.ended(part, outcome, monotonic() - began, committed=committed)
-        ended(outcome, committed=committed)
-        if not committed:
-            raise Ignore("the part was cancelled or taken over meanwhile")
-        if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
-            await self._publish_parts()
-        if isinstance(outcome, Failed):  # Celery, and so Flower, shows it by its code
-            failed = PartFailedError(outcome.failure.code)
-            if outcome.retry_in is None:
-                raise failed
-            raise Retry(exc=failed, when=outcome.retry_in.total_seconds())
-        self._committed += 1
-        return outcome
-
-    async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
-        with suppress(RedisError, OSError), outage_suppressed():
-            await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
-
-    async def _work(self, part: ClaimedPart) -> Outcome:
-        """Run the part's stage, visible to cancellation meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  the pool runs parts as tasks
-        self._running[part.id] = (part, task)
-        try:
-            return await self._stages.run(part)
-        except asyncio.CancelledError:
-            # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
-            if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
-                raise Ignore("the job was cancelled") from None
-            raise
-        except PartLostError:
-            raise Ignore("the part was cancelled or taken over meanwhile") from None
-        except EngineDeadError as error:
-            died_on = self._stages.batcher.died_on if self._stages.batcher else None
-            # While the worker's own engine lives, it was the fallback that died, on this part.
-            self._died_on.update([part.id] if died_on is None else died_on)
-            raise RuntimeLostError("the engine is gone") from error
-        finally:
-            del self._running[part.id]
-            self._cancelled.discard(part.id)
-
-    def _cancel_job(self, job_id: UUID) -> None:
-        for part, task in self._running.values():
-            if part.job_id == job_id:
-                self._cancelled.add(part.id)
-                task.cancel()
-
-    async def give_back(self, parts: Collection[UUID]) -> None:
-        """Queue again, in Postgres, what this worker holds of these parts and will not finish.
-
-        Those that the engine died on count it as a death, or one page could take down engine after engine; their
-        messages are the relay's.
-        """
-        died_on = self._died_on.intersection(parts)
-        await self._ledger.give_back(parts, died_on=died_on)
-        if died_on:
-            await self._publish_parts()
-
-    async def overdue(self, part: UUID) -> None:
-        """Queue a part elsewhere that has been held for too long; it counts as a death."""
-        self._died_on.add(part)
-        await self.give_back([part])
-        self._died_on.discard(part)
-
-    async def revoked(self, part: UUID) -> None:
-        """End a part that an operator revoked through Celery."""
-        await self._ledger.revoke(part)
-
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
-
-
-async def _finish(work: Coroutine[Any, Any, R]) -> R:
-    """Await work that goes on even if the caller is cancelled meanwhile.
-
-    What is claimed must be known, to be given back; and a result that waits for Postgres is not thrown away.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

@@ -21,7 +21,7 @@ from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.learned import inherited_memory, shared_lengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.caching.cache import ResultCache
+from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines.base import (
     Budget,
@@ -33,8 +33,7 @@ from pecia_workers.engines.base import (
     Generator,
 )
 from pecia_workers.engines.registry import create_engine, create_witness, stages_served
-from pecia_workers.ledger.claim import ClaimedPart
-from pecia_workers.ledger.commit import Failed, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
 from pecia_workers.ledger.database import outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.retention import unheld
@@ -43,13 +42,12 @@ from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.limits import MediaError
-from pecia_workers.queue.keeper import end
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
-from pecia_workers.sources.intake import Intake
-from pecia_workers.tracing.parts import TracedGenerator
+from pecia_workers.sources import Intake
+from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.worker.attempts import limited
+from pecia_workers.worker.attempts import end, limited
 from pecia_workers.worker.payloads import Spool, keep_swept
 
 log = structlog.get_logger(__name__)

@@ -44,6 +44,7 @@ class VllmEngine:
         self._settings = settings
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
+        self._budget = Budget(slots=settings.max_num_seqs or 1, tokens=None)
         self._preparers = Preparers(settings) if preparers(settings) else None
         self._preparation: Preparation | None = None
         self._device: str | None = None
@@ -70,9 +71,7 @@ class VllmEngine:
     @property
     def budget(self) -> Budget:
         """The engine's own sequences and KV cache; only slots are known before it has started."""
-        if self._session is None:
-            return Budget(slots=self._settings.max_num_seqs or 1, tokens=None)
-        return self._session.budget
+        return self._budget
 
     async def start(self) -> None:
         """Load the model in a thread, for it takes up to minutes; then start what prepares its pages.
@@ -85,6 +84,7 @@ class VllmEngine:
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             session = await asyncio.shield(self._opening)
+            self._budget = await session.budget()
             self._device = await asyncio.to_thread(_device, session, self._settings)
             self._revision = await asyncio.to_thread(vllm_revision, self._settings)
         except EngineUnavailableError:

@@ -1,14 +1,15 @@
-"""What the fleet's settings say to vLLM, by vLLM's own names."""
+"""What the fleet's settings say to vLLM, by vLLM's own names; and what vLLM says of its cache."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.base import WHOLE, EngineUnavailableError, Layers
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import stages_served
 
@@ -29,6 +30,9 @@ _FIXED: Final[Mapping[str, Any]] = {
     "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
 }
 
+_STATE: Final = "mamba"
+_WINDOWED: Final = ("sliding_window", "sliding_window_mla")
+"""Kinds of groups of layers that keep less than all of a request: vLLM's `KVCacheSpecKind`."""
 _GIB: Final = 2**30
 
 
@@ -88,3 +92,25 @@ def _offloading(settings: WorkerSettings) -> dict[str, Any]:
     if not settings.kv_offload_bytes and backend != "lmcache":
         return {}
     return {"kv_offloading_size": settings.kv_offload_bytes / _GIB, "kv_offloading_backend": backend}
+
+
+def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_flight: int) -> Layers:
+    """Return what the groups of layers that share vLLM's cache keep of a request.
+
+    `block` is the size of its blocks in tokens, and `share` what one of these tokens is of the budget. A group may put
+    more tokens into a block than another. A window holds a block more than its tokens fill, for it may begin within
+    one; the state of a Mamba layer is a block, or two where prefixes are cached. Source:
+    `SlidingWindowSpec.max_admission_blocks_per_request` and `MambaSpec` in vLLM's `v1/kv_cache_interface.py`.
+    """
+    if len(groups) <= 1 and not any(group["sliding_window"] for group in groups):
+        return WHOLE
+    whole, windows = 0.0, []
+    for group in groups:
+        size, window = group["block_size"], group["sliding_window"]
+        if group["kind"] == _STATE:
+            windows.append((2 * block, share))
+        elif group["kind"] in _WINDOWED and window:
+            windows.append(((math.ceil(window / size) + 1) * size, share * block / size))
+        else:
+            whole += share * block / size
+    return Layers(whole=whole, windows=tuple(windows), in_flight=in_flight)

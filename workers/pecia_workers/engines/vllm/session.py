@@ -25,7 +25,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.in_flight import LOOPS
-from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.options import engine_arguments, layers_of
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
 from pecia_workers.media.limits import MediaError
@@ -65,13 +65,16 @@ class VllmSession:
         llm.logger_manager.stat_loggers = list(kept)
         return cls(llm, gauge, settings)
 
-    @property
-    def budget(self) -> base.Budget:
-        """The engine's sequences, and its KV cache in tokens and blocks."""
-        cache = self._llm.vllm_config.cache_config
-        tokens = cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size
-        slots = self._llm.vllm_config.scheduler_config.max_num_seqs
-        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size)
+    async def budget(self) -> base.Budget:
+        """Return the engine's sequences, and its KV cache in tokens and blocks."""
+        config = self._llm.vllm_config
+        cache = config.cache_config
+        pool = cache.num_gpu_blocks * cache.block_size
+        tokens = cache.kv_cache_size_tokens or pool
+        groups = await self._llm.engine_core.call_utility_async("get_kv_cache_group_metadata")
+        layers = layers_of(groups, cache.block_size, tokens / pool, config.max_in_flight_tokens)
+        slots = config.scheduler_config.max_num_seqs
+        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size, layers=layers)
 
     @property
     def device(self) -> str:

@@ -1,0 +1,112 @@
+"""`pecia gateway` and `pecia review`: the fleet over HTTP, and pages beside their text in a browser on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import signal
+import socket
+import sys
+from typing import Annotated
+
+import typer
+import uvicorn
+from starlette.types import ASGIApp
+
+from pecia.cli import endings
+from pecia.cli.certify import Reviewed, Seed, client_settings
+from pecia.cli.endings import Ending
+from pecia.cli.values import grouped
+from pecia.configuration import resolve
+from pecia.errors import InvalidSettingError
+from pecia.gateway import app as over_http
+from pecia.gateway.identity import GatewayConfiguration
+from pecia.review import app as reviewing
+from pecia_schemas.settings import SettingsError, read_settings
+
+_GRACE_S = 3
+"""For so long, once it is to stop, requests may end; streams break off."""
+
+
+def gateway() -> None:
+    """Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.
+
+    It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780), without TLS: a proxy has that.
+    `pecia access create` makes keys. `pecia up --gateway` serves it too.
+
+    Example: `pecia gateway`
+    """
+    try:
+        asked = read_settings(GatewayConfiguration)
+    except SettingsError as error:
+        raise InvalidSettingError(str(error)) from None
+    stores = resolve(asked, database_url=None, redis_url=None, payload_url=None)
+    settings = asked.with_stores(
+        database_url=stores.database_url.get_secret_value(),
+        redis_url=stores.redis_url.get_secret_value(),
+        payload_url=stores.payload_url,
+    )
+    with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
+        app = over_http.make_app(settings)
+        typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
+        _serve(app, listener)
+
+
+@grouped
+def review(
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="An address of this machine alone.")] = "127.0.0.1",
+    reviewed: Reviewed,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."
+        ),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
+
+    Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
+
+    Example: `pecia review --since 7d`
+    """
+    settings = client_settings()
+    work = reviewing.Work(
+        listing=reviewed.listing, job_ids=tuple(reviewed.job or ()), sample=sample, seed=seed
+    )
+    token = secrets.token_urlsafe(32)
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        address = None
+    if address is None or not address.is_loopback:
+        raise typer.BadParameter(
+            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
+        )
+    with _listener("review", str(address), port) as listener:
+        app = reviewing.make_app(settings, token, work)
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/{token}/")
+        sys.stdout.flush()
+        _serve(app, listener)
+
+
+def _listener(what: str, host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        endings.complain(f"the {what} cannot listen on {host}, port {port}: {error.strerror}.")
+        raise typer.Exit(Ending.UNAVAILABLE) from None
+
+
+def _serve(app: ASGIApp, listener: socket.socket) -> None:
+    # A line for each request would put ids, filters and the token into the log.
+    config = uvicorn.Config(
+        app, access_log=False, server_header=False, log_level="warning", timeout_graceful_shutdown=_GRACE_S
+    )
+    # uvicorn stops at it, and raises it once more when it has stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,302 @@
+"""Traces by OpenTelemetry, for client and fleet; while they are off, nothing of it is imported and nothing recorded.
+
+A job's trace is that of the span in which it was submitted. The job keeps the span as a W3C `traceparent`, and whatever
+happens to it later, in whichever process, hangs below. A job that was submitted without a span, or with one that is not
+sampled, has none, and costs nothing.
+
+Spans hold names, ids, codes and counts, and never an exception's text: it may hold a document's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
+from importlib.metadata import version
+from threading import Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+    from opentelemetry.trace import TracerProvider
+
+    from pecia_schemas.settings import ConnectionSettings
+
+Value = str | bool | int | float
+Attributes = Mapping[str, Value | None]
+"""Of a span; those that are None are left out."""
+
+_FLUSH_S = 5.0
+"""What the last spans of a process may take; then it ends without them."""
+
+
+class TracingUnavailableError(ValueError):
+    """PECIA_TRACING is on, and OpenTelemetry is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("needs OpenTelemetry: pip install 'pecia[otel]'.")
+
+
+class Kind(StrEnum):
+    """Who calls whom, by OpenTelemetry's names."""
+
+    INTERNAL = "internal"
+    CLIENT = "client"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+class Span:
+    """A span in progress; a no-op if nothing is recorded."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: trace.Span | None = None) -> None:
+        self._span = span
+
+    @property
+    def traceparent(self) -> str | None:
+        """What spans of other processes hang below, as W3C writes it; None if it is not recorded."""
+        if self._span is None or not self._span.is_recording():
+            return None
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+    def tell(self, attributes: Attributes) -> None:
+        """Add attributes."""
+        if self._span is not None:
+            self._span.set_attributes(_given(attributes))
+
+    def end(self) -> None:
+        """End a span that was begun `apart`."""
+        if self._span is not None:
+            self._span.end()
+
+    def fail(self, code: str) -> None:
+        """Record that it failed, by a code."""
+        if self._span is not None and _tracing is not None:
+            self._span.set_attribute("error.type", code)
+            self._span.set_status(_tracing.trace.StatusCode.ERROR)
+
+
+NO_SPAN = Span()
+
+
+class _Tracing:
+    """OpenTelemetry's API, and our tracer."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        try:
+            from opentelemetry import context, trace  # noqa: PLC0415  an extra
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+        except ImportError:
+            raise TracingUnavailableError from None
+        self.trace = trace
+        self.nowhere = context.Context()
+        self._tracer = trace.get_tracer("pecia", version("pecia"), provider)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def below(self, traceparent: str | None) -> Context | None:
+        """Return the context of a span of another process; None if that is no traceparent."""
+        context = self._propagator.extract({"traceparent": traceparent}) if traceparent else self.nowhere
+        return context if self.trace.get_current_span(context).get_span_context().is_valid else None
+
+    def active(self) -> trace.Span | None:
+        """Return the span in progress here, if it is recorded."""
+        span = self.trace.get_current_span()
+        return span if span.is_recording() else None
+
+    def start(
+        self,
+        name: str,
+        attributes: Attributes | None,
+        kind: Kind,
+        context: Context | None = None,
+        *,
+        began: int | None = None,
+        links: Iterable[str] = (),
+    ) -> trace.Span:
+        """Begin a span in a context, None: that of the span in progress, which it does not replace."""
+        spans = [self.trace.get_current_span(one) for one in map(self.below, links) if one is not None]
+        return self._tracer.start_span(
+            name,
+            context,
+            kind=self.trace.SpanKind[kind.name],
+            attributes=_given(attributes),
+            links=[self.trace.Link(span.get_span_context()) for span in spans],
+            start_time=began,
+        )
+
+    @contextmanager
+    def opened(self, span: trace.Span, expected: tuple[type[Exception], ...] = ()) -> Iterator[Span]:
+        """Run the block in the span. Exceptions that are not `expected` make it fail."""
+        opened = Span(span)
+        with self.trace.use_span(
+            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ):
+            try:
+                yield opened
+            except Exception as error:
+                if not isinstance(error, expected):
+                    opened.fail(type(error).__name__)
+                raise
+
+
+_tracing: _Tracing | None = None
+
+
+def enable(provider: TracerProvider | None = None) -> None:
+    """Make spans in this process from now on; None: with the application's own provider.
+
+    Raises `TracingUnavailableError`.
+    """
+    global _tracing  # noqa: PLW0603  as OpenTelemetry's provider, one for the process
+    if _tracing is None or provider is not None:
+        _tracing = _Tracing(provider)
+
+
+def disable() -> None:
+    """Make no more spans in this process."""
+    global _tracing  # noqa: PLW0603  as above
+    _tracing = None
+
+
+def is_on() -> bool:
+    """Return whether spans are made in this process."""
+    return _tracing is not None
+
+
+def current() -> Span:
+    """Return the span in progress here."""
+    active = _tracing and _tracing.active()
+    return Span(active) if active else NO_SPAN
+
+
+def headers() -> dict[str, str]:
+    """Return what tells the server of a request about the span in progress."""
+    traceparent = current().traceparent
+    return {"traceparent": traceparent} if traceparent else {}
+
+
+def ids() -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span in progress, for the log."""
+    traceparent = current().traceparent
+    if traceparent is None:
+        return {}
+    _, trace_id, span_id, _ = traceparent.split("-")
+    return {"trace_id": trace_id, "span_id": span_id}
+
+
+def span(
+    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL
+) -> AbstractContextManager[Span]:
+    """Run the block in a child of the span in progress; without one, in none."""
+    if _tracing is None or _tracing.active() is None:
+        return nullcontext(NO_SPAN)
+    return _tracing.opened(_tracing.start(name, attributes, kind))
+
+
+def under(
+    traceparent: str | None,
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    kind: Kind = Kind.INTERNAL,
+    began: int | None = None,
+    expected: tuple[type[Exception], ...] = (),
+) -> AbstractContextManager[Span]:
+    """Run the block in a child of another process's span; without one, in none.
+
+    It began then, in nanoseconds since the epoch, if not now. Exceptions that are `expected` are no failure of it.
+    """
+    if _tracing is None or (context := _tracing.below(traceparent)) is None:
+        return nullcontext(NO_SPAN)
+    return _tracing.opened(_tracing.start(name, attributes, kind, context, began=began), expected)
+
+
+def first(
+    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL
+) -> AbstractContextManager[Span]:
+    """Run the block in a child of the application's span, or in the first span of a trace."""
+    return _tracing.opened(_tracing.start(name, attributes, kind)) if _tracing else nullcontext(NO_SPAN)
+
+
+def apart(
+    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL, links: Iterable[str] = ()
+) -> Span:
+    """Begin the first span of a trace, with links to others; the caller ends it, and it is not the one in progress."""
+    return (
+        Span(_tracing.start(name, attributes, kind, _tracing.nowhere, links=links)) if _tracing else NO_SPAN
+    )
+
+
+def past(
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    began: int,
+    ended: int,
+    kind: Kind = Kind.INTERNAL,
+    below: str | None = None,
+) -> None:
+    """Record something that is over, from nanoseconds to nanoseconds since the epoch.
+
+    It is a child of the span in progress, or of the one that is named.
+    """
+    if _tracing is not None:
+        context = _tracing.below(below)
+        if context is not None or _tracing.active() is not None:
+            _tracing.start(name, attributes, kind, context, began=began).end(ended)
+
+
+def messaging(operation: str, messages: int | None = None) -> dict[str, Value | None]:
+    """Return the attributes of an operation on messages, or on a batch of so many."""
+    return {
+        "messaging.system": "pecia",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.batch.message_count": messages,
+    }
+
+
+def _given(attributes: Attributes | None) -> dict[str, Value]:
+    return {name: value for name, value in (attributes or {}).items() if value is not None}
+
+
+@contextmanager
+def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
+    """Make spans for the length of the block, if the settings say so, and send them where `OTEL_*` says.
+
+    `service` is what the process is called, if `OTEL_SERVICE_NAME` does not name it. Sending runs on a thread of its
+    own and drops what does not fit its queue. Raises `TracingUnavailableError`.
+    """
+    if not settings.tracing:
+        yield
+        return
+    provider = _exporter(service)
+    enable(provider)
+    try:
+        yield
+    finally:
+        disable()
+        # In a thread: the SDK waits for a collector that is away as long as it likes.
+        flushing = Thread(target=provider.shutdown, name="traces-flush", daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_S)
+
+
+def _exporter(service: str) -> SdkTracerProvider:
+    """Return the SDK for a process of Pecia's own; an application brings one itself."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  an extra
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError:
+        raise TracingUnavailableError from None
+    resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider

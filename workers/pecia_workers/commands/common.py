@@ -1,0 +1,159 @@
+"""What the operators' verbs share: settings or an exit, the machine that is meant, tables for people or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from pecia_schemas import running
+from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
+from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+
+FAILED, USAGE, UNAVAILABLE = 1, 2, 4
+"""Exit codes."""
+
+Name = TypeVar("Name", bound=StrEnum)
+
+MixOption = Annotated[str, typer.Option(help="Document types by weight: prescription=2,chart=1.")]
+Quality = Annotated[
+    bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
+]
+ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
+
+
+def refused(why: str | Exception, code: int) -> typer.Exit:
+    """Say why a command ends; return what ends it."""
+    typer.echo(str(why), err=True)
+    return typer.Exit(code)
+
+
+def show(told: Any, shown: RenderableType, *, as_json: bool) -> None:
+    """Print an object as a line of JSON for programs, or what people read."""
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        Console(highlight=False).print(shown)
+
+
+@contextmanager
+def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
+    """Have an engine say what it does in the log, and why it fails by an exit code."""
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+
+    configure_logs(settings)
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
+    try:
+        yield
+    except (EngineUnavailableError, EngineDeadError) as error:
+        raise refused(error, UNAVAILABLE) from None
+    except EngineError as error:
+        raise refused(error, FAILED) from None
+
+
+def settings_or_exit() -> WorkerSettings:
+    """Return the settings of the environment; exit 2 with a sentence if one is wrong."""
+    try:
+        return read_settings(WorkerSettings)
+    except SettingsError as error:
+        raise refused(error, USAGE) from None
+
+
+def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
+    """Exit 2 with a sentence that names what is wanted and empty."""
+    if missing := [name for name, value in wanted.items() if not value]:
+        raise refused(f"{needs} {', '.join(missing)}{otherwise}", USAGE)
+
+
+def settings_of_fleet() -> WorkerSettings:
+    """Return the settings, pointing to a fleet that runs on this machine if they name no stores.
+
+    Without such a fleet the stores stay unnamed. Exits 2 if it is open which fleet is meant.
+    """
+    settings = settings_or_exit()
+    if settings.database_url.get_secret_value() or not (settings.home or running.running_fleets()):
+        return settings
+    try:
+        fleet = running.find(settings.home)
+    except running.NoFleetError as error:
+        raise refused(error, USAGE) from None
+    return settings.with_stores(
+        database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
+    )
+
+
+def asked_for(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
+    """Return the settings of a vLLM worker with what was asked for."""
+    asked = {"model": model, "prefer_quality": quality}
+    return settings.model_copy(
+        update={"engine": "vllm"} | {name: value for name, value in asked.items() if value}
+    )
+
+
+def machine_named(name: str) -> tuple[Profile, int]:
+    """Return the profile of this name and its GPU's memory; of the GPU that is here, without a name.
+
+    Raises `EngineUnavailableError` for an unknown profile.
+    """
+    if name and name != NO_PROFILE:
+        profile = profile_named(name)
+        return profile, profile.memory_bytes
+    gpus = visible_gpus()
+    profile = profile_of(gpus)
+    return profile, memory_of(profile, gpus)
+
+
+def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
+    """Return the weights that an option gives; a name without one counts 1. Raises `typer.BadParameter`."""
+    found = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().partition("=")
+        if name not in set(names):
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(names)}.", param_hint=option)
+        try:
+            found[names(name)] = float(weight or 1)
+        except ValueError:
+            raise typer.BadParameter(f"{weight!r} is no weight.", param_hint=option) from None
+    if min(found.values()) < 0 or not sum(found.values()):
+        raise typer.BadParameter("Weights are not negative, and one is more than 0.", param_hint=option)
+    return found
+
+
+def described(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return names and what is to say of each, one below the other."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return a table of rows that have the same columns; those that are empty throughout are left out.
+
+    No figure is cut, however narrow the screen; words of the head go below each other.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in columns:
+        widest = max(len(row[name]) for row in rows)
+        left = rows[0][name].isalpha()
+        table.add_column(name.strip(), justify="left" if left else "right", min_width=widest)
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def drawing_or_exit() -> None:
+    """Exit 4 with what to install if nothing here draws."""
+    if find_spec("matplotlib") is None:
+        raise refused("Nothing here draws: pip install 'pecia[plot]'.", UNAVAILABLE)

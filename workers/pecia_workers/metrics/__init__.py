@@ -1,1 +1,0 @@
-"""What a process of the fleet tells of its work: figures for Prometheus, and whether it moves."""

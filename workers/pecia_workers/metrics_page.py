@@ -1,0 +1,205 @@
+"""The page of each kind of process, if the settings give it a port."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from socket import AF_INET6
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.ledger.database import OUTAGE, answers
+from pecia_workers.metrics import (
+    FLEET,
+    GPU_MEMORY,
+    GPU_MEMORY_USED,
+    GPU_USE,
+    GPUS,
+    PULSE,
+    REGISTRY,
+    WORKER,
+    Health,
+    WorkerHealth,
+)
+from pecia_workers.queue.lists import connect
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from prometheus_client import Metric
+    from redis import Redis
+
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.metrics import Holder
+
+
+class GpuCollector(Collector):
+    """Asks the driver at each request for the metrics."""
+
+    def __init__(self, nvml: Any, visible: Iterable[str]) -> None:
+        """Take NVML as the module `pynvml` binds it, and the ids of the GPUs to look at."""
+        self._nvml = nvml
+        self._handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in visible]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics. What the driver does not tell of a card, or of a slice of one, is left out."""
+        for handle in self._handles:
+            try:
+                index = str(self._nvml.nvmlDeviceGetIndex(handle))
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                GPU_MEMORY.labels(index).set(memory.total)
+                GPU_MEMORY_USED.labels(index).set(memory.used)
+                use = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+                GPU_USE.labels(index).set(use)
+            except self._nvml.NVMLError:
+                continue
+        return GPUS.collect()
+
+
+def gpu_collector(visible: Iterable[str]) -> GpuCollector | None:
+    """Return a collector for these GPUs, or None where the driver cannot be asked."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        return GpuCollector(nvml, visible)
+    except nvml.NVMLError:
+        return None
+
+
+log = structlog.get_logger(__name__)
+
+_PORTS = 16
+"""Tried one after the other, so that several processes of one machine can share a setting."""
+
+_Start = Callable[[str, list[tuple[str, str]]], object]
+
+
+@contextmanager
+def serve_page(
+    address: str, port: int, health: Health, collectors: Iterable[Collector]
+) -> Iterator[int | None]:
+    """Serve while the block runs; yields the port: the given one or, if that is taken, one of the next 15.
+
+    None, and a line in the log, if there is none to be had: work goes on without.
+    """
+    server = _bind(address, port, _application(health, collectors))
+    if server is None:
+        log.error("metrics_page_unavailable", port=port)
+        yield None
+        return
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    log.info("metrics_page", port=server.server_port)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _bind(address: str, port: int, application: Any) -> WSGIServer | None:
+    kind = _V6Server if ":" in address else ThreadingWSGIServer
+    for tried in range(port, port + _PORTS):
+        try:
+            return make_server(address, tried, application, server_class=kind, handler_class=_Handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return None
+        except OverflowError:  # past the last port there is
+            return None
+    return None
+
+
+class _V6Server(ThreadingWSGIServer):
+    address_family = AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    """Gives up on a caller that says nothing, and logs no request."""
+
+    timeout = 10
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+def _application(health: Health, collectors: Iterable[Collector]) -> Any:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    metrics = make_wsgi_app(registry)
+    checks = {"/healthz": health.live, "/readyz": health.ready}
+
+    def answer(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            return metrics(environ, start)  # type: ignore[no-any-return]
+        if check := checks.get(path):
+            condition = check()
+            status = "200 OK" if condition.ok else "503 Service Unavailable"
+            start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
+            return [f"{condition.reason}\n".encode()]
+        start("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"There are /metrics, /healthz and /readyz.\n"]
+
+    return answer
+
+
+def worker_page(
+    settings: WorkerSettings, role: str, holder: Holder, queues: Sequence[str]
+) -> AbstractContextManager[int | None]:
+    """Serve the page of a worker that takes parts from these lists; yields its port, None without one."""
+    if not settings.metrics_port:
+        return nullcontext()
+    redis = connect(settings.redis_url.get_secret_value())
+    health = WorkerHealth(
+        holder,
+        backlog=partial(_backlog, redis, queues),
+        database_answers=lambda: not OUTAGE.is_on and answers(settings.database_url.get_secret_value()),
+        hold_limit_s=(settings.part_timeout + settings.lease).total_seconds(),
+    )
+    gpus = gpu_collector(gpu.handle for gpu in visible_gpus()) if role == "engine" else None
+    health.watch()
+    return _page(settings, role, health, [gpus] if gpus else [])
+
+
+def service_page(
+    settings: WorkerSettings, role: str, *, fleet: bool = False
+) -> AbstractContextManager[int | None]:
+    """Serve the page of a process without parts; `fleet`: one that looks up what concerns all of them."""
+    if not settings.metrics_port:
+        return nullcontext()
+    return _page(settings, role, PULSE, [FLEET] if fleet else [])
+
+
+def _page(
+    settings: WorkerSettings, role: str, health: Health, collectors: Sequence[Collector]
+) -> AbstractContextManager[int | None]:
+    WORKER.info({"role": role, "version": version("pecia")})
+    own = (REGISTRY, ProcessCollector(registry=None))
+    return serve_page(settings.metrics_address, settings.metrics_port, health, [*own, *collectors])
+
+
+def _backlog(redis: Redis, queues: Sequence[str]) -> int | None:
+    """Return how many messages wait in these lists; None while Redis does not tell."""
+    try:
+        with redis.pipeline(transaction=False) as pipe:
+            for queue in queues:
+                pipe.llen(queue)
+            return int(sum(pipe.execute()))
+    except RedisError:
+        return None

@@ -1,0 +1,190 @@
+"""The way out to addresses that strangers chose: resolve once, judge every answer, connect to what was judged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import cast
+
+import httpcore2
+import httpx2
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_NAT64 = ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ip_network("2000::/3")
+# Not public, whatever the running Python's tables say about them.
+_NEVER = tuple(
+    ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # protocol assignments, Oracle's metadata among them
+        "168.63.129.16/32",  # Azure's platform, as every machine there sees it
+        "192.88.99.0/24",  # 6to4 relays, withdrawn (RFC 7526)
+        "2001::/23",  # protocol assignments, Teredo among them
+        "3fff::/20",  # documentation (RFC 9637)
+    )
+)
+
+
+def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
+    """Return whether an address, as the resolver wrote it, may be called.
+
+    Addresses that carry an IPv4 address inside (mapped, NAT64, 6to4) are judged by that one.
+    """
+    target = _innermost(ip_address(address.partition("%")[0]))
+    if any(target in network for network in allow):
+        return True
+    return _is_public(target) and not any(target in network for network in _NEVER)
+
+
+def _innermost(address: Address) -> Address:
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _is_public(address: Address) -> bool:
+    if address.is_multicast or address.is_reserved or not address.is_global:
+        return False
+    return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+
+
+# Its debug logs quote headers, and so the URLs that redirects lead to.
+logging.getLogger("httpcore2").setLevel(logging.INFO)
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+_HIGHEST_PORT = 65_535
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1"})
+
+
+class Refusal(StrEnum):
+    """What is wrong with a target, as it is stored with what wanted to call it."""
+
+    URL = "refused_url"
+    SCHEME = "refused_scheme"
+    USERINFO = "refused_userinfo"
+    PORT = "refused_port"
+    ADDRESS = "refused_address"
+
+
+class RefusedTargetError(Exception):
+    """The target may not be called, now or later."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+
+
+def request(
+    method: str,
+    target: httpx2.URL,
+    headers: Iterable[tuple[str, str]],
+    *,
+    content: bytes | None = None,
+    silence_s: float | None = None,
+) -> httpcore2.Request:
+    """Return a request for a parsed target; `silence_s` limits each wait for its server."""
+    waits = dict.fromkeys(("connect", "read", "write", "pool"), silence_s)
+    return httpcore2.Request(
+        method,
+        httpcore2.URL(
+            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
+        ),
+        headers=[("Host", target.netloc), ("User-Agent", "Pecia"), *headers],
+        content=content,
+        extensions={"timeout": waits},
+    )
+
+
+def is_of_tls(error: httpcore2.ConnectError) -> bool:
+    """Return whether a connection failed by its TLS: httpcore2 cuts the chain of causes."""
+    return isinstance(error.__context__, ssl.SSLError)
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return every address the system's resolver knows for a host, in its order. Raises `httpcore2.ConnectError`."""
+    loop = asyncio.get_running_loop()
+    try:
+        answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise httpcore2.ConnectError("the name has no address") from error
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def parse_target(url: str) -> httpx2.URL:
+    """Return the URL if its form is one we call. Raises `RefusedTargetError`."""
+    try:
+        target = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise RefusedTargetError(Refusal.URL) from None
+    if target.scheme not in {"http", "https"}:
+        raise RefusedTargetError(Refusal.SCHEME)
+    if target.userinfo:
+        raise RefusedTargetError(Refusal.USERINFO)
+    if not target.host:
+        raise RefusedTargetError(Refusal.URL)
+    return target
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens TCP connections to admitted ports of admitted addresses; no port named means any port.
+
+    `listener` is one more port, of this machine's loopback alone; 0: none.
+
+    One bad answer refuses the whole name, so that private addresses cannot be mixed among public ones. The
+    connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Collection[str] = (),
+        ports: Collection[int] = (443, 80),
+        listener: int = 0,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._allow = tuple(ip_network(network) for network in allow)
+        self._ports = frozenset(ports)
+        self._listener = listener
+        self._resolve = resolve
+        # httpcore2 declares it twice, once for installations without anyio.
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  httpcore2's signature
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address that answers. Raises `RefusedTargetError` before any packet is sent."""
+        failure: Exception = httpcore2.ConnectError("the name has no address")
+        for address in await self._judged(host, port):
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def _judged(self, host: str, port: int) -> Sequence[str]:
+        takes_port = 0 < port <= _HIGHEST_PORT and (not self._ports or port in self._ports)
+        if not takes_port and (port == 0 or port != self._listener):
+            raise RefusedTargetError(Refusal.PORT)
+        addresses = await self._resolve(host, port)
+        if port == self._listener and _THIS_MACHINE.issuperset(addresses):
+            return addresses
+        if not takes_port:
+            raise RefusedTargetError(Refusal.PORT)
+        if not all(is_admitted(address, self._allow) for address in addresses):
+            raise RefusedTargetError(Refusal.ADDRESS)
+        return addresses

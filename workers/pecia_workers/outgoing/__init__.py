@@ -1,1 +1,0 @@
-"""The way out to addresses that strangers chose, for whatever calls them."""

@@ -1,0 +1,318 @@
+"""What a task's URL names, taken into the payload store: once for each job, however many try.
+
+By http and https through the guard, with few redirects, no proxies and no cookies, as the bytes are; by s3 from the
+buckets that the settings name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import httpcore2
+import httpx2
+import obstore
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+from pecia_schemas import FailureCode, PayloadRef, UrlRef
+from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
+from pecia_schemas.threads import finish, finish_in_thread
+from pecia_workers.ledger.commit import ClaimedPart
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.outgoing import (
+    GuardedBackend,
+    Refusal,
+    RefusedTargetError,
+    is_of_tls,
+    parse_target,
+    request,
+)
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+
+MAX_REDIRECTS = 5
+
+_BLOCK = 64 * 1024
+"""Written at a time: a thread for every byte that a server sends alone would keep the loop busy."""
+_CHUNK = 1024 * 1024
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TRANSIENT = frozenset({408, 425, 429})
+"""Of the statuses below 500: request timeout, too early, too many requests."""
+
+_REFUSALS = {
+    Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
+    Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
+    Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
+    Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
+    Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
+}
+
+
+class Intake:
+    """Fetches documents by URL, each to a file without a name in `directory`, and from there into the store."""
+
+    def __init__(
+        self, store: PayloadStore, ledger: Ledger, directory: Path, settings: WorkerSettings
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._directory = directory
+        self._limits = Limits.of(settings)
+        self._web = Web(settings)
+        self._buckets = Buckets(settings)
+
+    async def __call__(self, part: ClaimedPart) -> PayloadRef:
+        """Return the document of a claimed part, fetched if it has to be.
+
+        Raises `MediaError` if it cannot be fetched, `PartLostError` if the part is not this worker's any more: then
+        the job has not changed.
+        """
+        source = part.task.source
+        if not isinstance(source, UrlRef):
+            return part.payload
+        if document := await self._ledger.document_of(part):
+            return document
+        with _nameless(self._directory) as file:
+            arriving = Arriving(file, self._limits)
+            fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
+            await fetcher.fetch(source.url, arriving)
+            await arriving.arrived()
+            # Even if the caller is cancelled meanwhile: what is in the store must be known.
+            return await finish(self._keep(part, file))
+
+    async def _keep(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
+        while True:
+            file.seek(0)
+            reference = (await self._store.deposit_async(file)).reference
+            try:
+                return await self._ledger.take_in(part, reference, self._store.holds_async)
+            except PayloadMissingError:  # the same document was erased at this very moment
+                continue
+
+
+@contextmanager
+def _nameless(directory: Path) -> Iterator[IO[bytes]]:
+    with _spooling():
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # what found no room on the disk finds none now
+            file.close()
+
+
+class Arriving:
+    """A file that grows while it is fetched."""
+
+    def __init__(self, file: IO[bytes], limits: Limits) -> None:
+        self._file = file
+        self._limits = limits
+        self._size = 0
+        self._waiting = bytearray()
+
+    def announced(self, size: int) -> None:
+        """Raise `MediaError` if a file of so many bytes is not worth fetching."""
+        self._limits.check_bytes(size)
+
+    async def write(self, chunk: bytes) -> None:
+        """Add what has come.
+
+        Raises `MediaError` before the file is longer than the fleet takes, or if it cannot be written.
+        """
+        self._size += len(chunk)
+        self._limits.check_bytes(self._size)
+        self._waiting += chunk
+        if len(self._waiting) >= _BLOCK:
+            await finish_in_thread(self._write)
+
+    async def arrived(self) -> None:
+        """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
+        self._limits.check_bytes(self._size)
+        await finish_in_thread(self._rewind)
+
+    def _write(self) -> None:
+        with _spooling():
+            self._file.write(self._waiting)
+        self._waiting.clear()
+
+    def _rewind(self) -> None:
+        self._write()
+        with _spooling():
+            self._file.seek(0)  # writes what is left in the buffer
+
+
+@contextmanager
+def _spooling() -> Iterator[None]:
+    """Raise what the worker's own directory refuses as `MediaError`: it is no fault of the document's server."""
+    try:
+        yield
+    except OSError as error:
+        raise _unreachable(
+            f"The worker cannot write what it fetches ({error.strerror}): see that PECIA_SPOOL_DIR has room."
+        ) from None
+
+
+def _refused(found: str) -> MediaError:
+    """Return the error for what is not fetched, now or later; `found` quotes nothing of a URL."""
+    return MediaError(FailureCode.SOURCE_REFUSED, found)
+
+
+def _unreachable(found: str) -> MediaError:
+    """Return the error for what may be fetched at another time; `found` quotes nothing of a URL."""
+    return MediaError(FailureCode.SOURCE_UNREACHABLE, found)
+
+
+class Web:
+    """Fetches documents by URL. Every request opens a connection of its own, so that every one is judged afresh."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._backend = GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
+        self._hosts = settings.source_hosts
+        self._total_s = settings.source_timeout.total_seconds()
+        self._silence_s = settings.source_silence.total_seconds()
+        self._tls: ssl.SSLContext | None = None
+
+    async def fetch(self, url: str, arriving: Arriving) -> None:
+        """Write the document that a URL leads to. Raises `MediaError`, which says nothing of the URL."""
+        self._tls = self._tls or httpcore2.default_ssl_context()
+        pool = httpcore2.AsyncConnectionPool(
+            ssl_context=self._tls, network_backend=self._backend, max_keepalive_connections=0
+        )
+        with _web_errors():
+            async with asyncio.timeout(self._total_s), pool:
+                target = parse_target(url)
+                for _ in range(1 + MAX_REDIRECTS):
+                    if not _is_named_host(target, self._hosts):
+                        raise _refused(
+                            "The URL's host, or one that it leads to, is not in PECIA_SOURCE_HOSTS."
+                        )
+                    location = await self._get(pool, target, arriving)
+                    if location is None:
+                        return
+                    target = _next(target, location)
+                raise _refused(f"The URL is redirected more than {MAX_REDIRECTS} times.")
+
+    async def _get(
+        self, pool: httpcore2.AsyncConnectionPool, target: httpx2.URL, arriving: Arriving
+    ) -> str | None:
+        """Write what is there; if it is a redirect, return where to."""
+        accepted = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
+        response = await pool.handle_async_request(
+            request("GET", target, accepted, silence_s=self._silence_s)
+        )
+        try:
+            headers = httpx2.Headers(response.headers)
+            if response.status in _REDIRECTS and "location" in headers:
+                return headers["location"]
+            _check(response.status, headers)
+            if (length := headers.get("content-length", "")).isdecimal():
+                arriving.announced(int(length))
+            async for chunk in response.aiter_stream():
+                await arriving.write(chunk)
+        finally:
+            await response.aclose()
+        return None
+
+
+def _is_named_host(target: httpx2.URL, hosts: Collection[str]) -> bool:
+    """Return whether a host is among those that the settings name; if they name none, every host is."""
+    host = target.raw_host.decode("ascii").lower().rstrip(".")
+    return not hosts or any(
+        host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower() for name in hosts
+    )
+
+
+def _next(target: httpx2.URL, location: str) -> httpx2.URL:
+    """Return where a redirect leads."""
+    try:
+        following = parse_target(str(target.join(location)))
+    except httpx2.InvalidURL:
+        raise RefusedTargetError(Refusal.URL) from None
+    if target.scheme == "https" and following.scheme == "http":
+        raise _refused("The URL leads from https to http.")
+    return following
+
+
+def _check(status: int, headers: httpx2.Headers) -> None:
+    """Raise `MediaError` unless the document follows, as it is."""
+    if status >= 500 or status in _TRANSIENT:  # noqa: PLR2004  as RFC 9110 divides them
+        raise _unreachable(f"The URL's server answered {status}.")
+    if status not in (200, 203):
+        raise _refused(f"The URL's server answered {status}.")
+    # Not asked for, and a small answer may unpack to any size.
+    if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+        raise _refused("The URL's server sends the file compressed, though it was asked not to.")
+
+
+@contextmanager
+def _web_errors() -> Iterator[None]:
+    """Raise what goes wrong on the way as `MediaError`."""
+    try:
+        yield
+    except RefusedTargetError as error:
+        raise _refused(_REFUSALS[error.refusal]) from None
+    except TimeoutError:
+        raise _unreachable("The URL's server took too long.") from None
+    except httpcore2.TimeoutException:
+        raise _unreachable("The URL's server was silent for too long.") from None
+    except httpcore2.ConnectError as error:
+        found = "has no certificate that is good for it" if is_of_tls(error) else "cannot be reached"
+        raise _unreachable(f"The URL's server {found}.") from None
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
+        raise _unreachable("The URL's server broke off, or speaks no HTTP.") from None
+
+
+class Buckets:
+    """Fetches objects. What the settings do not name is not asked for, whatever the credentials open."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._total_s = settings.source_timeout.total_seconds()
+
+    async def fetch(self, url: str, arriving: Arriving) -> None:
+        """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
+        bucket, _, key = url.partition("://")[2].partition("/")
+        if not _is_named_object(bucket, key, self._settings.source_buckets):
+            raise _refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
+        with _bucket_errors():
+            async with asyncio.timeout(self._total_s):
+                # No retries: the part is tried again, by the fleet's schedule.
+                found = await obstore.get_async(open_bucket(bucket, self._settings, retries=0), key)
+                arriving.announced(found.meta["size"])
+                async for chunk in found.stream(min_chunk_size=_CHUNK):
+                    await arriving.write(bytes(chunk))
+
+
+def _is_named_object(bucket: str, key: str, named: Collection[str]) -> bool:
+    """Return whether an object is in a bucket, or below a part of one, that the settings name."""
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        return False
+    return any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in named)
+
+
+@contextmanager
+def _bucket_errors() -> Iterator[None]:
+    """Raise what goes wrong on the way as `MediaError`."""
+    try:
+        yield
+    except TimeoutError:
+        raise _unreachable("The object store took too long.") from None
+    except (FileNotFoundError, NotFoundError, InvalidPathError):
+        raise _refused("The object store has no such object.") from None
+    except (PermissionError, PermissionDeniedError, UnauthenticatedError):
+        raise _refused("The object store does not let the fleet read the object.") from None
+    except (BaseError, OSError) as error:
+        raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

@@ -1,1 +1,0 @@
-"""Documents that the fleet fetches itself: from the web through the guard, from buckets that it may read."""

@@ -1,0 +1,166 @@
+"""The spans of one attempt at a part, of one request to an engine, and of one try to deliver a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery.exceptions import Ignore, Retry
+
+from pecia_schemas import tracing
+from pecia_schemas.messages import queue_name
+from pecia_schemas.tracing import Kind
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
+from pecia_workers.worker.attempts import PartFailedError
+
+if TYPE_CHECKING:
+    from pecia_schemas.tracing import Attributes, Span
+    from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
+    from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome
+
+_NS = 1_000_000_000
+
+
+@contextmanager
+def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
+    """Run an attempt in a span below its job's, beside one for the wait before it.
+
+    It begins with the claim in the database, which was asked for then, in nanoseconds since the epoch.
+    """
+    if part.traceparent is None:
+        yield
+        return
+    queue, claimed = queue_name(part.stage, part.lane), time.time_ns()
+    about: dict[str, tracing.Value | None] = {
+        "pecia.job.id": str(part.job_id),
+        "pecia.part.id": str(part.id),
+        "pecia.part.number": part.ordinal + 1,
+        "pecia.stage": part.stage,
+        "pecia.lane": part.lane,
+        "pecia.attempt": part.attempt,
+        "pecia.deaths": part.deaths,
+    }
+    waiting = min(asked, claimed - round(part.queued_s * _NS))
+    tracing.past(f"wait {queue}", about, began=waiting, ended=asked, below=part.traceparent)
+    operation = tracing.messaging("process") | {
+        "messaging.destination.name": queue,
+        "messaging.message.id": str(part.id),
+        "messaging.message.conversation_id": str(part.job_id),
+    }
+    with tracing.under(
+        part.traceparent,
+        f"process {queue}",
+        about | operation,
+        kind=Kind.CONSUMER,
+        began=asked,
+        expected=(Ignore, Retry, PartFailedError),
+    ) as span:
+        tracing.past("claim", began=asked, ended=claimed)
+        try:
+            yield
+        except Ignore:
+            span.tell({"pecia.outcome": "lost"})
+            raise
+        except asyncio.CancelledError:
+            span.tell({"pecia.outcome": "given_back"})
+            raise
+
+
+def ended(outcome: Outcome, *, committed: bool) -> None:
+    """Say of the attempt under way what came of it."""
+    span = tracing.current()
+    match outcome:
+        case _ if not committed:
+            span.tell({"pecia.outcome": "lost"})
+        case Failed(failure=failure, retry_in=retry_in):
+            span.tell({"pecia.outcome": "failed" if retry_in is None else "retried"})
+            span.fail(failure.code)
+        case Cut(parts=parts):
+            span.tell({"pecia.outcome": "done", "pecia.parts": len(parts)})
+        case Done(content=content):
+            span.tell({"pecia.outcome": "done", "pecia.cached": content.cached_from is not None})
+
+
+def admitted(seconds: float) -> None:
+    """Tell how long a request has waited for room in the engine, until now."""
+    now = time.time_ns()
+    tracing.past("admit", began=now - round(seconds * _NS), ended=now)
+
+
+async def generate(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
+    """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
+    if tracing.current().traceparent is None:
+        return await engine.generate(request)
+    about: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": engine.capabilities.name,
+        "gen_ai.request.model": engine.capabilities.model,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.request.temperature": request.sampling.temperature,
+        "gen_ai.request.top_p": request.sampling.top_p,
+        "pecia.workload": request.workload,
+        "pecia.cost": tokens,
+        "pecia.images": len(request.images),
+    }
+    with tracing.span(f"chat {engine.capabilities.model}", about, kind=Kind.CLIENT) as span:
+        began = time.time_ns()
+        generation = await engine.generate(request)
+        _answered(span, generation, began)
+        return generation
+
+
+def _answered(span: Span, generation: Generation, began: int) -> None:
+    usage = generation.usage
+    span.tell(
+        {
+            "gen_ai.usage.input_tokens": usage.prompt,
+            "gen_ai.usage.output_tokens": usage.output,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached,
+            "pecia.accounts.image_tokens": usage.image,
+            "pecia.verdict": generation.verdict,
+        }
+    )
+    if generation.first_token_s is not None:
+        first = began + round(generation.first_token_s * _NS)
+        tracing.past("prefill", began=began, ended=first)
+        tracing.past("decode", began=first, ended=max(first, time.time_ns()))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedGenerator:
+    """A generator, each of whose requests is a span."""
+
+    generator: Generator
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return self.generator.capabilities
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return its text."""
+        return await generate(self.generator, request)
+
+
+def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
+    """Run a try in a span below that of the job. Nothing tells whom it is for: URLs can hold anything."""
+    about: Attributes = {
+        "http.request.method": "POST",
+        "http.request.resend_count": delivery.attempt - 1 or None,
+        "pecia.job.id": str(delivery.job_id),
+        "pecia.delivery.id": str(delivery.id),
+        "pecia.delivery.attempt": delivery.attempt,
+        "pecia.notice.type": delivery.body["type"],
+    }
+    return tracing.under(delivery.traceparent, "callback", about, kind=Kind.CLIENT)
+
+
+def tried(span: Span, outcome: DeliveryOutcome) -> None:
+    """Record the outcome of a try."""
+    span.tell({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
+    if outcome.error is not None:
+        span.fail(outcome.error)

@@ -1,0 +1,408 @@
+"""Signed callbacks: the promise stands in Postgres, the guard decides whom we may call, retries are rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+import httpcore2
+import httpx2
+import structlog
+from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncEngine
+from standardwebhooks import Webhook
+
+from pecia_schemas import tracing
+from pecia_schemas.connecting import Verdict, name_of, verdict_on
+from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import DeliveryState
+from pecia_workers.ledger.database import open_database, outlast
+from pecia_workers.ledger.outbox import (
+    ClaimedDelivery,
+    DeliveryOutcome,
+    PausePolicy,
+    ReceiverState,
+    Room,
+    Try,
+    claim_deliveries,
+    give_up,
+    record_outcome,
+)
+from pecia_workers.metrics import PULSE, WEBHOOK_SECONDS, WEBHOOKS
+from pecia_workers.outgoing import (
+    GuardedBackend,
+    Refusal,
+    RefusedTargetError,
+    is_of_tls,
+    parse_target,
+    request,
+)
+from pecia_workers.retries import RetrySchedule, parse_retry_after
+from pecia_workers.service import serve
+from pecia_workers.tracing import delivering, tried
+
+log = structlog.get_logger(__name__)
+
+_CONCURRENCY = 64
+_RESOLVERS = 2 * _CONCURRENCY
+"""Threads that look up names: one that hangs outlives its try, and must not keep another waiting."""
+_POLL_S = 0.25
+_GIVING_UP_S = 60.0
+"""How often it is looked for what is too old."""
+_MARGIN = timedelta(seconds=30)
+"""What a claim is good for beyond the receiver's time: to write the outcome down, Postgres being slow or away."""
+
+MAX_REPLY_BYTES = 64 * 1024
+"""Of a reply's body, this much is read at most: a status is all that a receiver can tell us."""
+
+KEPT_REPLY_BYTES = 512
+"""Of that, this much is kept, for diagnosis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedNotice:
+    """What is posted: exactly these bytes under exactly these headers."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Signer:
+    """Signs notices with a secret in the form that `WorkerSettings` admits; with several, so that each verifies."""
+
+    def __init__(self, *secrets: SecretStr) -> None:
+        self._webhooks = [Webhook(secret.get_secret_value()) for secret in secrets]
+
+    def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
+        """Return the notice as it goes out now. The delivery's id is the same in every try, the time is not."""
+        # The library takes any time for UTC and signs text: hand it both ready, send the very bytes.
+        moment = (at or datetime.now(UTC)).astimezone(UTC)
+        text = json.dumps(notice, separators=(",", ":"), ensure_ascii=False)
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": str(delivery),
+            "webhook-timestamp": str(int(moment.timestamp())),
+            "webhook-signature": " ".join(one.sign(str(delivery), moment, text) for one in self._webhooks),
+        }
+        return SignedNotice(body=text.encode(), headers=headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryPolicy:
+    """Any 2xx is delivery, 410 and a refused target are the end, everything else is tried again, `attempts` times."""
+
+    attempts: int
+    schedule: RetrySchedule = field(default_factory=RetrySchedule)
+
+    def refused(self, refusal: Refusal) -> DeliveryOutcome:
+        """Return the outcome for a target that may not be called."""
+        return DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
+
+    def unanswered(self, turn: int, failure: SendFailure) -> DeliveryOutcome:
+        """Return the outcome of a try that got no answer."""
+        ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
+        receiver = ReceiverState.UNKNOWN if ours else ReceiverState.FAILING
+        return self._again(turn, error=failure.value, receiver=receiver)
+
+    def answered(self, turn: int, reply: Reply) -> DeliveryOutcome:
+        """Return the outcome of a try that got this answer. A redirect is an answer, and not followed."""
+        if HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
+            return DeliveryOutcome(
+                state=DeliveryState.DELIVERED, status=reply.status, receiver=ReceiverState.WELL
+            )
+        error = f"http_{reply.status}"
+        if reply.status == HTTPStatus.GONE:
+            return DeliveryOutcome(
+                state=DeliveryState.DEAD, status=reply.status, error=error, receiver=ReceiverState.GONE
+            )
+        asked = parse_retry_after(reply.retry_after)
+        return self._again(
+            turn, error=error, receiver=ReceiverState.FAILING, status=reply.status, asked=asked
+        )
+
+    def _again(
+        self,
+        turn: int,
+        *,
+        error: str,
+        receiver: ReceiverState,
+        status: int | None = None,
+        asked: timedelta | None = None,
+    ) -> DeliveryOutcome:
+        if turn >= self.attempts:
+            return DeliveryOutcome(state=DeliveryState.DEAD, status=status, error=error, receiver=receiver)
+        return DeliveryOutcome(
+            state=DeliveryState.PENDING,
+            status=status,
+            error=error,
+            receiver=receiver,
+            retry_in=self.schedule.after(turn, asked=asked),
+        )
+
+
+class SendFailure(StrEnum):
+    """Why a POST got no answer, as it is stored with its delivery."""
+
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    TLS = "tls"
+    BROKEN = "connection_broken"
+    PROTOCOL = "not_http"
+    INTERNAL = "internal"
+    KEY = "secret_unreadable"
+    """The endpoint's secret is encrypted under a key that is not here."""
+
+
+class SendError(Exception):
+    """The receiver gave no answer; another try may succeed."""
+
+    def __init__(self, failure: SendFailure) -> None:
+        super().__init__(failure.value)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a receiver answered."""
+
+    status: int
+    retry_after: str | None
+    """The header of that name, as sent."""
+    text: str = ""
+    """The beginning of its body, without what no terminal and no database takes."""
+
+
+class Sender:
+    """Posts through the guard. Every call opens a connection of its own, so that every call is judged afresh."""
+
+    def __init__(
+        self,
+        backend: GuardedBackend,
+        *,
+        timeout: timedelta,
+        connections: int,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._timeout_s = timeout.total_seconds()
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=ssl_context or httpcore2.default_ssl_context(),
+            network_backend=backend,
+            max_connections=connections,
+            max_keepalive_connections=0,
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Return the answer. Raises `RefusedTargetError` or `SendError`, also when the whole takes too long."""
+        posted = [("Content-Length", str(len(body))), *headers.items()]
+        call = request("POST", parse_target(url), posted, content=body)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._exchange(call)
+        except (TimeoutError, httpcore2.TimeoutException):
+            raise SendError(SendFailure.TIMEOUT) from None
+        except httpcore2.ConnectError as error:
+            raise SendError(SendFailure.TLS if is_of_tls(error) else SendFailure.UNREACHABLE) from None
+        except httpcore2.NetworkError:
+            raise SendError(SendFailure.BROKEN) from None
+        except httpcore2.ProtocolError:
+            raise SendError(SendFailure.PROTOCOL) from None
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        await self._pool.aclose()
+
+    async def _exchange(self, call: httpcore2.Request) -> Reply:
+        response = await self._pool.handle_async_request(call)
+        try:
+            # Raw bytes: a compressed reply stays as small as it came.
+            read, kept = 0, b""
+            async for chunk in response.aiter_stream():
+                read += len(chunk)
+                kept += chunk[: KEPT_REPLY_BYTES - len(kept)]
+                if read >= MAX_REPLY_BYTES:
+                    break
+        finally:
+            await response.aclose()
+        text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
+        retry_after = httpx2.Headers(response.headers).get("retry-after")
+        return Reply(status=response.status, retry_after=retry_after, text=text.strip())
+
+
+def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
+    """Return what signs the webhooks that came with jobs; two while receivers change theirs."""
+    return tuple(secret for secret in (settings.webhook_secret, settings.webhook_former_secret) if secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Courier:
+    """Signs deliveries, posts them and judges the answers."""
+
+    sender: Sender
+    secrets: tuple[SecretStr, ...]
+    keys: Keyring
+    """What the endpoints' own secrets are encrypted under."""
+    policy: DeliveryPolicy
+    links: Mapping[str, str]
+
+    async def carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
+        """Try it once, in a span of its own. What goes wrong is the outcome."""
+        at, begun = datetime.now(UTC), time.monotonic()
+        reply: Reply | None = None
+        with delivering(delivery) as span:
+            try:
+                reply = await self._post(delivery)
+                outcome = self.policy.answered(delivery.turn, reply)
+            except RefusedTargetError as error:
+                outcome = self.policy.refused(error.refusal)
+            except SendError as error:
+                outcome = self.policy.unanswered(delivery.turn, error.failure)
+            except DecryptionError:
+                outcome = self.policy.unanswered(delivery.turn, SendFailure.KEY)
+            except Exception as error:  # noqa: BLE001  one bad delivery must not stop the others
+                log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
+                outcome = self.policy.unanswered(delivery.turn, SendFailure.INTERNAL)
+            tried(span, outcome)
+        duration = timedelta(seconds=time.monotonic() - begun)
+        return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
+
+    async def _post(self, delivery: ClaimedDelivery) -> Reply:
+        secrets = self.secrets
+        if delivery.endpoint_id is not None:
+            stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
+            secrets = tuple(SecretStr(self.keys.unseal(one, delivery.endpoint_id)) for one in stored)
+        body = delivery.body
+        if delivery.job_id is not None:
+            links = {name: url.replace("{job_id}", str(delivery.job_id)) for name, url in self.links.items()}
+            body = {**body, "data": {**body["data"], "links": links}}
+        notice = Signer(*secrets).sign(delivery.id, body)
+        return await self.sender.post(delivery.url, notice.body, {**notice.headers, **tracing.headers()})
+
+
+class WebhookWorker:
+    """Delivers callbacks until it is stopped. Any number of them share one outbox."""
+
+    def __init__(self, settings: WorkerSettings, *, schedule: RetrySchedule | None = None) -> None:
+        self._settings = settings
+        self._secrets = _secrets_of(settings)
+        self._pause = PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
+        self._schedule = schedule or RetrySchedule(
+            first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest
+        )
+        self._under_way: Counter[str] = Counter()
+        self._stopping = False
+        self._stirred = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take nothing new; `run` returns when what is under way has been recorded."""
+        self._stopping = True
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Deliver until `stop`. Without the fleet's secret the webhooks of jobs wait, and the log says so."""
+        if not self._secrets:
+            log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
+        settings = self._settings
+        backend = GuardedBackend(
+            allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
+        )
+        sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
+        policy = DeliveryPolicy(attempts=settings.webhook_attempts, schedule=self._schedule)
+        courier = _Courier(
+            sender=sender,
+            secrets=self._secrets,
+            keys=settings.keyring,
+            policy=policy,
+            links=settings.webhook_links,
+        )
+        database = open_database(settings.database_url.get_secret_value())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                giving_up = tasks.create_task(self._give_up(database))
+                await self._deliver(database, courier)
+                giving_up.cancel()
+        finally:
+            await sender.aclose()
+            await database.dispose()
+
+    async def _deliver(self, database: AsyncEngine, courier: _Courier) -> None:
+        visibility = self._settings.webhook_timeout + _MARGIN
+        async with asyncio.TaskGroup() as tries:
+            while not self._stopping:
+                PULSE.beat()
+                self._stirred.clear()
+                claim = partial(claim_deliveries, database, self._room(), visibility=visibility)
+                claimed = await outlast(claim) if self._under_way.total() < _CONCURRENCY else []
+                for delivery in claimed:
+                    self._under_way[delivery.receiver] += 1
+                    tries.create_task(self._attempt(database, courier, delivery))
+                if not claimed:
+                    # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._stirred.wait(), _POLL_S)
+
+    def _room(self) -> Room:
+        return Room(
+            deliveries=_CONCURRENCY - self._under_way.total(),
+            each=self._settings.webhook_concurrency,
+            busy=dict(self._under_way),
+            signs=bool(self._secrets),
+        )
+
+    async def _attempt(self, database: AsyncEngine, courier: _Courier, delivery: ClaimedDelivery) -> None:
+        try:
+            outcome, tried = await courier.carry(delivery)
+            record = partial(record_outcome, database, delivery, outcome, tried, self._pause)
+            died_with_it = await outlast(record)
+        except Exception as error:
+            if verdict_on(error) is not Verdict.REFUSED:
+                raise
+            # The others go on; this one is tried again when its claim is over.
+            log.error("callback_unrecorded", delivery=str(delivery.id), error=name_of(error))  # noqa: TRY400
+            return
+        finally:
+            self._under_way -= Counter([delivery.receiver])  # forgets receivers that have none
+            self._stirred.set()
+        WEBHOOKS.labels(outcome.state).inc()
+        WEBHOOKS.labels("dead").inc(died_with_it or 0)
+        WEBHOOK_SECONDS.observe(tried.duration.total_seconds())
+        log.info(
+            "callback_tried",
+            delivery=str(delivery.id),
+            job=delivery.job_id and str(delivery.job_id),
+            attempt=delivery.attempt,
+            state=outcome.state.value,
+            status=outcome.status,
+            error=outcome.error,
+            died_with_it=died_with_it or None,
+            seconds=round(tried.duration.total_seconds(), 3),
+        )
+
+    async def _give_up(self, database: AsyncEngine) -> None:
+        """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
+        age = self._settings.webhook_give_up
+        while True:
+            ended = await outlast(partial(give_up, database, age=age))
+            if ended:
+                WEBHOOKS.labels("dead").inc(ended)
+                log.warning("callbacks_given_up", number=ended)
+            await asyncio.sleep(min(_GIVING_UP_S, age.total_seconds() / 4))
+
+
+def run_webhooks(settings: WorkerSettings) -> None:
+    """Run a webhook worker until SIGTERM or SIGINT, then finish what is under way."""
+    serve("webhooks", WebhookWorker, settings, capabilities={"signs": bool(_secrets_of(settings))})
