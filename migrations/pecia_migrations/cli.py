@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pecia_migrations import RevisionError, downgrade, upgrade
-from pecia_migrations.locks import LockedError
+from pecia_migrations import LockedError, RevisionError, downgrade, upgrade
 from pecia_schemas import refusals
 from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings

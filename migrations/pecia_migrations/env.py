@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from alembic import context
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import text
 
-from pecia_migrations.locks import LOCK_TIMEOUT_S
-from pecia_schemas.connecting import CONNECT_ARGS, sqlalchemy_url
+from pecia_migrations import LOCK_TIMEOUT_S, open_engine
 from pecia_schemas.tables import Base
 
 _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version
@@ -17,8 +16,7 @@ _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version
 def _run() -> None:
     # The attribute is ours; the variable serves the plain `alembic` command during development.
     url = context.config.attributes.get("database_url") or os.environ["PECIA_DATABASE_URL"]
-    engine = create_engine(sqlalchemy_url(url), connect_args=CONNECT_ARGS, poolclass=NullPool)
-    with engine.connect() as connection:
+    with open_engine(url).connect() as connection:
         context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=False)
         with context.begin_transaction():
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})

@@ -26,7 +26,8 @@ from obstore.store import LocalStore
 
 from pecia.configuration import document_settings
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError, UnavailableError
-from pecia.formats import Format, Result, check, known, missing, render
+from pecia.formats import Format, Result, check, known, render
+from pecia.formats.text import every_page
 from pecia.handles import PDF_QUALITY, JobHandle, assemble
 from pecia.records import Exported, PartOutcome
 from pecia.sources import Original, at_hand
@@ -337,9 +338,7 @@ def _about(job: JobHandle[Any]) -> dict[str, Any]:
 def _rows(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
     """Yield a row for each page or segment, those that failed among them."""
     about = _about(job) | {"metadata": list(job.metadata.items())}
-    pieces: Any = (
-        missing.pages(result) if isinstance(result, Document) else (*result.segments, *result.failed)
-    )
+    pieces: Any = every_page(result) if isinstance(result, Document) else (*result.segments, *result.failed)
     for piece in pieces:
         row = about | dict.fromkeys(("verdict", "text", "fields", "engine", "start_s", "end_s", "failure"))
         if isinstance(piece, PageFailure | SegmentFailure):

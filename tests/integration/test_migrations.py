@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
-from pecia_migrations import locks
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import REVISION, Base
 
@@ -68,7 +67,7 @@ def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
 @pytest.fixture
 def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
     """A long transaction that reads a table which a migration changes."""
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(pecia_migrations, "LOCK_TIMEOUT_S", 0.05)
     pecia_migrations.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url, application_name="a long report") as connection:
         connection.execute("SELECT FROM deliveries")
@@ -78,9 +77,9 @@ def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_a_migration_gives_up_a_table_that_it_cannot_have_and_names_who_has_it(
     empty_database_url: str, report: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(pecia_migrations, "_PAUSES_S", (0.0, 0.0))
     with pytest.raises(
-        locks.LockedError, match=rf"process {report.info.backend_pid} .*a long report.*open for"
+        pecia_migrations.LockedError, match=rf"process {report.info.backend_pid} .*a long report.*open for"
     ):
         pecia_migrations.downgrade(empty_database_url)
     assert report.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISION,)
@@ -95,7 +94,7 @@ def test_a_migration_tries_again_when_the_table_is_free(
         paused.append(pause)
         report.rollback()
 
-    monkeypatch.setattr(locks, "sleep", sleep)
+    monkeypatch.setattr(pecia_migrations, "sleep", sleep)
 
     pecia_migrations.downgrade(empty_database_url)
 

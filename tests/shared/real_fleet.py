@@ -240,7 +240,7 @@ class RealFleet:
             content = (
                 Path(self.payload_url) / "sha256" / task.source.sha256[:2] / task.source.sha256
             ).read_bytes()
-            self._scripts[key] = script_of(self._told, _with_source(task, content), None)
+            self._scripts[key] = script_of(self._told, _with_source(task, content))
         return self._scripts[key]
 
     def _run(self, work: Any) -> Any:

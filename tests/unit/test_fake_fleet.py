@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -83,16 +83,21 @@ def test_one_answer_is_given_at_a_time(fleet: FakeFleet) -> None:
         fleet.answers(ReadDocument)
 
 
-def test_what_takes_time_runs_until_the_time_has_passed_or_is_waited_for(fleet: FakeFleet) -> None:
-    fleet.answers(ReadDocument, text="late", takes=timedelta(minutes=5))
-    job = fleet.client().submit(ReadDocument(b"scan"))
-    assert job.refresh().state is JobState.RUNNING
-    fleet.advance(timedelta(minutes=4))
-    assert job.refresh().state is JobState.RUNNING
-    fleet.advance(timedelta(minutes=6))
-    assert job.wait(0).state is JobState.SUCCEEDED
-    fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
-    assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=WAIT_S).text == "soon"
+def test_what_was_started_runs_until_it_is_ended_or_all_is_released() -> None:
+    with FakeFleet(held=True) as fleet:
+        jobs = [fleet.client().submit(ReadDocument(b"scan")) for _ in range(2)]
+        assert [fleet.start(job) for job in jobs] == [True, True]
+        assert [job.refresh().state for job in jobs] == [JobState.RUNNING] * 2
+        fleet.finish(jobs[0])
+        assert [job.refresh().state for job in jobs] == [JobState.SUCCEEDED, JobState.RUNNING]
+        fleet.release()
+        assert jobs[1].wait(0).state is JobState.SUCCEEDED
+
+
+def test_an_answer_may_use_a_client_of_the_fleet(fleet: FakeFleet) -> None:
+    client = fleet.client()
+    fleet.answers(ReadDocument, lambda _task: f"{len(list(client.jobs()))} jobs")
+    assert client.submit(ReadDocument(b"scan")).result().text == "1 jobs"
 
 
 def test_a_held_fleet_moves_when_it_is_told() -> None:
@@ -184,6 +189,7 @@ def test_what_was_submitted_can_be_looked_at(tmp_path: Any) -> None:
         lambda client: client.deliveries(),
         lambda client: client.purge(metadata={"ward": "7"}),
         lambda client: client.submit(ReadDocument(b"scan")).usage(),
+        lambda client: client.submit(ReadDocument(b"scan")).retry([uuid4()]),
     ],
 )
 def test_what_only_a_real_fleet_has_is_refused_plainly(fleet: FakeFleet, call: Callable[[Any], Any]) -> None:

@@ -21,7 +21,7 @@ from pecia.cli.values import Filter, Jobs, grouped
 from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.errors import JobError
-from pecia.formats import Format, fields, render
+from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia.saving import ExportFormat
@@ -224,7 +224,7 @@ def _print(job: AnyJob, asked: Delivery) -> None:
         return
     result = job.result(timeout=0, revision=asked.revision)
     if asked.form is Format.FIELDS:
-        for line in fields.lines(result):
+        for line in text.lines(result):
             output.json_line({"job": str(job.id), **line})
     else:
         typer.echo(render(result, asked.form or Format.TEXT), nl=False)

@@ -1,24 +1,28 @@
-"""What was read of each page beside its truth, and the same by kind of page."""
+"""What was read and captioned beside the truth, and the same by kind of page. Needs `pecia[eval]`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from nltk.stem.porter import PorterStemmer
+from nltk.translate.meteor_score import meteor_score
 from pydantic import BaseModel, ConfigDict, computed_field
+from rouge_score.rouge_scorer import RougeScorer
 
 from pecia.client import Client
-from pecia.evaluation import captions, metrics
-from pecia.evaluation.captions import CaptionScore
+from pecia.evaluation import metrics
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import AnyJob, JobGroup
-from pecia_schemas.results import Document, Page, Verdict
+from pecia_schemas.results import Captions, Document, Page, Verdict
 from pecia_schemas.tasks import CaptionVideo, Prefer, ReadDocument
 
 _WHOLE: Final = 0.99
 """Share of its words from which a page may be called `ok`."""
+_WORD: Final = re.compile(r"\w+")
 
 
 class PageScore(BaseModel):
@@ -101,20 +105,9 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
 
 def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> PageScore:
     """Return the score of a page that failed: everything on it is missing."""
-    true = metrics.words(truth.text)
-    characters = metrics.character_errors("", truth.text)
-    return PageScore(
-        file=file,
-        number=number,
-        kind=kind,
-        verdict=why,
-        characters=characters,
-        words=Share(len(true), len(true)),
-        found=Share(0, len(true)),
-        numbers=Share(0, len(metrics.numeric(true))),
-        cells=metrics.cells((), truth.tables or ()),
-        marks=metrics.marks((), truth.marks or ()),
-    )
+    empty = Page(number=number, width=1, height=1, verdict=Verdict.BLANK, engine="")
+    seen = truth.model_copy(update={"in_file": None})
+    return score(empty, seen, file=file, kind=kind).model_copy(update={"verdict": why})
 
 
 class Summary(BaseModel):
@@ -190,6 +183,48 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+class CaptionScore(BaseModel):
+    """The captions of one video beside the truth."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    rouge_l: float
+    """Longest common subsequence of words (ROUGE-L, F1), of the reference that is most alike."""
+    meteor: float
+    """Words and stems that agree, and their order (METEOR). Synonyms do not count: WordNet is in no wheel."""
+
+
+class _NoSynonyms:
+    def synsets(self, word: str) -> list[object]:  # noqa: ARG002  NLTK's signature
+        return []
+
+
+_NO_SYNONYMS: Final[Any] = _NoSynonyms()
+
+
+class _Words:
+    def tokenize(self, text: str) -> list[str]:
+        return _WORD.findall(text.lower())
+
+
+def described(captions: Captions | None, references: Sequence[str], *, file: str) -> CaptionScore:
+    """Compare the summary of captions, or the only segment's text, with the references; None: they failed."""
+    words = _Words()
+    text = ""
+    if captions:
+        pieces = [captions.summary] if captions.summary else captions.segments
+        text = "\n".join(piece.text for piece in pieces)
+    rouge = RougeScorer(["rougeL"], tokenizer=words).score_multi(references, text)
+    meteor = meteor_score(
+        [words.tokenize(reference) for reference in references],
+        words.tokenize(text),
+        stemmer=PorterStemmer(),
+        wordnet=_NO_SYNONYMS,
+    )
+    return CaptionScore(file=file, rouge_l=rouge["rougeL"].fmeasure, meteor=meteor)
+
+
 class Report(BaseModel):
     """What one run found."""
 
@@ -219,15 +254,15 @@ def hand_over(client: Client, exhibits: Sequence[Exhibit]) -> JobGroup[Any]:
 def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
     """Compare what jobs that are over made with the truth."""
     pages: list[PageScore] = []
-    described: list[CaptionScore] = []
+    captions: list[CaptionScore] = []
     for exhibit, job in zip(exhibits, jobs, strict=True):
         if exhibit.media.is_video:
             result = job.result(timeout=0) if job.state.has_result else None
-            described.append(captions.score(result, exhibit.truth.captions, file=exhibit.name))
+            captions.append(described(result, exhibit.truth.captions, file=exhibit.name))
         else:
             pages.extend(_pages(exhibit, job))
     read = {exhibit.name: job.id for exhibit, job in zip(exhibits, jobs, strict=True)}
-    return Report(pages=tuple(pages), captions=tuple(described), jobs=read)
+    return Report(pages=tuple(pages), captions=tuple(captions), jobs=read)
 
 
 def _task(exhibit: Exhibit) -> ReadDocument | CaptionVideo:

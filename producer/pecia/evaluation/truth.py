@@ -89,10 +89,6 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
     return None
 
 
-def _of_json(known: Path, media: MediaType) -> Truth:  # noqa: ARG001  as the others
-    return Truth.model_validate_json(known.read_bytes())
-
-
 def _of_text(known: Path, media: MediaType) -> Truth:
     text = known.read_text("utf-8-sig")
     if media.is_video:
@@ -100,7 +96,7 @@ def _of_text(known: Path, media: MediaType) -> Truth:
     return Truth(pages=tuple(TruePage(text=page) for page in text.rstrip("\f").split("\f")))
 
 
-def _of_csv(known: Path, media: MediaType) -> Truth:  # noqa: ARG001
+def _of_csv(known: Path, _media: MediaType) -> Truth:
     """Read a line of print per row: its text stands behind eight corner coordinates, and may hold commas."""
     rows = [row.split(",", _CORNERS) for row in known.read_text("utf-8-sig").splitlines() if row.strip()]
     if any(len(row) <= _CORNERS for row in rows):
@@ -109,7 +105,7 @@ def _of_csv(known: Path, media: MediaType) -> Truth:  # noqa: ARG001
 
 
 _FORMS: Final[dict[str, Callable[[Path, MediaType], Truth]]] = {
-    ".json": _of_json,
+    ".json": lambda known, _: Truth.model_validate_json(known.read_bytes()),
     ".csv": _of_csv,
     ".txt": _of_text,
 }

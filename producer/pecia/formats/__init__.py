@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pecia.errors import InvalidFormatError
-from pecia.formats import fields, hocr, html, markdown, plain, subtitles
+from pecia.formats import hocr, text
 from pecia_schemas.results import Captions, Document
 
 Result = Document | Captions
@@ -73,20 +73,20 @@ _SUFFIXES: Mapping[Format, str] = {
 _BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items() if form is not Format.FACSIMILE}
 
 _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
-    Format.TEXT: plain.of_document,
-    Format.MARKDOWN: markdown.of_document,
-    Format.HTML: html.of_document,
+    Format.TEXT: text.plain,
+    Format.MARKDOWN: text.markdown,
+    Format.HTML: text.html,
     Format.CSV: lambda document: "\r\n".join(table.to_csv() for table in document.tables),
     Format.JSON: lambda document: document.model_dump_json(indent=2) + "\n",
-    Format.FIELDS: fields.of_document,
+    Format.FIELDS: text.fields,
     Format.HOCR: hocr.of_document,
 }
 _OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
-    Format.TEXT: plain.of_captions,
-    Format.MARKDOWN: markdown.of_captions,
+    Format.TEXT: text.plain_captions,
+    Format.MARKDOWN: text.markdown_captions,
     Format.JSON: lambda captions: captions.model_dump_json(indent=2) + "\n",
-    Format.SRT: subtitles.srt,
-    Format.VTT: subtitles.webvtt,
+    Format.SRT: text.srt,
+    Format.VTT: text.webvtt,
 }
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from PIL import Image
 
-from pecia.formats import missing
+from pecia.formats.text import every_page, lack_of
 from pecia.review.layout import shown
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
@@ -41,14 +41,14 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
     """Write the document's pages, one after the other: memory does not grow with them."""
     with target.open("w", encoding="utf-8", newline="") as file:
         file.write(_HEAD)
-        for one in missing.pages(document):
+        for one in every_page(document):
             file.writelines(_page(one, pictures))
         file.write("</body>\n</html>\n")
 
 
 def _page(one: Page | PageFailure, pictures: PagePictures) -> Iterator[str]:
     if isinstance(one, PageFailure):
-        yield f'<section id="page_{one.number}">\n<p>{missing.page(one)}</p>\n</section>\n'
+        yield f'<section id="page_{one.number}">\n<p>{lack_of(one)}</p>\n</section>\n'
         return
     page = shown(one)
     pieces = [piece for block in page["blocks"] for piece in block.get("tokens") or block["cells"]]

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from html import escape
 from importlib.metadata import version
+from itertools import chain
 
-from pecia.formats import missing
+from pecia.formats.text import every_page, lack_of
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Word
 from pecia_schemas.results import Document, Page, PageFailure
 
@@ -36,23 +37,18 @@ _NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 def of_document(document: Document) -> str:
     """Return the pages with the places of blocks, lines and words; a block without lines is one paragraph."""
-    return "".join(_written(document))
-
-
-def _written(document: Document) -> Iterator[str]:
     lacking = ", ".join(f"{one.number} {one.failure.code}" for one in document.failed)
-    yield _HEAD.format(
+    head = _HEAD.format(
         system=f"pecia {version('pecia')}",
         areas=" ".join(["ocr_carea", *_AREAS.values()]),
         pages=len(document.pages),
         missing=f'<meta name="x-pecia-missing" content="{lacking}"/>\n' if lacking else "",
     )
-    for one in missing.pages(document):
-        if isinstance(one, PageFailure):
-            yield f"<!-- {missing.page(one)} -->\n"
-        else:
-            yield from _page(one)
-    yield "</body>\n</html>\n"
+    pages = (
+        [f"<!-- {lack_of(one)} -->\n"] if isinstance(one, PageFailure) else _page(one)
+        for one in every_page(document)
+    )
+    return "".join([head, *chain.from_iterable(pages), "</body>\n</html>\n"])
 
 
 def _page(page: Page) -> Iterator[str]:

@@ -20,7 +20,7 @@ from typing import Final
 from pikepdf import Array, Dictionary, Job, Name, Object, Pdf, String
 from pikepdf import Page as Sheet
 
-from pecia.formats import missing
+from pecia.formats.text import every_page, lack_of
 from pecia_schemas.blocks import Box, Line
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
@@ -64,7 +64,8 @@ class InvisibleFont:
 
     def encode(self, text: str) -> bytes:
         """Return the text as codes. Characters beyond 65,535 different ones are left out."""
-        return b"".join(code.to_bytes(2) for character in text if (code := self._code(character)) <= _MOST)
+        codes = (self._codes.setdefault(character, len(self._codes) + 1) for character in text)
+        return b"".join(code.to_bytes(2) for code in codes if code <= _MOST)
 
     def width(self, text: str) -> int:
         """Return how wide the text is, in thousandths of its size."""
@@ -94,9 +95,6 @@ class InvisibleFont:
                 ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(self._blocks())).encode()),
             )
         )
-
-    def _code(self, character: str) -> int:
-        return self._codes.setdefault(character, len(self._codes) + 1)
 
     def _blocks(self) -> Iterator[str]:
         entries = [
@@ -152,7 +150,13 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
         across, down = width / page.width, height / page.height
         for line in page.lines:
             for text, box in _pieces(line):
-                yield _on_sheet(text, box, across, down, height)
+                yield Placed(
+                    text=text,
+                    left=box.left * across,
+                    bottom=height - box.bottom * down,
+                    width=max(1, box.right - box.left) * across,
+                    height=max(1, box.bottom - box.top) * down,
+                )
     else:
         yield from _spread(page.text, width, height)
 
@@ -171,16 +175,6 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
             if f"{word.text} {following.text}" in line.text and following.box.left > left:
                 right, space = following.box.left, " "
         yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
-
-
-def _on_sheet(text: str, box: Box, across: float, down: float, height: float) -> Placed:
-    return Placed(
-        text=text,
-        left=box.left * across,
-        bottom=height - box.bottom * down,
-        width=max(1, box.right - box.left) * across,
-        height=max(1, box.bottom - box.top) * down,
-    )
 
 
 def _spread(text: str, width: float, height: float) -> Iterator[Placed]:
@@ -218,11 +212,8 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
 
     It holds nothing but what is on the pages: no name of a file, no time, no title.
     """
-    pages = missing.pages(document)
-    told = {
-        "/Producer": f"pecia {version('pecia')}",
-        "/Subject": " ".join(map(missing.page, document.failed)),
-    }
+    pages = iter(every_page(document))
+    told = {"/Producer": f"pecia {version('pecia')}", "/Subject": " ".join(map(lack_of, document.failed))}
     with tempfile.TemporaryDirectory(prefix="pecia-pdf-") as scratch:
         pieces: list[str] = []
         while batch := list(islice(pages, _AT_ONCE)):
@@ -265,7 +256,10 @@ def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: Invi
         content += f"q {width:.3f} 0 0 {height:.3f} 0 0 cm /Picture Do Q\n".encode()
     else:
         resources.Font.Note = Dictionary(Type=Name.Font, Subtype=Name.Type1, BaseFont=Name.Helvetica)
-        content += f"BT /Note 12 Tf 50 {height - 60:.3f} Td ({_note(page)}) Tj ET\n".encode("ascii")
+        missing = (
+            f"The picture of page {page.number} is missing." if isinstance(page, Page) else lack_of(page)
+        )
+        content += f"BT /Note 12 Tf 50 {height - 60:.3f} Td ({missing}) Tj ET\n".encode("ascii")
     if isinstance(page, Page):
         content += b"".join(_written(row, font) for row in placed(page, width, height))
     sheet = Dictionary(
@@ -275,15 +269,6 @@ def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: Invi
         Contents=pdf.make_stream(bytes(content)),
     )
     pdf.pages.append(Sheet(sheet))
-
-
-def _note(page: Page | PageFailure) -> str:
-    """Return what a sheet without a picture shows."""
-    return (
-        missing.page(page)
-        if isinstance(page, PageFailure)
-        else f"The picture of page {page.number} is missing."
-    )
 
 
 def _size(picture: Picture | None) -> tuple[float, float]:

@@ -56,11 +56,8 @@ def make_app(settings: GatewayConfiguration) -> FastAPI:
         v1.include_router(router)
     app.include_router(v1)
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
-    app.exception_handler(PeciaError)(problems.answer_error)
-    app.exception_handler(ProblemError)(problems.answer_problem)
-    app.exception_handler(HTTPException)(problems.answer_http)
-    app.exception_handler(RequestValidationError)(problems.answer_invalid)
-    app.exception_handler(Exception)(problems.answer_fault)
+    for kind in (PeciaError, ProblemError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, problems.answer)
     app.add_middleware(_Bounded, most=settings.gateway_max_bytes)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app

@@ -118,54 +118,31 @@ def _problem(status: HTTPStatus, code: str, detail: str) -> Problem:
     )
 
 
-def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+async def answer(_request: Request, error: Exception) -> JSONResponse:
+    """Answer what was raised. Neither what a request held is repeated nor the text of a fault, which may quote it."""
+    headers: Mapping[str, str] | None = None
+    match error:
+        case PeciaError():
+            problem, wait = of_error(error), getattr(error, "retry_after", None)
+            headers = None if wait is None else {"Retry-After": str(max(1, round(wait)))}
+        case ProblemError():
+            problem, headers = _problem(error.status, error.code, error.detail), error.headers
+        case HTTPException():
+            status = HTTPStatus(error.status_code)
+            problem, headers = _problem(status, status.name.lower(), f"{status.phrase}."), error.headers
+        case RequestValidationError():
+            detail = "The request cannot be meant: `errors` says why."
+            problem = _problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", detail)
+            problem.errors += [
+                Refused(where=".".join(map(str, one["loc"])), message=one["msg"]) for one in error.errors()
+            ]
+        case _:
+            detail = "A fault of the gateway: see its log."
+            problem = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", detail)
     content = problem.model_dump(mode="json", exclude_defaults=True)
     if problem.status in _RETRIED:
         headers = {"Retry-After": str(_RETRY_S), **(headers or {})}
     return JSONResponse(content, problem.status, headers, MEDIA_TYPE)
-
-
-async def answer_error(_request: Request, error: Exception) -> JSONResponse:
-    """Answer what a client of the fleet raised."""
-    assert isinstance(error, PeciaError)  # noqa: S101  it is registered for these
-    wait = getattr(error, "retry_after", None)
-    return _answer(of_error(error), None if wait is None else {"Retry-After": str(max(1, round(wait)))})
-
-
-async def answer_problem(_request: Request, error: Exception) -> JSONResponse:
-    """Answer what the gateway itself refuses."""
-    assert isinstance(error, ProblemError)  # noqa: S101  as above
-    return _answer(_problem(error.status, error.code, error.detail), error.headers)
-
-
-async def answer_http(_request: Request, error: Exception) -> JSONResponse:
-    """Answer what the framework refuses: no such path, no such method."""
-    assert isinstance(error, HTTPException)  # noqa: S101  as above
-    status = HTTPStatus(error.status_code)
-    code = status.name.lower()
-    return _answer(_problem(status, code, f"{status.phrase}."), error.headers)
-
-
-async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that has not the form of the API. What it held is not repeated."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101  as above
-    return _answer(of_invalid(error.errors()))
-
-
-def of_invalid(found: Any) -> Problem:
-    """Return what is said of values that pydantic refused."""
-    said = [Refused(where=".".join(str(step) for step in one["loc"]), message=one["msg"]) for one in found]
-    problem = _problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", "The request cannot be meant: `errors` says why."
-    )
-    return problem.model_copy(update={"errors": said})
-
-
-async def answer_fault(_request: Request, _error: Exception) -> JSONResponse:
-    """Answer an unexpected error without its text, which may quote a document."""
-    return _answer(
-        _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "A fault of the gateway: see its log.")
-    )
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

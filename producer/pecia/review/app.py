@@ -101,9 +101,7 @@ def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
         lifespan=open_stores,
         exception_handlers={
             StaleReviewError: _answer_stale,
-            PeciaError: problems.answer_error,
-            HTTPException: problems.answer_http,
-            Exception: problems.answer_fault,
+            **dict.fromkeys((PeciaError, HTTPException, Exception), problems.answer),
         },
     )
     return _Guarded(app, token)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pecia.errors import InvalidOptionError
 from pecia.review.layout import TARGET, TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
-from pecia_schemas.blocks import Block, BlockKind, Box, Grounding, Line, Source, Standing, Table, Word
+from pecia_schemas.blocks import Block, BlockKind, Grounding, Line, Source, Standing, Table, Word
 from pecia_schemas.results import Correction, Page, Revision, Verdict
 
 _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
@@ -186,20 +186,15 @@ def _with_more(page: Page, number: int, text: str) -> tuple[Page, Correction]:
         raise InvalidOptionError("Write what is missing, or accept that nothing is.")
     lines = () if box is None else tuple(Line(text=one, box=box) for one in text.splitlines() if one.strip())
     block = Block(kind=BlockKind.TEXT, box=box, text=text, lines=lines, source=Source.PERSON)
-    above = [
-        place + 1
-        for place, other in enumerate(page.blocks)
-        if box and (top := _top(other)) is not None and top <= box.top
-    ]
+    above = []
+    for place, other in enumerate(page.blocks, 1):
+        boxes = [other.box] if other.box else [line.box for line in other.lines]
+        if box and boxes and min(one.top for one in boxes) <= box.top:
+            above.append(place)
     place = max(above, default=0 if box else len(page.blocks))
     blocks = (*page.blocks[:place], block, *page.blocks[place:])
     correction = Correction(place=f"/blocks/{place}", before="", after=text, box=box)
     return page.model_copy(update={"blocks": blocks}), correction
-
-
-def _top(block: Block) -> int | None:
-    boxes: list[Box] = [block.box] if block.box else [line.box for line in block.lines]
-    return min((box.top for box in boxes), default=None)
 
 
 def _with_field(page: Page, path: str, text: str) -> tuple[Page, Correction]:

@@ -5,9 +5,9 @@ with FakeFleet() as fleet:
     client = fleet.client()
 """
 
+from pecia.testing.clients import NotFakedError
 from pecia.testing.fleet import FakeFleet
 from pecia.testing.jobs import Callback, Submitted
-from pecia.testing.memory import NotFakedError
 from pecia.testing.scripts import Answer, Piece, ScriptError
 
 __all__ = ["Answer", "Callback", "FakeFleet", "NotFakedError", "Piece", "ScriptError", "Submitted"]

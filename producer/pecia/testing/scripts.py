@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,6 @@ from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 _ENGINE = "fake"
 _SEGMENT = timedelta(seconds=10)
 _UNTOLD: dict[Any, str] = {ReadDocument: "fake text", CaptionVideo: "fake caption"}
-_SIZES: dict[Any, tuple[int, int]] = {ReadDocument: (1240, 1754), CaptionVideo: (1280, 720)}
 
 Content = Page | Segment | Summary
 
@@ -39,8 +38,6 @@ class Script:
     """Pages or segments, and a summary behind them, by ordinal."""
     failure: Failure | None = None
     """Why there is nothing at all."""
-    takes: timedelta = timedelta()
-    """How long each page or segment runs."""
 
     def outcome(self, ordinal: int) -> Content | Failure:
         """Return what comes of one part. Raises `ScriptError` if the script does not say."""
@@ -58,44 +55,35 @@ class Rule:
     answer: Answer | Callable[[Any], Answer]
     summary: str | None = None
     fields: Mapping[str, Any] | None = None
-    takes: timedelta = timedelta()
     left: int | None = None
     """To how many more jobs it applies; None: to all."""
 
 
-def script_of(rules: Sequence[Rule], task: Task[Any], size: tuple[int, int] | None) -> Script:
-    """Return what comes of a task; `size` is that of a picture. Of the rules that fit, the last applies.
+def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
+    """Return what comes of a task: of the rules that fit, the last applies.
 
-    Raises `ScriptError` if that cannot be meant.
+    Of pages those are chosen that were requested; a whole result is what it is. Raises `ScriptError` if the answer
+    is none.
     """
     fitting = [rule for rule in rules if rule.task is type(task) and rule.left != 0]
     rule = fitting[-1] if fitting else Rule(task=type(task), answer=_UNTOLD[type(task)])
     if rule.left:
         rule.left -= 1
-    script = _write(rule, task, size or _SIZES[type(task)])
-    if size and len(script.parts) > 1:
-        raise ScriptError("What was submitted is a picture, which has one page; the answer has several.")
-    return replace(script, takes=rule.takes)
-
-
-def _write(rule: Rule, task: Task[Any], size: tuple[int, int]) -> Script:
-    """Return the pages that were asked for, or that there is no such page; a whole result is what it is."""
     answer = rule.answer(task) if callable(rule.answer) else rule.answer
     if isinstance(answer, (Failure, FailureCode)):
         return Script(failure=_failure(answer))
     pieces = _pieces(answer, task)
-    fields = None
+    summary, fields = answer.summary if isinstance(answer, Captions) else None, None
     if isinstance(task, ReadDocument):
         fields = None if task.fields is None else rule.fields
-        asked = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
-        if asked and isinstance(answer, str):
-            pieces = dict.fromkeys(asked.indices(asked.last or asked.ranges[-1][0]), answer)
-        elif asked and asked.missing_from(len(pieces)) is not None:
+        ranges = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
+        if ranges and isinstance(answer, str):
+            pieces = dict.fromkeys(ranges.indices(ranges.last or ranges.ranges[-1][0]), answer)
+        elif ranges and ranges.missing_from(len(pieces)) is not None:
             return Script(failure=Failure.of(FailureCode.NO_SUCH_PAGE))
-        elif asked:
-            pieces = {number: pieces[number] for number in asked.indices(len(pieces))}
-    parts = {number: _part(number, piece, task, size, fields) for number, piece in pieces.items()}
-    summary = answer.summary if isinstance(answer, Captions) else None
+        elif ranges:
+            pieces = {number: pieces[number] for number in ranges.indices(len(pieces))}
+    parts = {number: _part(number, piece, task, fields) for number, piece in pieces.items()}
     if isinstance(task, CaptionVideo) and not isinstance(answer, Captions) and len(parts) > 1:
         text = rule.summary or " ".join(one.text for one in parts.values() if isinstance(one, Segment))
         summary = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
@@ -113,17 +101,14 @@ def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
         missing = {one.number - 1: one.failure for one in answer.failed}
         return dict(sorted({**{one.number - 1: one for one in done}, **missing}.items()))
     listed = [answer] if isinstance(answer, (str, Page, Segment)) else answer
-    if not isinstance(listed, Sequence):
-        raise ScriptError(f"A {type(answer).__name__} is no answer to a {type(task).__name__}.")
-    if not listed:
-        message = "A document has a page at least, and a video a segment; `fails` says that there is none."
-        raise ScriptError(message)
+    if not isinstance(listed, Sequence) or not listed:
+        raise ScriptError(
+            f"{answer!r} is no answer to a {type(task).__name__}: `fails` says that there is none."
+        )
     return dict(enumerate(listed))
 
 
-def _part(
-    number: int, piece: Any, task: Task[Any], size: tuple[int, int], fields: Mapping[str, Any] | None
-) -> Content | Failure:
+def _part(number: int, piece: Any, task: Task[Any], fields: Mapping[str, Any] | None) -> Content | Failure:
     made: type[Page | Segment] = Page if isinstance(task, ReadDocument) else Segment
     if isinstance(piece, made):
         return piece.model_copy(update={"number": number + 1})
@@ -131,11 +116,10 @@ def _part(
         return _failure(piece)
     if not isinstance(piece, str):
         raise ScriptError(f"A {type(piece).__name__} is no page or segment of this task.")
-    shared: dict[str, Any] = {"number": number + 1, "width": size[0], "height": size[1], "engine": _ENGINE}
+    shared: dict[str, Any] = {"number": number + 1, "engine": _ENGINE}
     if made is Segment:
-        start = number * _SEGMENT
-        shared |= {"start": start, "end": start + _SEGMENT, "frames": 8}
-        return Segment(**shared, text=piece, verdict=Verdict.OK)
+        shared |= {"start": number * _SEGMENT, "end": (number + 1) * _SEGMENT}
+        return Segment(**shared, width=1280, height=720, frames=8, text=piece, verdict=Verdict.OK)
     verdict = Verdict.OK if piece.strip() else Verdict.BLANK
-    shared |= {"verdict": verdict, "blank": verdict is Verdict.BLANK}
+    shared |= {"width": 1240, "height": 1754, "verdict": verdict, "blank": verdict is Verdict.BLANK}
     return Page(**shared, blocks=plain_blocks(piece), fields=None if fields is None else dict(fields))

@@ -1,0 +1,181 @@
+"""Results as text files: plain, Markdown, HTML, the fields as JSON lines, and captions as subtitles.
+
+What a partial result lacks is said where it belongs. Subtitles are WebVTT (https://www.w3.org/TR/webvtt1/) and SubRip,
+which has no written standard.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html import escape
+from typing import Any
+
+from pecia_schemas.rendering import escaped
+from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure
+
+_HTML_HEAD = """\
+<!DOCTYPE html>
+<html>
+<head>
+<meta charset="utf-8">
+<title>Recognised text</title>
+<style>table { border-collapse: collapse } td { border: 1px solid; padding: 0 .5em } .list { list-style: none }</style>
+</head>
+<body>
+"""
+_MILLISECOND = timedelta(milliseconds=1)
+_BREAKS = re.compile(r"[ \t]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_ARROW = re.compile("-{2,}>")
+_TAG = re.compile(r"<(?=[/A-Za-z])")
+
+
+def lack_of(one: PageFailure | SegmentFailure) -> str:
+    """Return the sentence that stands for a page or segment that could not be read."""
+    name = "Page" if isinstance(one, PageFailure) else "Segment"
+    return f"{name} {one.number} is missing: {one.failure.code}."
+
+
+def every_page(document: Document) -> list[Page | PageFailure]:
+    """Return the pages and what is missing, in the document's order."""
+    return sorted([*document.pages, *document.failed], key=lambda one: one.number)
+
+
+def every_segment(captions: Captions) -> list[Segment | SegmentFailure]:
+    """Return the segments and what is missing, in the order of time."""
+    return sorted([*captions.segments, *captions.failed], key=lambda one: one.number)
+
+
+def plain(document: Document) -> str:
+    """Return the pages' text, a form feed between pages as plain-text tools expect."""
+    texts = [
+        f"[{lack_of(one)}]" if isinstance(one, PageFailure) else one.text.replace("\f", "\n")
+        for one in every_page(document)
+    ]
+    return "\f".join(text if not text or text.endswith("\n") else f"{text}\n" for text in texts)
+
+
+def plain_captions(captions: Captions) -> str:
+    """Return a paragraph for each segment under its times, and the summary at the end."""
+    paragraphs = [
+        f"[{lack_of(one)}]\n"
+        if isinstance(one, SegmentFailure)
+        else f"[{_short(one.start)} - {_short(one.end)}]\n{one.text}\n"
+        for one in every_segment(captions)
+    ]
+    if captions.summary:
+        paragraphs.append(f"[summary]\n{captions.summary.text}\n")
+    return "\n".join(paragraphs)
+
+
+def markdown(document: Document) -> str:
+    """Return the pages under comments with their numbers, a thematic break between them. No heading is made up."""
+
+    def written(one: Page | PageFailure) -> str:
+        if isinstance(one, PageFailure):
+            return f"<!-- page {one.number} -->\n\n> {lack_of(one)}\n"
+        text = one.markdown
+        return f"<!-- page {one.number}: {one.verdict} -->\n" + (f"\n{text}\n" if text else "")
+
+    return "\n---\n\n".join(map(written, every_page(document)))
+
+
+def markdown_captions(captions: Captions) -> str:
+    """Return the summary, then each segment under its times."""
+    parts = [f"## Summary\n\n{escaped(captions.summary.text)}\n"] if captions.summary else []
+    parts += [
+        f"> {lack_of(one)}\n"
+        if isinstance(one, SegmentFailure)
+        else f"## {_short(one.start)} – {_short(one.end)}\n\n{escaped(one.text)}\n"  # noqa: RUF001  a range
+        for one in every_segment(captions)
+    ]
+    return "\n".join(parts)
+
+
+def html(document: Document) -> str:
+    """Return the pages with their numbers and verdicts, and what is missing."""
+
+    def section(one: Page | PageFailure) -> str:
+        if isinstance(one, PageFailure):
+            return f'<section id="page_{one.number}" class="missing">\n<p>{lack_of(one)}</p>\n</section>\n'
+        return f'<section id="page_{one.number}" class="{one.verdict}">\n{one.html}\n</section>\n'
+
+    return f"{_HTML_HEAD}{''.join(map(section, every_page(document)))}</body>\n</html>\n"
+
+
+def fields(document: Document) -> str:
+    """Return what `fields=` asked for, a JSON object on a line for each page."""
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines(document))
+
+
+def lines(document: Document) -> Iterator[dict[str, Any]]:
+    """Yield the pages' fields, None where a page has none, and the failure's code of a page that is missing."""
+    for one in every_page(document):
+        if isinstance(one, PageFailure):
+            yield {"page": one.number, "fields": None, "failure": one.failure.code}
+        else:
+            yield {"page": one.number, "fields": one.fields, "verdict": one.verdict}
+
+
+def _short(moment: timedelta) -> str:
+    """Return hours, minutes and seconds, as in `0:01:30`."""
+    hours, minutes, seconds = _clock(round(moment.total_seconds()))
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def _clock(seconds: int) -> tuple[int, int, int]:
+    minutes, seconds = divmod(seconds, 60)
+    return (*divmod(minutes, 60), seconds)
+
+
+def webvtt(captions: Captions) -> str:
+    """Return WebVTT: a cue for each segment; notes hold the summary and say what is missing."""
+    blocks = ["WEBVTT"]
+    if captions.summary:
+        blocks.append(_note(captions.summary.text))
+    for one in every_segment(captions):
+        if isinstance(one, SegmentFailure):
+            blocks.append(_note(lack_of(one)))
+        elif text := _cue(one.text):
+            blocks.append(f"{one.number}\n{_times(one, '.')}\n{escape(text, quote=False)}")
+        else:
+            blocks.append(_note(f"Segment {one.number} has no caption: {one.verdict}."))
+    return "\n\n".join(blocks) + "\n"
+
+
+def srt(captions: Captions) -> str:
+    """Return SubRip: a cue for each segment that has a caption. It has no place for anything else."""
+    cues = [(one, text) for one in captions.segments if (text := _cue(one.text))]
+    return "\n".join(
+        f"{number}\n{_times(one, ',')}\n{_unmarked(text)}\n" for number, (one, text) in enumerate(cues, 1)
+    )
+
+
+def _times(segment: Segment, point: str) -> str:
+    """Return the line of a cue that says when it is shown: for a millisecond at least, or players drop it."""
+    start, end = round(segment.start / _MILLISECOND), round(segment.end / _MILLISECOND)
+    moments = [(*_clock(one // 1000), one % 1000) for one in (start, max(end, start + 1))]
+    return " --> ".join(f"{h:02}:{m:02}:{s:02}{point}{ms:03}" for h, m, s, ms in moments)
+
+
+def _cue(text: str) -> str:
+    """Return a caption as lines none of which is empty, for an empty one ends its cue."""
+    return "\n".join(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in _BREAKS.split(text):
+        if cleaned := _CONTROLS.sub("", line).strip():
+            yield cleaned
+
+
+def _note(text: str) -> str:
+    return "\n".join(["NOTE", *(_ARROW.sub("->", line) for line in _lines(text))])
+
+
+def _unmarked(text: str) -> str:
+    """Return what no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in."""
+    return _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
