@@ -312,9 +312,11 @@ class Generator(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
+        ...
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Cancelling the caller ends the request in the engine. Raises `EngineError`."""
+        ...
 
 
 class Engine(ABC):

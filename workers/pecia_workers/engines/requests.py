@@ -251,17 +251,17 @@ class Preparation:
         One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.
         """
         rank = request.priority - (_ADMITTED if admitted else 0)
-        rendered: Rendered
+        made: list[Rendered] = []
 
         async def rendered_sizes(request: EngineRequest) -> Sizes:
-            nonlocal rendered
             rendered = await self._render(request)
+            made[:] = [rendered]
             pictures = rendered.image_tokens
             return rendered.tokens - pictures, pictures, rendered.largest_item
 
         async with self._turns.turn(rank):
             request = await fitted(request, room, rendered_sizes)
-            return replace(request, prepared=self._kept(rank, rendered))
+            return replace(request, prepared=self._kept(rank, *made))
 
     def _kept(self, rank: int, rendered: Rendered) -> Prepared:
         size = rendered.size
