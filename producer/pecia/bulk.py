@@ -1,6 +1,6 @@
 """Many tasks at once, and one as many: what both kinds of client decide on the way from tasks to jobs.
 
-Tasks go in steps: one is prepared (`concurrency.prepare`) while the one before is written and published. A task that is
+Tasks go in steps: one is prepared (`waiting.prepare`) while the one before is written and published. A task that is
 refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before. In each
 task's span its job's trace begins.
 

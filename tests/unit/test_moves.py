@@ -37,4 +37,4 @@ def test_nothing_but_creation_and_the_moves_writes_states_counters_or_events() -
         for module in package.rglob("*.py")
         if any(_WRITTEN.search(text) for text in texts_of(module))
     }
-    assert writers == {"accepting.py", "moves.py"}
+    assert writers == {"submission.py", "moves.py"}
