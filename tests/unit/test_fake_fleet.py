@@ -24,6 +24,7 @@ from pecia import (
     Webhook,
 )
 from pecia.testing import FakeFleet, NotFakedError, ScriptError
+from pictures import encoded, noise
 from synced import synced
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -65,6 +66,12 @@ def test_a_page_without_text_is_blank(fleet: FakeFleet) -> None:
     fleet.answers(ReadDocument, pages=["", "x"])
     blank, printed = fleet.client().submit(ReadDocument(b"scan")).result().pages
     assert (blank.blank, blank.verdict, printed.blank) == (True, Verdict.BLANK, False)
+
+
+def test_a_picture_has_no_second_page(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    with pytest.raises(ScriptError, match="one page"):
+        fleet.client().submit(ReadDocument(encoded(noise(), "PNG")))
 
 
 @pytest.mark.parametrize(

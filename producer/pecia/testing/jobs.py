@@ -24,7 +24,7 @@ from pecia.errors import DatabaseUnavailableError, PayloadStoreUnavailableError
 from pecia.handles import progress
 from pecia.records import Batch
 from pecia.submission import NewJob, view_of
-from pecia.testing.scripts import Content, Rule, Script, script_of
+from pecia.testing.scripts import Content, Rule, Script, ScriptError, script_of
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticePart, NoticeType, Webhook, new_secret
 from pecia_schemas.failures import Failure
@@ -169,6 +169,9 @@ class FakeJob:
 
     def end(self, part: FakePart, script: Script) -> None:
         """End a part as the script says, and the job with its last."""
+        if part.stage is Stage.READ and part is self.parts[0] and len(script.parts) > 1:
+            message = f"A picture has one page, and the answer has {len(script.parts)}."
+            raise ScriptError(message)
         if part.stage is Stage.INGEST and script.failure is None:
             self._cut(script)
             self._move(part, PartState.DONE)

@@ -102,8 +102,9 @@ def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
         return dict(sorted({**{one.number - 1: one for one in done}, **missing}.items()))
     listed = [answer] if isinstance(answer, (str, Page, Segment)) else answer
     if not isinstance(listed, Sequence) or not listed:
+        answered = "Nothing" if answer is None or listed == [] else f"A {type(answer).__name__}"
         raise ScriptError(
-            f"{answer!r} is no answer to a {type(task).__name__}: `fails` says that there is none."
+            f"{answered} is no answer to a {type(task).__name__}: `fails` says why there is none."
         )
     return dict(enumerate(listed))
 
