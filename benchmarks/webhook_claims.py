@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from harness.report import Report, Table, parser
 from harness.servers import servers
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.outbox import Room, claim_deliveries
+from pecia_workers.ledger.outbox import DeliveryCapacity, claim_deliveries
 
 SHORT = 100
 RECEIVERS = (1, 2_000)
 """That the long backlog is for. Both are also for as many as there are callbacks, so that a claim is full."""
-ROOM = Room(deliveries=64, each=4, busy={}, signs=True)
+ROOM = DeliveryCapacity(deliveries=64, each=4, busy={}, signs=True)
 
 _FILL = text(
     """

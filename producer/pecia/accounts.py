@@ -275,7 +275,7 @@ class AccessKey(Record):
         return hmac.compare_digest(hashlib.sha256(secret).digest(), self.digest) and self.is_valid
 
 
-class Load(Record):
+class AccessUsage(Record):
     """What of a key's limits is taken."""
 
     pages_of_day: int
@@ -355,8 +355,8 @@ class AccessKeys(Statements[D_co]):
             raise InvalidOptionError(f"There is no key {key}; `pecia access list` shows those there are.")
 
     @transaction
-    def load(self, connection: Connection, key: AccessKey) -> Load:
+    def load(self, connection: Connection, key: AccessKey) -> AccessUsage:
         """Return how much of its limits a key has taken."""
         oldest = least_id(datetime.now(UTC) - timedelta(days=2))  # clients' clocks may differ by one more
         asked = {"tenant": key.tenant, "client": key.client, "oldest": oldest}
-        return Load(**connection.execute(_LOAD, asked).mappings().first())
+        return AccessUsage(**connection.execute(_LOAD, asked).mappings().first())

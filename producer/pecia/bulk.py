@@ -29,12 +29,12 @@ from pecia.errors import (
     UnavailableError,
 )
 from pecia.handles import Accepted, GroupHandle
-from pecia.records import Load
+from pecia.records import LaneLoad
 from pecia.submission import Item, NewJob, Options, Submission
 from pecia_schemas import tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane
-from pecia_schemas.tracing import Attributes, Kind, Span
+from pecia_schemas.tracing import Attributes, Span, SpanKind
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
@@ -177,7 +177,7 @@ def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) 
 
 def submitting(lane: Lane) -> AbstractContextManager[Span]:
     """Submit one task in the span that its job's trace begins with, or goes on with from the application."""
-    return tracing.first("submit", _about(lane), kind=Kind.PRODUCER)
+    return tracing.first("submit", _about(lane), kind=SpanKind.PRODUCER)
 
 
 def traced(
@@ -192,7 +192,8 @@ def traced(
     batch = tracing.current().traceparent
     links = [batch] if batch else []
     spans = {
-        item.number: tracing.apart("submit", _about(lane), kind=Kind.PRODUCER, links=links) for item in items
+        item.number: tracing.apart("submit", _about(lane), kind=SpanKind.PRODUCER, links=links)
+        for item in items
     }
 
     def noted(outcomes: Outcomes) -> Iterator[Outcome]:
@@ -215,7 +216,7 @@ def became(span: Span, outcome: Accepted | SubmitError) -> None:
 
 def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
     """Publish messages in a span below the one under way."""
-    return tracing.span("send", tracing.messaging("send", len(messages)), kind=Kind.PRODUCER)
+    return tracing.span("send", tracing.messaging("send", len(messages)), kind=SpanKind.PRODUCER)
 
 
 def _about(lane: Lane) -> Attributes:
@@ -233,7 +234,7 @@ _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
 
 @dataclass(slots=True)
 class _Seen:
-    load: Load
+    load: LaneLoad
     added: int
     stale_at: float
 
@@ -254,7 +255,7 @@ class Backlog:
         seen = self._seen.get(lane)
         return seen is None or time.monotonic() >= seen.stale_at
 
-    def saw(self, lane: Lane, load: Load, *, took: float) -> None:
+    def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
         """Take in a count, and how many seconds it took."""
         rest = max(_REST_S, _SHARE_OF_LOOKING * took)
         self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
@@ -274,7 +275,7 @@ class Backlog:
         return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
 
 
-class Patience:
+class RoomWait:
     """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
 
     def __init__(self, *, block: bool, timeout: float | None) -> None:

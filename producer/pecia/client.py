@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from pecia import asking, bulk, submission
 from pecia.asking import Which
-from pecia.bulk import Outcomes, Patience, Steps, Tally
+from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.job import Job, JobGroup, look
@@ -113,7 +113,7 @@ class Client(Opening["Connections"]):
         with bulk.submitting(asked.lane) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
-            accept = self._prepared([item], asked, Patience(block=block, timeout=timeout))
+            accept = self._prepared([item], asked, RoomWait(block=block, timeout=timeout))
             ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
@@ -163,7 +163,7 @@ class Client(Opening["Connections"]):
                 for items, of_lane in bulk.by_lane(some, asked):
                     if self._open().backlog.limit(of_lane.lane):
                         behind.settle()  # what is being written takes up room
-                    patience = Patience(block=block, timeout=timeout)
+                    patience = RoomWait(block=block, timeout=timeout)
                     with ExitStack() as spans:
                         traced, noted = bulk.traced(items, of_lane.lane, spans)
                         accept = self._prepared(traced, of_lane, patience)
@@ -446,7 +446,7 @@ class Client(Opening["Connections"]):
             tenant=self._open().tenant,
         )
 
-    def _prepared(self, items: Sequence[Item], asked: Options, patience: Patience) -> Callable[[], Outcomes]:
+    def _prepared(self, items: Sequence[Item], asked: Options, patience: RoomWait) -> Callable[[], Outcomes]:
         """Return what hands over a step, once there is room. Raises `QueueFullError` when the patience is over."""
         while True:
             self._wait_for_room(asked.lane, patience)
@@ -455,7 +455,7 @@ class Client(Opening["Connections"]):
             except QueueFullError as refusal:  # a gateway's
                 sleep(patience.pause(refusal))
 
-    def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
+    def _wait_for_room(self, lane: Lane, patience: RoomWait) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
         connections = self._open()
         backlog = connections.backlog

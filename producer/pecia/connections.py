@@ -30,7 +30,7 @@ from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
-    from pecia.publishing import Announcements, Bus
+    from pecia.publishing import Announcements, Publisher
     from pecia.review.statements import Reviews
     from pecia.transitions import Purging, Transitions
 
@@ -102,12 +102,12 @@ class Connections:
         return sources.open_payloads(self._settings, self.keys)
 
     @cached_property
-    def bus(self) -> Bus:
+    def bus(self) -> Publisher:
         """Redis. Who only reads does without it, and without its library, which is slow to load."""
-        from pecia.publishing import Bus  # noqa: PLC0415
+        from pecia.publishing import Publisher  # noqa: PLC0415
 
         timeout, window = self._settings.connect_timeout, self._settings.window
-        return Bus(self._redis_url, connect_timeout=timeout, window=window)
+        return Publisher(self._redis_url, connect_timeout=timeout, window=window)
 
     def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
         """Return the news about these jobs, at the client's own polling interval."""

@@ -28,7 +28,7 @@ _CONNECTING = 10
 """Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
 
 
-class Bus(Breaker):
+class Publisher(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
     def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
@@ -86,7 +86,9 @@ class Bus(Breaker):
 class Announcements:
     """News about some jobs. Redis may be away: then only the polling interval passes."""
 
-    def __init__(self, bus: Bus, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline) -> None:
+    def __init__(
+        self, bus: Publisher, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
+    ) -> None:
         self._bus = bus
         self._channels = Channels(job_ids)
         self._poll_s = poll_s

@@ -41,7 +41,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LaneLoad:
     """What a lane has before it."""
 
     waiting: int

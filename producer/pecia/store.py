@@ -27,7 +27,7 @@ from uuid import UUID
 
 from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError, JobNotFoundError
 from pecia.handles import COLUMNS, JobView
-from pecia.records import AuditAction, Batch, Counts, FoundPage, Listing, Load, PartOutcome
+from pecia.records import AuditAction, Batch, Counts, FoundPage, LaneLoad, Listing, PartOutcome
 from pecia.sources import Original
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
@@ -308,10 +308,10 @@ class Store(Statements[D_co]):
         self._tenant = tenant
 
     @transaction
-    def load(self, connection: Connection, lane: Lane, limit: int) -> Load:
+    def load(self, connection: Connection, lane: Lane, limit: int) -> LaneLoad:
         """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
         asked = {"lane": lane, "limit": limit}
-        return Load(**connection.execute(_LOAD, asked).mappings().first())
+        return LaneLoad(**connection.execute(_LOAD, asked).mappings().first())
 
     @transaction
     def leave_to_relay(self, connection: Connection, part_ids: Collection[UUID]) -> None:

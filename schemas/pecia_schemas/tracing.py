@@ -39,7 +39,7 @@ class TracingUnavailableError(ValueError):
         super().__init__("needs OpenTelemetry: pip install 'pecia[otel]'.")
 
 
-class Kind(StrEnum):
+class SpanKind(StrEnum):
     """Who calls whom, by OpenTelemetry's names."""
 
     INTERNAL = "internal"
@@ -112,7 +112,7 @@ class _Tracing:
         self,
         name: str,
         attributes: Attributes | None,
-        kind: Kind,
+        kind: SpanKind,
         context: Context | None = None,
         *,
         began: int | None = None,
@@ -190,7 +190,7 @@ def ids() -> dict[str, str]:
 
 
 def span(
-    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL
+    name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
     """Run the block in a child of the span in progress; without one, in none."""
     if _tracing is None or _tracing.active() is None:
@@ -203,7 +203,7 @@ def under(
     name: str,
     attributes: Attributes | None = None,
     *,
-    kind: Kind = Kind.INTERNAL,
+    kind: SpanKind = SpanKind.INTERNAL,
     began: int | None = None,
     expected: tuple[type[Exception], ...] = (),
 ) -> AbstractContextManager[Span]:
@@ -217,14 +217,18 @@ def under(
 
 
 def first(
-    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL
+    name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
     """Run the block in a child of the application's span, or in the first span of a trace."""
     return _tracing.opened(_tracing.start(name, attributes, kind)) if _tracing else nullcontext(NO_SPAN)
 
 
 def apart(
-    name: str, attributes: Attributes | None = None, *, kind: Kind = Kind.INTERNAL, links: Iterable[str] = ()
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    links: Iterable[str] = (),
 ) -> Span:
     """Begin the first span of a trace, with links to others; the caller ends it, and it is not the one in progress."""
     return (
@@ -238,7 +242,7 @@ def past(
     *,
     began: int,
     ended: int,
-    kind: Kind = Kind.INTERNAL,
+    kind: SpanKind = SpanKind.INTERNAL,
     below: str | None = None,
 ) -> None:
     """Record something that is over, from nanoseconds to nanoseconds since the epoch.

@@ -28,9 +28,9 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
+    DeliveryCapacity,
     DeliveryOutcome,
     PausePolicy,
-    Room,
     Try,
     claim_deliveries,
     record_outcome,
@@ -52,7 +52,7 @@ from receivers import (
 
 __all__ = ["outbox", "receiver", "settings"]
 
-ROOM = Room(deliveries=10, each=10, busy={}, signs=True)
+ROOM = DeliveryCapacity(deliveries=10, each=10, busy={}, signs=True)
 
 Eventually = Callable[..., Any]
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from pecia.bulk import Backlog, Patience
+from pecia.bulk import Backlog, RoomWait
 from pecia.errors import QueueFullError
-from pecia.records import Load
+from pecia.records import LaneLoad
 from pecia_schemas.states import Lane
 
 
 def counted(waiting: int, *, ended: int = 0, limit: int = 100) -> Backlog:
     backlog = Backlog({Lane.BULK: limit})
-    backlog.saw(Lane.BULK, Load(waiting=waiting, ended=ended), took=0)
+    backlog.saw(Lane.BULK, LaneLoad(waiting=waiting, ended=ended), took=0)
     return backlog
 
 
@@ -31,7 +31,7 @@ def test_a_lane_without_a_limit_is_never_full_and_one_that_was_not_counted_yet_h
     assert Backlog({Lane.BULK: 100}).is_stale(Lane.BULK)
     backlog = counted(100)
     assert not backlog.is_stale(Lane.BULK)
-    backlog.saw(Lane.URGENT, Load(waiting=10**6, ended=0), took=0)
+    backlog.saw(Lane.URGENT, LaneLoad(waiting=10**6, ended=0), took=0)
     assert backlog.limit(Lane.URGENT) is None
     assert backlog.refusal(Lane.URGENT) is None
 
@@ -46,8 +46,8 @@ def test_a_client_may_come_again_after_a_tenth_of_the_limit(ended: int, seconds:
 def test_without_block_there_is_no_wait_whatever_the_timeout() -> None:
     refusal = QueueFullError(Lane.BULK, 100, retry_after=1)
     with pytest.raises(QueueFullError):
-        Patience(block=False, timeout=60).pause(refusal)
+        RoomWait(block=False, timeout=60).pause(refusal)
     with pytest.raises(QueueFullError):
-        Patience(block=True, timeout=0).pause(refusal)
-    assert 0 < Patience(block=True, timeout=0.5).pause(refusal) <= 0.5
-    assert Patience(block=True, timeout=None).pause(refusal) > 0
+        RoomWait(block=True, timeout=0).pause(refusal)
+    assert 0 < RoomWait(block=True, timeout=0.5).pause(refusal) <= 0.5
+    assert RoomWait(block=True, timeout=None).pause(refusal) > 0

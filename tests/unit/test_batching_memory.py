@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pecia_schemas import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths, Memory
-from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
+from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from virtual_time import FixedLength, VirtualClock
@@ -97,13 +97,15 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
     [
         (
             Budget(slots=32, tokens=1000, block=16),
-            Room(slots=32, tokens=200, block=16),
-            Room(slots=32, tokens=1000, block=16),
+            Capacity(slots=32, tokens=200, block=16),
+            Capacity(slots=32, tokens=1000, block=16),
         ),
-        (Budget(slots=10, tokens=None), Room(slots=2, tokens=None), Room(slots=10, tokens=None)),
+        (Budget(slots=10, tokens=None), Capacity(slots=2, tokens=None), Capacity(slots=10, tokens=None)),
     ],
 )
-def test_half_of_the_use_is_left_and_time_brings_it_back(budget: Budget, halved: Room, whole: Room) -> None:
+def test_half_of_the_use_is_left_and_time_brings_it_back(
+    budget: Budget, halved: Capacity, whole: Capacity
+) -> None:
     memory = Memory()
     assert memory.room(budget, 0) == whole
     for number in range(4):
@@ -135,4 +137,4 @@ def test_one_request_always_has_room() -> None:
         assert memory.ran_out(f"a{round_}", budget)
         for name in ("a", "b"):
             memory.leave(f"{name}{round_}")
-    assert memory.room(budget, 0) == Room(slots=4, tokens=1)
+    assert memory.room(budget, 0) == Capacity(slots=4, tokens=1)

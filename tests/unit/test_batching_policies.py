@@ -12,17 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pecia_workers.batching.policies import (
     PATIENCE,
     BatchLimits,
+    Capacity,
     Item,
     Policy,
     PolicyName,
-    Room,
     Start,
     Waiting,
     policy_named,
 )
 from pecia_workers.engines.base import WHOLE, Layers
 
-ROOM = Room(slots=4, tokens=100)
+ROOM = Capacity(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
 
 
@@ -52,13 +52,15 @@ def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
     short, long = item("short", 50, output=10), item("long", 60, output=40)
     policy = offered(PolicyName.CONTINUOUS, short, long)
     assert short.tokens + long.tokens > 80
-    assert names(policy.start(0, Room(slots=4, tokens=79))) == ["short"]
-    assert names(policy.start(0, Room(slots=4, tokens=80))) == ["long"], "50 and 30 when the short one ends"
+    assert names(policy.start(0, Capacity(slots=4, tokens=79))) == ["short"]
+    assert names(policy.start(0, Capacity(slots=4, tokens=80))) == ["long"], (
+        "50 and 30 when the short one ends"
+    )
 
 
 def test_what_has_been_written_will_not_be_written_again() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("old", 50, output=40))
-    room = Room(slots=4, tokens=80)
+    room = Capacity(slots=4, tokens=80)
     policy.start(0, room)
     policy.offer(item("new", 60, output=40))
 
@@ -72,7 +74,7 @@ def test_what_has_been_written_will_not_be_written_again() -> None:
 def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     endless = replace(item("old", 20, output=10), longer=lambda written: written + 20)
     policy = offered(PolicyName.CONTINUOUS, endless)
-    room = Room(slots=4, tokens=60)
+    room = Capacity(slots=4, tokens=60)
     policy.start(0, room)
     policy.offer(item("new", 30, output=25))
     assert names(policy.start(0, replace(room, written={"old": 16}))) == [], "46 and 25 when the old one ends"
@@ -82,21 +84,21 @@ def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
 def test_a_request_takes_whole_blocks_of_the_cache() -> None:
     page = item("page", 390, output=32)
     policy = offered(PolicyName.CONTINUOUS, *(replace(page, id=str(number)) for number in range(30)))
-    room = Room(slots=30, tokens=85 * 128)
+    room = Capacity(slots=30, tokens=85 * 128)
     assert len(policy.start(0, replace(room, block=128))) == 21, "four blocks each, and one is left"
     assert len(policy.start(0, room)) == 6, "27 by tokens alone"
 
 
 def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("short", 30, output=10), item("long", 64, output=40))
-    room = Room(slots=2, tokens=75, block=16)
+    room = Capacity(slots=2, tokens=75, block=16)
     assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
     assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
 
 
 def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("old", 1_000, output=100), item("new", 900, output=100))
-    room = Room(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
+    room = Capacity(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
 
     assert names(policy.start(0, room)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
     assert names(policy.start(0, replace(room, written={"old": 0}))) == [], (
@@ -117,18 +119,18 @@ def test_an_urgent_request_goes_before_all_that_wait() -> None:
 def test_the_longest_starts_when_what_is_shorter_would_not_fill_the_engine_beside_it() -> None:
     short = [item(f"short {number}", output=10) for number in range(9)]
     policy = offered(PolicyName.SHORTEST, item("long", output=50), *short)
-    assert names(policy.start(0, Room(slots=2, tokens=None))) == ["long", "short 0"]
+    assert names(policy.start(0, Capacity(slots=2, tokens=None))) == ["long", "short 0"]
 
 
 def test_how_many_fit_by_their_tokens_tells_what_fills_the_engine() -> None:
     short = [item(f"short {number}", 50, output=10) for number in range(20)]
     policy = offered(PolicyName.SHORTEST, item("long", 50, output=90), *short)
-    assert names(policy.start(0, Room(slots=100, tokens=100))) == ["short 0", "short 1"]
+    assert names(policy.start(0, Capacity(slots=100, tokens=100))) == ["short 0", "short 1"]
 
 
 def test_an_urgent_long_request_goes_before_short_ones_of_another_lane() -> None:
     policy = offered(PolicyName.SHORTEST, item("short", rank=1), item("urgent", rank=0, output=900))
-    assert names(policy.start(0, Room(slots=1, tokens=None))) == ["urgent"]
+    assert names(policy.start(0, Capacity(slots=1, tokens=None))) == ["urgent"]
 
 
 def test_a_batch_waits_for_its_size_or_its_window() -> None:
@@ -169,7 +171,7 @@ def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed()
     policy = policy_named(PolicyName.STATIC, LIMITS)
     for number in range(17):
         policy.offer(item(str(number), 1))
-    room = Room(slots=100, tokens=None)
+    room = Capacity(slots=100, tokens=None)
     assert names(policy.start(0, room)) == [str(number) for number in range(8)]
     for number in range(7):
         policy.withdraw(str(number))
@@ -191,16 +193,16 @@ def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
 
 def test_batches_share_the_room() -> None:
     limits = BatchLimits(concurrent=5)
-    assert limits.tokens_of(Room(slots=9, tokens=1_000), 10) == 200
-    assert limits.tokens_of(Room(slots=9, tokens=None), 10) == math.inf
-    assert replace(limits, tokens=70).tokens_of(Room(slots=9, tokens=1_000), 10) == 70
+    assert limits.tokens_of(Capacity(slots=9, tokens=1_000), 10) == 200
+    assert limits.tokens_of(Capacity(slots=9, tokens=None), 10) == math.inf
+    assert replace(limits, tokens=70).tokens_of(Capacity(slots=9, tokens=1_000), 10) == 70
 
 
 def test_a_batch_holds_several_requests_however_many_batches_share_the_room() -> None:
     policy = policy_named(PolicyName.DYNAMIC, BatchLimits(concurrent=2, window_s=0))
     for number in range(6):
         policy.offer(item(str(number), 30))
-    assert names(policy.start(0, Room(slots=9, tokens=100))) == ["0", "1", "2"]
+    assert names(policy.start(0, Capacity(slots=9, tokens=100))) == ["0", "1", "2"]
 
 
 @given(policy=st.sampled_from(PolicyName), urgent=st.integers(0, 3))
@@ -210,7 +212,7 @@ def test_a_stream_of_urgent_requests_starves_no_other(policy: PolicyName, urgent
     for number in range(2 * PATIENCE):
         for place in range(urgent + 1):
             queue.offer(item(f"{number}.{place}", rank=0, arrived=number))
-        started = names(queue.start(number + 10.0, Room(slots=urgent + 1, tokens=None)))
+        started = names(queue.start(number + 10.0, Capacity(slots=urgent + 1, tokens=None)))
         if "patient" in started:
             return
         for name in started:

@@ -10,12 +10,12 @@ import pytest
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest
-from pecia_workers.engines.requests import Preparation, Prepared, Room
+from pecia_workers.engines.requests import Preparation, Prepared, RequestLimits
 from pecia_workers.engines.vllm.engine import preparers
 
 PAGE_BYTES = 100
 WORDS = 10
-WIDE = Room(context=10_000, item=10_000)
+WIDE = RequestLimits(context=10_000, item=10_000)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Desk:
         await asyncio.sleep(0)
         return Prompt(request, self.most_tokens)
 
-    async def prepared(self, request: EngineRequest, room: Room = WIDE) -> EngineRequest:
+    async def prepared(self, request: EngineRequest, room: RequestLimits = WIDE) -> EngineRequest:
         return await self.preparation.prepare(request, room)
 
 
@@ -137,16 +137,23 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
 
 
 async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
-    fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), Room(context=1_000, item=1_000))
+    fitted = await Desk(most_tokens=1_000).prepared(
+        page(side=2_800), RequestLimits(context=1_000, item=1_000)
+    )
     assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
 
 
 @pytest.mark.parametrize(
     ("room", "most"),
-    [(Room(context=200, item=10_000), 200 - WORDS - 20), (Room(context=10_000, item=90), 90)],
+    [
+        (RequestLimits(context=200, item=10_000), 200 - WORDS - 20),
+        (RequestLimits(context=10_000, item=90), 90),
+    ],
     ids=["context", "encoder"],
 )
-async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(room: Room, most: int) -> None:
+async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(
+    room: RequestLimits, most: int
+) -> None:
     fitted = await Desk().prepared(page(side=560), room)
     tokens = prompt_of(fitted).tokens - WORDS
     assert 0.9 * most < tokens <= most
@@ -156,7 +163,7 @@ async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
     frames = 40
     times = ClipTimes(fps=2.0, indices=tuple(range(frames)), duration=frames / 2)
     clip = page(images=(np.zeros((280, 280, 3), np.uint8),) * frames, clip=times)
-    fitted = await Desk().prepared(clip, Room(context=1_000, item=10_000))
+    fitted = await Desk().prepared(clip, RequestLimits(context=1_000, item=10_000))
     assert fitted.clip
     assert 0.8 * 970 < prompt_of(fitted).tokens - WORDS <= 970
     assert (fitted.clip.indices[0], fitted.clip.indices[-1]) == (0, frames - 1)
@@ -167,7 +174,7 @@ async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
 async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes_on(context: int) -> None:
     desk = Desk()
     with pytest.raises(EngineRefusedError, match="beside the words"):
-        await desk.prepared(page(), Room(context=context, item=10_000))
+        await desk.prepared(page(), RequestLimits(context=context, item=10_000))
     assert prompt_of(await desk.prepared(page("next"))).take()
     assert desk.preparation.ready_bytes == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.batching.policies import BatchLimits, Room
+from pecia_workers.batching.policies import BatchLimits, Capacity
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
 from pecia_workers.engines.profiles import (
@@ -112,7 +112,7 @@ def test_a_dynamic_batch_holds_several_pages(name: str) -> None:
     profile = profile_named(name)
     plan = plan_engine(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
     limits = BatchLimits.of(WorkerSettings(**profile.settings))
-    tokens = limits.tokens_of(Room(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
+    tokens = limits.tokens_of(Capacity(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
     assert tokens >= 3 * plan.page_tokens
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fixture_types import Eventually
 from pecia_workers.engines.base import Budget
-from pecia_workers.worker.runner import Ending, Interruption, Job, PartRunner
+from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 
 
 class Unwinding:
@@ -71,7 +71,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.runtime = Unwinding()
-        self.ended: list[tuple[Job, Ending]] = []
+        self.ended: list[tuple[PartInFlight, Ending]] = []
         self.failed = Event()
         self.runner = PartRunner(
             self.runtime,
@@ -82,9 +82,9 @@ class Pool:
             priced=lambda _part, _tokens: None,
         )
 
-    def deliver(self, part: UUID, former: Job | None = None) -> Job:
+    def deliver(self, part: UUID, former: PartInFlight | None = None) -> PartInFlight:
         headers = {"id": str(part), "x-cost": 1, "x-deliveries": 1, "x-suspect": False}
-        job = Job(
+        job = PartInFlight(
             headers,
             begun=lambda _about: None,
             callback=lambda _result: None,

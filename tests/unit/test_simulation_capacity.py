@@ -24,7 +24,7 @@ from pecia_workers.engines.profiles import (
 )
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.capacity import (
-    Load,
+    Demand,
     cost_per_million,
     engines_needed,
     erlang_c,
@@ -50,7 +50,7 @@ def told(*words: str) -> dict[str, Any]:
     return found
 
 
-def load(mix: Mix) -> Load:
+def load(mix: Mix) -> Demand:
     return load_of(drawn(all_at_once(2_000), mix, 0))
 
 
@@ -138,8 +138,8 @@ def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheap
     assert 2 * engines[0] < asked["engines"] <= found["engines"]
     for one in found["choices"]:
         model = replace(IterationModel(**found["speed"]), max_num_seqs=one["sequences"])
-        assert one["sequences"] <= places_in(model, Load(**found["load"]))
-        needed = engines_needed(model, Load(**found["load"]), 5, one["latency"])
+        assert one["sequences"] <= places_in(model, Demand(**found["load"]))
+        needed = engines_needed(model, Demand(**found["load"]), 5, one["latency"])
         assert needed is not None
         assert needed[0] == one["engines"]
         assert one["cost_per_million_pages"] == pytest.approx(cost_per_million(one["gpus"], 5, 0.8))

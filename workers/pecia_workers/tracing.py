@@ -13,7 +13,7 @@ from celery.exceptions import Ignore, Retry
 
 from pecia_schemas import tracing
 from pecia_schemas.messages import queue_name
-from pecia_schemas.tracing import Kind
+from pecia_schemas.tracing import SpanKind
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
 from pecia_workers.worker.attempts import PartFailedError
 
@@ -55,7 +55,7 @@ def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
         part.traceparent,
         f"process {queue}",
         about | operation,
-        kind=Kind.CONSUMER,
+        kind=SpanKind.CONSUMER,
         began=asked,
         expected=(Ignore, Retry, PartFailedError),
     ) as span:
@@ -99,7 +99,7 @@ def asking(
     if tracing.current().traceparent is None:
         yield lambda _: None
         return
-    with tracing.span(f"chat {engine.model}", _asked(engine, request, tokens), kind=Kind.CLIENT) as span:
+    with tracing.span(f"chat {engine.model}", _asked(engine, request, tokens), kind=SpanKind.CLIENT) as span:
         began = time.time_ns()
         yield lambda generation: _answered(span, generation, began)
 
@@ -164,7 +164,7 @@ def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
         "pecia.delivery.attempt": delivery.attempt,
         "pecia.notice.type": delivery.body["type"],
     }
-    return tracing.under(delivery.traceparent, "callback", about, kind=Kind.CLIENT)
+    return tracing.under(delivery.traceparent, "callback", about, kind=SpanKind.CLIENT)
 
 
 def tried(span: Span, outcome: DeliveryOutcome) -> None:

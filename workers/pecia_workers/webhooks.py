@@ -33,10 +33,10 @@ from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database, outlast
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
+    DeliveryCapacity,
     DeliveryOutcome,
     PausePolicy,
     ReceiverState,
-    Room,
     Try,
     claim_deliveries,
     give_up,
@@ -355,8 +355,8 @@ class WebhookWorker:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._stirred.wait(), _POLL_S)
 
-    def _room(self) -> Room:
-        return Room(
+    def _room(self) -> DeliveryCapacity:
+        return DeliveryCapacity(
             deliveries=_CONCURRENCY - self._under_way.total(),
             each=self._settings.webhook_concurrency,
             busy=dict(self._under_way),

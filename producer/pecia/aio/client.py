@@ -21,7 +21,7 @@ from pecia import asking, bulk, submission
 from pecia.aio.job import AsyncJob, AsyncJobGroup, look
 from pecia.aio.waiting import AsyncBehind, AsyncOpening, aclosing, run_blocking, sleep, steps
 from pecia.asking import Which
-from pecia.bulk import Outcomes, Patience, Steps, Tally
+from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.records import (
@@ -114,7 +114,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         with bulk.submitting(asked.lane) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
-            accept = await self._prepared([item], asked, Patience(block=block, timeout=timeout))
+            accept = await self._prepared([item], asked, RoomWait(block=block, timeout=timeout))
             ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
@@ -165,7 +165,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
                     for items, of_lane in bulk.by_lane(some, asked):
                         if self._open().backlog.limit(of_lane.lane):
                             await behind.settle()  # what is being written takes up room
-                        patience = Patience(block=block, timeout=timeout)
+                        patience = RoomWait(block=block, timeout=timeout)
                         with ExitStack() as spans:
                             traced, noted = bulk.traced(items, of_lane.lane, spans)
                             accept = await self._prepared(traced, of_lane, patience)
@@ -453,7 +453,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         )
 
     async def _prepared(
-        self, items: Sequence[Item], asked: Options, patience: Patience
+        self, items: Sequence[Item], asked: Options, patience: RoomWait
     ) -> Callable[[], Awaitable[Outcomes]]:
         """Return what hands over a step, once there is room. Raises `QueueFullError` when the patience is over."""
         while True:
@@ -463,7 +463,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             except QueueFullError as refusal:  # a gateway's
                 await sleep(patience.pause(refusal))
 
-    async def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
+    async def _wait_for_room(self, lane: Lane, patience: RoomWait) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
         connections = self._open()
         backlog = connections.backlog

@@ -30,7 +30,7 @@ from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
-    from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
+    from pecia.aio.publishing import AsyncAnnouncements, AsyncPublisher
     from pecia.review.statements import Reviews
     from pecia.transitions import Purging, Transitions
 
@@ -102,12 +102,12 @@ class AsyncConnections:
         return sources.open_payloads(self._settings, self.keys)
 
     @cached_property
-    def bus(self) -> AsyncBus:
+    def bus(self) -> AsyncPublisher:
         """Redis. Who only reads does without it, and without its library, which is slow to load."""
-        from pecia.aio.publishing import AsyncBus  # noqa: PLC0415
+        from pecia.aio.publishing import AsyncPublisher  # noqa: PLC0415
 
         timeout, window = self._settings.connect_timeout, self._settings.window
-        return AsyncBus(self._redis_url, connect_timeout=timeout, window=window)
+        return AsyncPublisher(self._redis_url, connect_timeout=timeout, window=window)
 
     def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> AsyncAnnouncements:
         """Return the news about these jobs, at the client's own polling interval."""

@@ -29,7 +29,7 @@ _CONNECTING = 10
 """Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
 
 
-class AsyncBus(Breaker):
+class AsyncPublisher(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
     def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
@@ -88,7 +88,7 @@ class AsyncAnnouncements:
     """News about some jobs. Redis may be away: then only the polling interval passes."""
 
     def __init__(
-        self, bus: AsyncBus, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
+        self, bus: AsyncPublisher, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
     ) -> None:
         self._bus = bus
         self._channels = Channels(job_ids)

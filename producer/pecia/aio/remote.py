@@ -67,7 +67,7 @@ class AsyncPolling:
         return set()
 
 
-class AsyncSilentBus:
+class AsyncSilentPublisher:
     """No Redis: there is nothing to announce."""
 
     async def announce(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class AsyncRemoteConnections:
         self._database = database = AsyncHttpDatabase(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
-        self.bus = AsyncSilentBus()
+        self.bus = AsyncSilentPublisher()
         self.backlog = Backlog({})
         self.store = RemoteStore(database)
         self.transitions = RemoteTransitions(database)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import typer
 
-from pecia.accounts import AccessKey, Load, Scope
+from pecia.accounts import AccessKey, AccessUsage, Scope
 from pecia.cli import output, values
 from pecia.configuration import resolve
 from pecia.connections import Connections
@@ -135,7 +135,7 @@ def _connected() -> closing[Connections]:
     return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
 
 
-def _row(key: AccessKey, taken: Load) -> Sequence[str]:
+def _row(key: AccessKey, taken: AccessUsage) -> Sequence[str]:
     state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
     limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
     limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)

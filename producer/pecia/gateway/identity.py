@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from pecia import asking
-from pecia.accounts import AccessKey, Load, Scope, parsed
+from pecia.accounts import AccessKey, AccessUsage, Scope, parsed
 from pecia.aio.client import AsyncClient
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.job import AsyncJob
@@ -103,7 +103,7 @@ class Bearer:
     tokens: float
     filled: float = field(default_factory=time.monotonic)
     streams: int = 0
-    load: Load | None = None
+    load: AccessUsage | None = None
     counted: float = 0.0
 
     def take(self, rate: float) -> float:
@@ -128,7 +128,7 @@ class Bearer:
         now = time.monotonic()
         if self.load is None or now - self.counted > _COUNTED_S:
             self.load, self.counted = await self.client.connections.access.load(key), now
-        self.load = Load(
+        self.load = AccessUsage(
             pages_of_day=self.load.pages_of_day + documents,
             pages_in_flight=self.load.pages_in_flight + documents,
         )

@@ -15,7 +15,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
 from pecia import asking, formats
-from pecia.accounts import Load
+from pecia.accounts import AccessUsage
 from pecia.aio.job import events_as_written, parts_as_they_end
 from pecia.asking import Which
 from pecia.formats import Format
@@ -368,5 +368,5 @@ async def find_pages(  # noqa: PLR0917  FastAPI names them
 @router.get("/key", responses=documented(), tags=["key"])
 async def look_at_key(bearer: Anyone) -> bodies.Own:
     """See what this key may do, and what of its limits is taken."""
-    load: Load = await bearer.client.connections.access.load(bearer.key)
+    load: AccessUsage = await bearer.client.connections.access.load(bearer.key)
     return bodies.Own(key=bearer.key, **load.model_dump())

@@ -67,7 +67,7 @@ class Polling:
         return set()
 
 
-class SilentBus:
+class SilentPublisher:
     """No Redis: there is nothing to announce."""
 
     def announce(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class RemoteConnections:
         self._database = database = HttpDatabase(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
-        self.bus = SilentBus()
+        self.bus = SilentPublisher()
         self.backlog = Backlog({})
         self.store = RemoteStore(database)
         self.transitions = RemoteTransitions(database)

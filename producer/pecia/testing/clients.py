@@ -19,7 +19,7 @@ from pecia.errors import (
     SubmitError,
 )
 from pecia.handles import Accepted, JobView
-from pecia.records import Batch, Counts, Listing, Load, PartOutcome
+from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
 from pecia.submission import Item, NewJob, Options
 from pecia.testing.jobs import KEYS, FakeJob, Memory, now
@@ -51,9 +51,9 @@ class _Store:
     def accept(self, prepared: Prepared) -> Outcomes:
         return list(bulk.outcomes(prepared, [self._accept(new) for new in bulk.new_jobs(prepared)]))
 
-    def load(self, lane: Lane, limit: int) -> Load:
+    def load(self, lane: Lane, limit: int) -> LaneLoad:
         parts = [part for job in self._jobs.values() if job.view.lane is lane for part in job.parts]
-        return Load(waiting=min(sum(part.is_due for part in parts), limit), ended=0)
+        return LaneLoad(waiting=min(sum(part.is_due for part in parts), limit), ended=0)
 
     def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         return {job_id: self._jobs[job_id].view for job_id in job_ids if job_id in self._jobs}

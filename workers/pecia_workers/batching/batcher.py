@@ -14,7 +14,7 @@ import structlog
 from pecia_schemas.results import Verdict
 from pecia_workers.batching import meter
 from pecia_workers.batching.learned import Headroom, LearnedLengths, Memory
-from pecia_workers.batching.policies import Item, Policy, Room
+from pecia_workers.batching.policies import Capacity, Item, Policy
 from pecia_workers.engines import base
 from pecia_workers.tracing import admitted, asking
 from pecia_workers.worker.attempts import waiting
@@ -154,7 +154,7 @@ class Batcher:
         wait = self._policy.due(now)
         self._timer = asyncio.get_running_loop().call_later(wait, self._admit) if wait is not None else None
 
-    def _room_now(self, load: base.Load, now: float) -> Room:
+    def _room_now(self, load: base.Load, now: float) -> Capacity:
         budget = self._engine.budget
         room = self._memory.room(budget, now)
         if budget.tokens is None or room.tokens is None:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.connecting import is_transient, outage_suppressed
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.batching.policies import Room
+from pecia_workers.batching.policies import Capacity
 from pecia_workers.engines.base import Budget, Load
 from pecia_workers.ledger.workers import WorkerIdentity, memory_left, note_memory, share_output_lengths
 
@@ -147,15 +147,15 @@ class Memory:
         self._shortages = 0
         self._looked: float | None = None
 
-    def room(self, budget: Budget, now: float) -> Room:
+    def room(self, budget: Budget, now: float) -> Capacity:
         """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
         self.share = min(1.0, self.share + _REGROWTH * passed)
         if budget.tokens is None:
-            return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
+            return Capacity(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
         tokens = max(1, math.floor(budget.tokens * self.share))
-        return Room(slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers)
+        return Capacity(slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers)
 
     @property
     def parts(self) -> frozenset[UUID]:

@@ -127,7 +127,7 @@ class PolicyName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Capacity:
     """What the engine can hold, all of it, and how far what it holds has come."""
 
     slots: int
@@ -177,7 +177,7 @@ class BatchLimits:
             window_s=settings.batch_window.total_seconds(),
         )
 
-    def tokens_of(self, room: Room, mean_tokens: float) -> float:
+    def tokens_of(self, room: Capacity, mean_tokens: float) -> float:
         """Return the most tokens of a batch, where what waits has this mean size.
 
         The batches that run at a time share the room, but not so finely that each holds fewer than a few requests.
@@ -220,14 +220,14 @@ class Policy(ABC):
         self._running.pop(item_id, None)
 
     @abstractmethod
-    def start(self, now: float, room: Room) -> list[Start]:
+    def start(self, now: float, room: Capacity) -> list[Start]:
         """Return what enters at this moment; it counts as started."""
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
         """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
         return None
 
-    def _starts(self, items: Iterable[Item], room: Room) -> list[Start]:
+    def _starts(self, items: Iterable[Item], room: Capacity) -> list[Start]:
         """Take requests that start from those that wait."""
         starts = []
         for item in items:
@@ -239,7 +239,7 @@ class Policy(ABC):
 class ContinuousPolicy(Policy):
     """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
 
-    def start(self, now: float, room: Room) -> list[Start]:  # noqa: ARG002  nothing here depends on time
+    def start(self, now: float, room: Capacity) -> list[Start]:  # noqa: ARG002  nothing here depends on time
         """Return what fits, in the order of lanes and arrival."""
         starts: list[Start] = []
         admission = Admission(self._running, room)
@@ -247,7 +247,7 @@ class ContinuousPolicy(Policy):
             starts += self._starts([following], room)
         return starts
 
-    def _following(self, room: Room) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
+    def _following(self, room: Capacity) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
         return next(iter(self._queue.in_order()), None)
 
 
@@ -260,7 +260,7 @@ class ShortestPolicy(ContinuousPolicy):
     Within a lane; one that 64 later ones have overtaken is next, however long it is.
     """
 
-    def _following(self, room: Room) -> Item | None:
+    def _following(self, room: Capacity) -> Item | None:
         waiting = self._queue.next_lane()
         first: dict[int, Item] = {}
         work: Counter[int] = Counter()
@@ -302,7 +302,7 @@ class BatchPolicy(Policy):
             if not self._left[batch]:
                 del self._left[batch]
 
-    def start(self, now: float, room: Room) -> list[Start]:
+    def start(self, now: float, room: Capacity) -> list[Start]:
         """Return the batches that close now."""
         starts: list[Start] = []
         while (end := self._window_end()) is not None:
@@ -331,7 +331,7 @@ class BatchPolicy(Policy):
             return None
         return oldest.arrived + self._limits.window_s
 
-    def _batch(self, room: Room, most: float, size: int) -> list[Item]:
+    def _batch(self, room: Capacity, most: float, size: int) -> list[Item]:
         batch: list[Item] = []
         tokens = 0
         admission = Admission(self._running, room)
@@ -387,7 +387,7 @@ def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
 class Admission:
     """Starts what fits beside all that runs, at one moment: the room tells how far each has come."""
 
-    def __init__(self, items: dict[str, Item], room: Room) -> None:
+    def __init__(self, items: dict[str, Item], room: Capacity) -> None:
         self._items = items
         self._room = room
         self._growths: list[Growth] | None = None
@@ -412,7 +412,7 @@ class Admission:
         return False
 
 
-def _growths(items: Iterable[Item], room: Room) -> list[Growth]:
+def _growths(items: Iterable[Item], room: Capacity) -> list[Growth]:
     """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
     growths = []
     written, block, layers = room.written, room.block, room.layers

@@ -54,7 +54,7 @@ class _Planned:
     model: IterationModel
     measured: bool
     """Whether its speed is; else it is an estimate."""
-    load: capacity.Load
+    load: capacity.Demand
     fleet: capacity.CapacityPlan
     checked: Figures
     choices: tuple[capacity.Choice, ...]
@@ -141,7 +141,7 @@ def plan(
 
 
 def _show_little(
-    engine: EnginePlan, load: capacity.Load, *, rate: float, service: float, price: float, as_json: bool
+    engine: EnginePlan, load: capacity.Demand, *, rate: float, service: float, price: float, as_json: bool
 ) -> None:
     """Show what L = lambda W comes to: no wait is in it, so it is the least."""
     sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
@@ -161,7 +161,7 @@ def _show_little(
 
 
 def _model(
-    engine: EnginePlan, profile: Profile, load: capacity.Load, measured: Speed | None
+    engine: EnginePlan, profile: Profile, load: capacity.Demand, measured: Speed | None
 ) -> IterationModel:
     known = known_model(engine.model)
     if known is None or not engine.starts:

@@ -81,7 +81,7 @@ def probe(*images: NDArray[np.uint8]) -> EngineRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class RequestLimits:
     """What one request may take, in tokens."""
 
     context: int
@@ -110,7 +110,7 @@ Sizes = tuple[int, int, int]
 Measure = Callable[[EngineRequest], Awaitable[Sizes | None]]
 
 
-async def fitted(request: EngineRequest, room: Room, measure: Measure) -> EngineRequest:
+async def fitted(request: EngineRequest, room: RequestLimits, measure: Measure) -> EngineRequest:
     """Return the request, its pictures shrunk until they fit by this measure; as it is if that tells nothing.
 
     Raises `EngineRefusedError` if nothing that could still be seen would fit, or the words alone are too many.
@@ -130,7 +130,7 @@ async def fitted(request: EngineRequest, room: Room, measure: Measure) -> Engine
 
 
 async def fitted_by_count(
-    request: EngineRequest, room: Room, count: Callable[[EngineRequest], Awaitable[int | None]]
+    request: EngineRequest, room: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
 ) -> EngineRequest:
     """Return the request as `fitted` does, by a count of whole prompts."""
     words = await count(replace(request, images=(), clip=None))
@@ -245,7 +245,9 @@ class Preparation:
         """What the prompts take that no engine has taken yet."""
         return self._ready.total()
 
-    async def prepare(self, request: EngineRequest, room: Room, *, admitted: bool = False) -> EngineRequest:
+    async def prepare(
+        self, request: EngineRequest, room: RequestLimits, *, admitted: bool = False
+    ) -> EngineRequest:
         """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`.
 
         One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.

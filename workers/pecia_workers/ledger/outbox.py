@@ -125,7 +125,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class DeliveryCapacity:
     """What a worker can take now."""
 
     deliveries: int
@@ -253,7 +253,7 @@ _GIVE_UP = text(
 
 
 async def claim_deliveries(
-    database: AsyncEngine, room: Room, *, visibility: timedelta
+    database: AsyncEngine, room: DeliveryCapacity, *, visibility: timedelta
 ) -> list[ClaimedDelivery]:
     """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
     turns = {"signs": room.signs, "receivers": room.deliveries + len(room.busy)}

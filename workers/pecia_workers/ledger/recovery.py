@@ -36,7 +36,7 @@ from pecia_workers import metrics
 from pecia_workers.ledger.commit import Fence
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import is_gone
-from pecia_workers.queue.bus import NO_FLOW, Bus, Room
+from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +147,7 @@ def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
     for traceparent, number in Counter(message.traceparent for message in messages).items():
         if traceparent:
             about = tracing.messaging("send", number)
-            kind = tracing.Kind.PRODUCER
+            kind = tracing.SpanKind.PRODUCER
             tracing.past("send", about, kind=kind, began=began, ended=ended, below=traceparent)
 
 
@@ -192,7 +192,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
         return len(marked)
 
 
-async def _due(connection: AsyncConnection, rooms: Sequence[Room]) -> Sequence[RowMapping]:
+async def _due(connection: AsyncConnection, rooms: Sequence[ListSpace]) -> Sequence[RowMapping]:
     lists = json.dumps([asdict(room) for room in rooms], default=str)
     return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
 

@@ -57,7 +57,7 @@ Anew = Callable[[UUID, Any, Keyring], str]
 """Returns the content of the row with that id under the current key, as JSON. Raises `DecryptionError`."""
 
 
-class Kind:
+class ContentKind:
     """One kind of things that are encrypted."""
 
     def __init__(self, *, first: str, ids: str, count: str) -> None:
@@ -68,7 +68,7 @@ class Kind:
         self.count = text(f"{count} GROUP BY 1")
 
 
-class Rows(Kind):
+class Rows(ContentKind):
     """A kind that lies in the rows of a table."""
 
     def __init__(self, table: str, *, key: str = "id", count: str, lock: str, write: str, anew: Anew) -> None:
@@ -112,7 +112,7 @@ def _secrets_anew(endpoint: UUID, content: Mapping[str, Any], keys: Keyring) -> 
     return json.dumps(anew)
 
 
-PAYLOADS = Kind(
+PAYLOADS = ContentKind(
     first="",
     ids="SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after",
     count=f"""
@@ -202,7 +202,7 @@ class Holdings:
     """Of endpoints."""
 
 
-async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> AsyncIterator[Span]:
+async def spans(database: AsyncEngine, kind: ContentKind, *, size: int = _SPAN) -> AsyncIterator[Span]:
     """Yield all that there is of a kind, so many at a time, in the order of their ids."""
     after = kind.first
     while found := await fetch(database, kind.step, after=after, limit=size):

@@ -48,7 +48,7 @@ NO_FLOW = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class ListSpace:
     """What one list may take from the relay."""
 
     stage: Stage
@@ -92,7 +92,7 @@ class Bus:
             return True
         return False
 
-    async def rooms(self, *, most: int) -> list[Room]:
+    async def rooms(self, *, most: int) -> list[ListSpace]:
         """Return how many more messages, up to `most`, each list may take from the relay. Raises `RedisError`."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for queue in QUEUES:
@@ -107,7 +107,7 @@ class Bus:
             free = self._window - length - int(behind or 0)
             parts = free if free > 0 else max(0, free + reserve_of(self._window))
             rooms.append(
-                Room(
+                ListSpace(
                     stage=stage,
                     lane=lane,
                     parts=min(parts, most),
@@ -119,7 +119,7 @@ class Bus:
         return rooms
 
     async def relay(
-        self, messages: Sequence[PartMessage], served: Iterable[tuple[Room, AbstractSet[UUID]]]
+        self, messages: Sequence[PartMessage], served: Iterable[tuple[ListSpace, AbstractSet[UUID]]]
     ) -> list[PartMessage]:
         """Queue the messages, and return those that found no room.
 

@@ -183,7 +183,7 @@ class Keeper:
             about = tracing.messaging("receive", len(parts)) | {
                 "pecia.cost": sum(claimed.cost for claimed in parts)
             }
-            tracing.apart("receive", about, kind=tracing.Kind.CLIENT, links=links).end()
+            tracing.apart("receive", about, kind=tracing.SpanKind.CLIENT, links=links).end()
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
         if free:  # none is, by a call that was made to settle

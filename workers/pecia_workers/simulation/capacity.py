@@ -31,7 +31,7 @@ _MOST_SEQUENCES: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Demand:
     """What pages of a mix are like, in tokens."""
 
     prompt: float
@@ -43,11 +43,11 @@ class Load:
     """That a page's sequence holds on average while it writes; long ones are seen for longer."""
 
 
-def load_of(requests: Sequence[Request]) -> Load:
+def load_of(requests: Sequence[Request]) -> Demand:
     """Return what a sample of pages is like."""
     outputs = [request.output for request in requests]
     mean, prompt = fmean(outputs), fmean(request.prompt for request in requests)
-    return Load(
+    return Demand(
         prompt=prompt,
         output=mean,
         spread=math.sqrt(pvariance(outputs)) / mean,
@@ -74,12 +74,12 @@ class Station:
         return self.service + self.waiting
 
 
-def places_in(model: IterationModel, load: Load) -> int:
+def places_in(model: IterationModel, load: Demand) -> int:
     """Return how many pages admission lets run at a time: as many as fill the KV cache with what they hold."""
     return max(1, min(model.max_num_seqs, int(model.kv_blocks * BLOCK_TOKENS / load.held)))
 
 
-def station(model: IterationModel, load: Load, rate: float) -> Station | None:
+def station(model: IterationModel, load: Demand, rate: float) -> Station | None:
     """Return what one engine does with `rate` pages a second; None if that is more than it can do."""
     prompt_s = load.prompt * model.prefill_token_s
     each = prompt_s + load.output * model.decode_sequence_s
@@ -112,7 +112,7 @@ def engines_for(in_flight: float, places: int) -> int:
 
 
 def engines_needed(
-    model: IterationModel, load: Load, rate: float, latency: float
+    model: IterationModel, load: Demand, rate: float, latency: float
 ) -> tuple[int, Station] | None:
     """Return the fewest engines with which a page takes `latency` seconds on average, and one of them.
 
@@ -147,7 +147,7 @@ class Choice:
     engines: int
 
 
-def choices(model: IterationModel, load: Load, rate: float, latency: float) -> tuple[Choice, ...]:
+def choices(model: IterationModel, load: Demand, rate: float, latency: float) -> tuple[Choice, ...]:
     """Return the engines needed with more sequences (doubled while the KV cache holds them) and with more time.
 
     In order of engines, time and sequences, the cheapest first; what no number of engines does is left out.
@@ -187,7 +187,7 @@ class CapacityPlan:
 
 
 def plan_capacity(
-    model: IterationModel, load: Load, mix: Mix, *, rate: float, latency: float, kv_shape: KvShape
+    model: IterationModel, load: Demand, mix: Mix, *, rate: float, latency: float, kv_shape: KvShape
 ) -> tuple[CapacityPlan, Figures] | None:
     """Return the smallest fleet that is fast enough on average, and one of its engines simulated; None without one.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import Item, Policy, Room, Start
+from pecia_workers.batching.policies import Capacity, Item, Policy, Start
 from pecia_workers.engines.base import Budget, Load
 from pecia_workers.engines.simulated import IterationModel, IterationScheduler
 from pecia_workers.engines.simulated import Sequence as EngineSequence
@@ -237,13 +237,13 @@ class Simulator:
             self._inside[request.id] = (request, item)
             self._policy.offer(item)
 
-    def _room(self, now: float) -> Room:
+    def _room(self, now: float) -> Capacity:
         budget, load = self._machine.budget, self._machine.load()
         if budget.tokens is None:
-            return Room(slots=budget.slots, tokens=None)
+            return Capacity(slots=budget.slots, tokens=None)
         self._headroom.look(load, now)
         tokens = math.floor(budget.tokens * self._headroom.share)
-        return Room(slots=budget.slots, tokens=tokens, block=budget.block, written=load.written)
+        return Capacity(slots=budget.slots, tokens=tokens, block=budget.block, written=load.written)
 
     def _pass(self, now: float, until: float) -> float:
         due = self._policy.due(now)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from pecia_workers.batching.policies import ContinuousPolicy, Room, Start
+from pecia_workers.batching.policies import Capacity, ContinuousPolicy, Start
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed, measured
@@ -159,7 +159,7 @@ class _Narrow(ContinuousPolicy):
         super().__init__()
         self._slots = slots
 
-    def start(self, now: float, room: Room) -> list[Start]:
+    def start(self, now: float, room: Capacity) -> list[Start]:
         return super().start(now, replace(room, slots=min(self._slots, room.slots)))
 
 

@@ -28,7 +28,7 @@ from redis import RedisError
 
 from pecia_workers.engines.base import Budget
 from pecia_workers.queue.transport import Capacity, kick
-from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, Job, PartRunner
+from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, PartInFlight, PartRunner
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_start(self) -> None:
         """Start the runtime, wait until it is ready, then open the gate. Exits if the runtime does not start."""
         self._settings, self._keeper = self.app.settings, self.app.keeper
-        self._jobs: dict[UUID, Job] = {}
+        self._jobs: dict[UUID, PartInFlight] = {}
         self._tokens = 0
         self._suspects = 0
-        self._arrived: list[Job] = []
-        self._begun: deque[tuple[Job, Mapping[str, Any]]] = deque()
+        self._arrived: list[PartInFlight] = []
+        self._begun: deque[tuple[PartInFlight, Mapping[str, Any]]] = deque()
         """What Postgres has handed out."""
-        self._ended: deque[tuple[Job, Ending]] = deque()
+        self._ended: deque[tuple[PartInFlight, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
         """What parts really cost: claims weighed the asking price."""
         self._woken = False
@@ -126,10 +126,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         soft_timeout: float | None = None,
         timeout: float | None = None,
         **_options: Any,
-    ) -> Job:
+    ) -> PartInFlight:
         """Accept a part, of whose `PartRequest` the callbacks are methods; it begins when `dispatch` is called."""
         started = time.monotonic()
-        job = Job(
+        job = PartInFlight(
             args[2],
             begun=accept_callback.__self__.begun,
             callback=callback,
@@ -192,7 +192,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 part, found = str(job.part), type(error).__name__
                 _log.error("could not report the end of %s: %s", part, found, extra={"part": part})
 
-    def _finish(self, job: Job, ending: Ending) -> None:
+    def _finish(self, job: PartInFlight, ending: Ending) -> None:
         self._tokens -= job.cost
         self._suspects -= job.suspect
         if self._jobs.get(job.part) is not job:

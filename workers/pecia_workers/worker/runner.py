@@ -44,7 +44,7 @@ class Interruption(Enum):
 
 
 @dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
-class Job:
+class PartInFlight:
     """A part in flight. Celery keeps it as the request's result and terminates it through that."""
 
     headers: InitVar[dict[str, Any]]
@@ -61,9 +61,9 @@ class Job:
     limit_s: float | None = field(init=False)
     soft: bool = field(init=False)
     task: asyncio.Task[None] | None = None
-    former: Job | None = None
+    former: PartInFlight | None = None
     interruption: Interruption | None = None
-    on_interrupt: Callable[[Job], object] | None = None
+    on_interrupt: Callable[[PartInFlight], object] | None = None
 
     def __post_init__(
         self, headers: dict[str, Any], soft_limit_s: float | None, hard_limit_s: float | None
@@ -254,8 +254,8 @@ class PartRunner:
         runtime: PartRuntime,
         *,
         submitted: Callable[[], None],
-        begun: Callable[[Job, Mapping[str, Any]], None],
-        tell: Callable[[Job, Ending], None],
+        begun: Callable[[PartInFlight, Mapping[str, Any]], None],
+        tell: Callable[[PartInFlight, Ending], None],
         fatal: Callable[[Exception], None],
         priced: Callable[[UUID, int], None],
     ) -> None:
@@ -275,7 +275,7 @@ class PartRunner:
         self._thread.start()
         return asyncio.run_coroutine_threadsafe(self._start_runtime(), self._loop)
 
-    def submit(self, jobs: Collection[Job]) -> None:
+    def submit(self, jobs: Collection[PartInFlight]) -> None:
         """Begin all of them together, so that the runtime can group what it asks the database."""
         for job in jobs:
             job.on_interrupt = lambda job: self._loop.call_soon_threadsafe(self._cancel, job)
@@ -289,7 +289,7 @@ class PartRunner:
         """Have the runtime give a part up that does not end, not even cancelled."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.overdue(part))
 
-    def abandon(self, jobs: Collection[Job]) -> None:
+    def abandon(self, jobs: Collection[PartInFlight]) -> None:
         """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""
         asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
 
@@ -300,12 +300,12 @@ class PartRunner:
         self._thread.join()
         self._loop.close()
 
-    def _spawn(self, jobs: Collection[Job]) -> None:
+    def _spawn(self, jobs: Collection[PartInFlight]) -> None:
         for job in jobs:
             job.task = self._loop.create_task(self._run(job))
         self._submitted()
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: PartInFlight) -> None:
         if job.task:  # one turn later: a task cancelled before its first step would never tell its end
             self._loop.call_soon(job.task.cancel)
 
@@ -314,7 +314,7 @@ class PartRunner:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: PartInFlight) -> None:
         try:
             ending = await self._run_to_end(job)
         except asyncio.CancelledError:
@@ -322,7 +322,7 @@ class PartRunner:
         if ending:
             self._tell(job, ending)
 
-    async def _run_to_end(self, job: Job) -> Ending | None:
+    async def _run_to_end(self, job: PartInFlight) -> Ending | None:
         timed_out = False
         try:
             result = await self._work(job)
@@ -342,7 +342,7 @@ class PartRunner:
             return Ending.done(result, _age(job))
         return await self._unfinished(job, timed_out=timed_out)
 
-    async def _work(self, job: Job) -> Mapping[str, Any] | None:
+    async def _work(self, job: PartInFlight) -> Mapping[str, Any] | None:
         while job.former and job.former.task:
             await asyncio.wait([job.former.task])
             job.former = job.former.former  # which it did not wait for itself, if it was lost meanwhile
@@ -357,7 +357,7 @@ class PartRunner:
                 raise _TimeLimitError from None
             raise
 
-    async def _unfinished(self, job: Job, *, timed_out: bool = False) -> Ending | None:
+    async def _unfinished(self, job: PartInFlight, *, timed_out: bool = False) -> Ending | None:
         """Return the end of a part that did not end by itself; None if `abandon` takes care of it."""
         if job.interruption is Interruption.STOPPED:
             return None
@@ -370,12 +370,12 @@ class PartRunner:
             await asyncio.sleep(_PAUSE_S)
         return Ending.given_back(_age(job), timed_out=timed_out)
 
-    async def _abandon(self, jobs: Collection[Job]) -> None:
+    async def _abandon(self, jobs: Collection[PartInFlight]) -> None:
         if tasks := [job.task for job in jobs if job.task]:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
         await self._give_back(jobs, limit_s=_STOP_S)
 
-    async def _give_back(self, jobs: Collection[Job], *, limit_s: float | None = None) -> bool:
+    async def _give_back(self, jobs: Collection[PartInFlight], *, limit_s: float | None = None) -> bool:
         return await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=limit_s)
 
     async def _start_runtime(self) -> Budget:
@@ -395,7 +395,7 @@ class PartRunner:
         await _quietly(self._runtime.stop(), limit_s=_STOP_S)
 
 
-def _age(job: Job) -> float:
+def _age(job: PartInFlight) -> float:
     return time.monotonic() - job.started
 
 

@@ -19,7 +19,14 @@ from pecia_workers.engines import base
 from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.requests import DOUBTFUL, Room, check_adapter, fitted_by_count, probe, verdict_of
+from pecia_workers.engines.requests import (
+    DOUBTFUL,
+    RequestLimits,
+    check_adapter,
+    fitted_by_count,
+    probe,
+    verdict_of,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +95,7 @@ class OpenAiEngine(base.Engine):
             return request
         context = self._context
         if context and request.prompt_tokens > context * DOUBTFUL:
-            return await fitted_by_count(request, Room(context=context, item=context), self._count)
+            return await fitted_by_count(request, RequestLimits(context=context, item=context), self._count)
         if self.budget.tokens is not None:
             await self._count(request)
         return request

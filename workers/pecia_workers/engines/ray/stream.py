@@ -28,7 +28,7 @@ from vllm.sampling_params import RepetitionDetectionParams
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineRequest
-from pecia_workers.engines.requests import LOOPS, Room
+from pecia_workers.engines.requests import LOOPS, RequestLimits
 from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
 
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -46,7 +46,7 @@ class Prompts:
     """What is known of the model on this side of Ray."""
 
     processor: Any = field(repr=False)
-    room: Room
+    room: RequestLimits
     ends: frozenset[int]
     """Tokens that end a text."""
 
@@ -69,7 +69,9 @@ class Prompts:
             config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
             context = int(config.get_text_config().max_position_embeddings)
         return cls(
-            processor=processor, room=Room(context=context, item=context), ends=_ends(processor, directory)
+            processor=processor,
+            room=RequestLimits(context=context, item=context),
+            ends=_ends(processor, directory),
         )
 
     async def prompt_tokens(self, request: EngineRequest) -> int:

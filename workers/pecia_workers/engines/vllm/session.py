@@ -24,7 +24,7 @@ from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.models import layers_of
-from pecia_workers.engines.requests import LOOPS, Room, check_adapter, verdict_of
+from pecia_workers.engines.requests import LOOPS, RequestLimits, check_adapter, verdict_of
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
 from pecia_workers.media.limits import MediaError
@@ -94,10 +94,10 @@ class VllmSession:
         return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
     @property
-    def room(self) -> Room:
+    def room(self) -> RequestLimits:
         """What one request may take."""
         # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
-        return Room(
+        return RequestLimits(
             context=self._llm.model_config.max_model_len, item=self._llm.input_processor.mm_encoder_cache_size
         )
 
