@@ -76,9 +76,9 @@ def test_the_death_of_the_core_is_told_and_a_new_engine_can_follow(
 @pytest.mark.usefixtures("spawned_cores")
 def test_a_stop_ends_the_start(make_vllm: Callable[..., Engine], endless_checkpoint: Path) -> None:
     async def story() -> int | None:
-        engine = make_vllm(endless_checkpoint)
+        engine, former = make_vllm(endless_checkpoint), set(multiprocessing.active_children())
         starting = asyncio.create_task(engine.start())
-        while not (cores := multiprocessing.active_children()):  # noqa: ASYNC110  they ring no bell
+        while not (cores := set(multiprocessing.active_children()) - former):  # noqa: ASYNC110  they ring no bell
             await asyncio.sleep(0.02)
         (core,) = cores
         starting.cancel()
