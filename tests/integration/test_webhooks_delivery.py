@@ -36,7 +36,7 @@ from pecia_workers.ledger.outbox import (
     record_outcome,
 )
 from pecia_workers.local.servers import EmbeddedPostgres
-from pecia_workers.retries import RetrySchedule
+from pecia_workers.webhooks import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
     SECRET,

@@ -75,7 +75,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.logs import configure_logs
+from pecia_workers.tracing import configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))
 log = structlog.get_logger("ours")

@@ -7,6 +7,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import cast
@@ -103,6 +105,19 @@ def request(
         content=content,
         extensions={"timeout": waits},
     )
+
+
+def parse_retry_after(header: str | None) -> timedelta | None:
+    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense."""
+    if header is None:
+        return None
+    if header.strip().isdecimal():
+        return timedelta(seconds=min(int(header), 10**9))
+    try:
+        moment = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
 
 
 def is_of_tls(error: httpcore2.ConnectError) -> bool:

@@ -16,7 +16,7 @@ from pecia_workers.batching import meter
 from pecia_workers.batching.learned import Headroom, LearnedLengths, Memory
 from pecia_workers.batching.policies import Capacity, Item, Policy
 from pecia_workers.engines import base
-from pecia_workers.tracing import admitted, asking
+from pecia_workers.tracing import admitted, asked
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
@@ -82,10 +82,7 @@ class Batcher:
                 waited += clock() - offered
                 admitted(clock() - offered)
                 try:
-                    with asking(self._engine.capabilities, request, tokens) as answered:
-                        generation = await self._engine.generate(request)
-                        answered(generation)
-                    return replace(generation, waited_s=waited)
+                    return replace(await asked(self._engine, request, tokens), waited_s=waited)
                 except base.EngineOverloadedError:
                     if not self._memory.ran_out(request.id, self._engine.budget):
                         raise

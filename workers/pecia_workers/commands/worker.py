@@ -127,7 +127,7 @@ def flower() -> None:
 
 
 def _begin(settings: WorkerSettings) -> None:
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     admitted_or_exit(settings)
     configure_logs(settings)

@@ -25,9 +25,8 @@ from pecia_workers.engines.base import EngineDeadError
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import relay_due
-from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
-from pecia_workers.tracing import ended, processing
+from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, clocked, end
 from pecia_workers.worker.runner import RuntimeLostError, task_arguments, task_result
 from pecia_workers.worker.stages import Stages

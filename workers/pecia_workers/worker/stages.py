@@ -44,11 +44,10 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.limits import MediaError
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.retries import retry_delay
 from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.worker.attempts import end, limited
+from pecia_workers.worker.attempts import end, limited, retry_delay
 from pecia_workers.worker.payloads import Spool, keep_swept
 
 log = structlog.get_logger(__name__)
