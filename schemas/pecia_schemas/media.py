@@ -186,8 +186,7 @@ class PageRanges:
     def parse(cls, text: str) -> Self:
         """Return what the text means, however it is ordered. Raises `ValueError`."""
         if len(text) > storable.PAGES:
-            message = f"pages have at most {storable.PAGES:,} characters"
-            raise storable.invalid(message)
+            raise storable.invalid(f"pages have at most {storable.PAGES:,} characters")
         return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
 
     def __str__(self) -> str:

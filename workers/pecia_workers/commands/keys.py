@@ -17,8 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import refusals
-from pecia_schemas.connecting import verdict_on
+from pecia_schemas.connecting import explain, verdict_on
 from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
@@ -138,7 +137,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
     except Exception as error:
         if verdict_on(error) is None:
             raise
-        raise refused(refusals.explain(error, url), UNAVAILABLE) from None
+        raise refused(explain(error, url), UNAVAILABLE) from None
 
 
 def _status_table(held: list[Holdings], keyring: Keyring) -> Table:

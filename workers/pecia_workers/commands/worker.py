@@ -143,8 +143,7 @@ def admitted_or_exit(settings: WorkerSettings) -> None:
 def _refusals(settings: WorkerSettings) -> Iterator[str]:
     from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
-    from pecia_schemas import refusals  # noqa: PLC0415
-    from pecia_schemas.connecting import verdict_on  # noqa: PLC0415
+    from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis, verdict_on  # noqa: PLC0415
     from pecia_workers.ledger.database import open_for_questions  # noqa: PLC0415
     from pecia_workers.queue.lists import connect  # noqa: PLC0415
 
@@ -154,7 +153,7 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
             with connect(url) as redis:
                 redis.ping()
         except (RedisError, OSError) as error:
-            yield from filter(None, [refusals.of_redis(error, url)])
+            yield from filter(None, [refusal_of_redis(error, url)])
     url = settings.database_url.get_secret_value()
     if url:
         try:
@@ -162,4 +161,4 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
         except Exception as error:
             if verdict_on(error) is None:
                 raise
-            yield from filter(None, [refusals.of_postgres(error, url)])
+            yield from filter(None, [refusal_of_postgres(error, url)])
