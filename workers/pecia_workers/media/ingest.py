@@ -10,8 +10,8 @@ from typing import cast
 from pydantic import SecretStr
 
 from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, tracing
-from pecia_schemas.duty import Lack, Need
 from pecia_schemas.media import PageRanges
+from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
