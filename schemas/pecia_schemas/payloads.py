@@ -149,9 +149,12 @@ class PayloadStore:
 
         Return what is to be written: bytes in one request, anything else in parts. And how long it will be.
         """
-        start = file.tell()
-        sha256, size, head = _measure(file)
-        key = self._keys.current
+        start, digest, size, head = file.tell(), hashlib.sha256(), 0, b""
+        while chunk := file.read(_CHUNK):
+            head = head or chunk[:HEAD_BYTES]
+            digest.update(chunk)
+            size += len(chunk)
+        sha256, key = digest.hexdigest(), self._keys.current
         name = self._keys.name_of(sha256, key)
         reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
         file.seek(start)
@@ -328,13 +331,3 @@ def _as_file(source: str | os.PathLike[str] | bytes | IO[bytes]) -> Iterator[IO[
                 copy.write(chunk)
         copy.seek(0)
         yield cast("IO[bytes]", copy)
-
-
-def _measure(file: IO[bytes]) -> tuple[str, int, bytes]:
-    """Return sha256, size and first bytes of what is left to read."""
-    digest, size, head = hashlib.sha256(), 0, b""
-    while chunk := file.read(_CHUNK):
-        head = head or chunk[:HEAD_BYTES]
-        digest.update(chunk)
-        size += len(chunk)
-    return digest.hexdigest(), size, head

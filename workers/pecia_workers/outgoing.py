@@ -42,7 +42,11 @@ def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
     target = _innermost(ip_address(address.partition("%")[0]))
     if any(target in network for network in allow):
         return True
-    return _is_public(target) and not any(target in network for network in _NEVER)
+    if target.is_multicast or target.is_reserved or not target.is_global:
+        return False
+    if isinstance(target, IPv6Address) and target not in _GLOBAL_UNICAST:
+        return False
+    return not any(target in network for network in _NEVER)
 
 
 def _innermost(address: Address) -> Address:
@@ -51,12 +55,6 @@ def _innermost(address: Address) -> Address:
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or address
-
-
-def _is_public(address: Address) -> bool:
-    if address.is_multicast or address.is_reserved or not address.is_global:
-        return False
-    return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
 
 
 # Its debug logs quote headers, and so the URLs that redirects lead to.

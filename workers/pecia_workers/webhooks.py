@@ -301,8 +301,14 @@ class WebhookWorker:
             while not self._stopping:
                 PULSE.beat()
                 self._stirred.clear()
-                claim = partial(claim_deliveries, self._database, self._room(), visibility=visibility)
-                claimed = await outlast(claim) if self._under_way.total() < _CONCURRENCY else []
+                room = DeliveryCapacity(
+                    deliveries=_CONCURRENCY - self._under_way.total(),
+                    each=self._settings.webhook_concurrency,
+                    busy=dict(self._under_way),
+                    signs=bool(self._secrets),
+                )
+                claim = partial(claim_deliveries, self._database, room, visibility=visibility)
+                claimed = await outlast(claim) if room.deliveries else []
                 for delivery in claimed:
                     self._under_way[delivery.receiver] += 1
                     tries.create_task(self._attempt(delivery))
@@ -310,14 +316,6 @@ class WebhookWorker:
                     # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._stirred.wait(), _POLL_S)
-
-    def _room(self) -> DeliveryCapacity:
-        return DeliveryCapacity(
-            deliveries=_CONCURRENCY - self._under_way.total(),
-            each=self._settings.webhook_concurrency,
-            busy=dict(self._under_way),
-            signs=bool(self._secrets),
-        )
 
     async def _attempt(self, delivery: ClaimedDelivery) -> None:
         try:
