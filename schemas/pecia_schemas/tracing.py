@@ -179,15 +179,6 @@ def headers() -> dict[str, str]:
     return {"traceparent": traceparent} if traceparent else {}
 
 
-def ids() -> dict[str, str]:
-    """Return `trace_id` and `span_id` of the span in progress, for the log."""
-    traceparent = current().traceparent
-    if traceparent is None:
-        return {}
-    _, trace_id, span_id, _ = traceparent.split("-")
-    return {"trace_id": trace_id, "span_id": span_id}
-
-
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:
     """Add the ids of the span under way, if there is one."""
-    line.update(tracing.ids())
+    if traceparent := tracing.current().traceparent:
+        _, line["trace_id"], line["span_id"], _ = traceparent.split("-")
     return line
 
 
