@@ -26,7 +26,7 @@ from fixture_types import Eventually
 from forking import forked_for, templates_of
 from hand_made_pdfs import locked_pdf
 from limits import WAIT_S
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage

@@ -18,9 +18,11 @@ from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from pecia import Client, ReadDocument
-from pecia_schemas import FailureCode, Page, Stage, Verdict
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.messages import CANCEL_CHANNEL
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,

@@ -6,7 +6,7 @@ from typing import IO, Any, Final
 
 import pytest
 
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.sources import Arriving, Buckets, Web

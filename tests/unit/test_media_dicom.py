@@ -17,8 +17,8 @@ from pydicom.filewriter import write_dataset
 from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from fixture_types import MakeFile
 from hand_made_pdfs import blank_pdf, locked_pdf
-from pecia_schemas import FailureCode, MediaType
-from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.limits import Limits, MediaError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fixture_types import MakeFile
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_clip, probe_video

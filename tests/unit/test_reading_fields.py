@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat_server import serving
-from pecia_schemas import TokenUsage, Verdict
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.storable import storable
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.fields import Fields, closed, judge, parser

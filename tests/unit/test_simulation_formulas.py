@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy
 from pecia_workers.engines.models import KvShape, kv_bytes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import run_pecia
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.profiles import profile_named

@@ -13,9 +13,9 @@ from celery.exceptions import ImproperlyConfigured
 from celery.worker.control import Panel
 from kombu.entity import Exchange, Queue
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect

@@ -25,7 +25,8 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from pecia_schemas import FailureCode, PayloadRef, UrlRef
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.commit import ClaimedPart

@@ -25,7 +25,11 @@ from rich.table import Table
 from pecia.cli.webhooks import Listener
 from pecia.client import Client
 from pecia.job import Job
-from pecia_schemas import Document, DocumentType, FailureCode, JobNotice, JobState, Lane, ReadDocument
+from pecia_schemas.events import JobNotice
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import DocumentType, ReadDocument
 
 _PATIENCE_S = 180
 _GOOD = 0.99

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
 
-from pecia_schemas import FailureCode, Stage
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import Stage
 from pecia_workers.app import app, worker_argv
 from pecia_workers.engines.base import Budget
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from uuid import UUID
 
-from pecia_schemas import Page
-from pecia_schemas.results import Timings, TokenUsage
+from pecia_schemas.results import Page, Timings, TokenUsage
 from pecia_workers import metrics
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Outcome, Spent

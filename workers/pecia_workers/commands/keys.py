@@ -22,9 +22,9 @@ from rich.progress import Progress
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import PayloadRef
 from pecia_schemas.connecting import explain, verdict_on
 from pecia_schemas.encryption import SETTING, DecryptionError, Keyring, checked_key_id, new_key
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.common import (

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit
 from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.base import stages_served

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
+from pecia_schemas.blocks import Block, Doubt, Line
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineRequest, only_captions
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import Card, card_of

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pecia_schemas import CaptionVideo, ReadDocument
-from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
+from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
 from pecia_workers.engines.base import EngineUnavailableError, Sampling
 
 _ANY_OTHER: Final = "markdown"

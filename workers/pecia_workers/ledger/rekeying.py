@@ -17,7 +17,6 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import PayloadRef
 from pecia_schemas.discards import DISCARD, HOLD
 from pecia_schemas.encryption import (
     DecryptionError,
@@ -28,6 +27,7 @@ from pecia_schemas.encryption import (
     unseal_label,
     unseal_task,
 )
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
 from pecia_workers.ledger.database import fetch

@@ -9,11 +9,21 @@ from typing import cast
 
 from pydantic import SecretStr
 
-from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, tracing
-from pecia_schemas.media import PageRanges
+from pecia_schemas import tracing
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import PageRanges, PayloadRef
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import (
+    CaptionStyle,
+    CaptionVideo,
+    DocumentType,
+    ReadDocument,
+    page_cost,
+    segment_cost,
+    summary_cost,
+)
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.limits import Limits, MediaError

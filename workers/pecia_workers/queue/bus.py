@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from pecia_schemas import JobState, Lane, Stage
 from pecia_schemas.messages import (
     BEHIND_TURNS,
     CANCEL_CHANNEL,
@@ -31,6 +30,7 @@ from pecia_schemas.messages import (
     reserve_of,
     standing_name,
 )
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
 
 log = structlog.get_logger(__name__)

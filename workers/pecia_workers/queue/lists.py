@@ -35,7 +35,6 @@ from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.retry import Retry
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import (
     BEHIND_TURNS,
     BELL_PREFIX,
@@ -50,6 +49,7 @@ from pecia_schemas.messages import (
     standing_name,
 )
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 
 SOCKET_TIMEOUT_S = 5
 _CONNECT_TIMEOUT_S = 3

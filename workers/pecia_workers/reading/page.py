@@ -11,20 +11,12 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pecia_schemas import (
-    DocumentType,
-    FailureCode,
-    Page,
-    ReadDocument,
-    Shrunk,
-    Timings,
-    TokenUsage,
-    Verdict,
-    tracing,
-)
+from pecia_schemas import tracing
 from pecia_schemas.blocks import mean_confidence, text_of
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.storable import storable_text
-from pecia_schemas.tasks import Prefer, Preparation, Witness
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
 from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 
 _AGAIN_S = 1.0

@@ -18,8 +18,9 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import Stage, tracing
+from pecia_schemas import tracing
 from pecia_schemas.connecting import name_of, outage_suppressed
+from pecia_schemas.states import Stage
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import EngineDeadError
 from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Cut, Failed, Finished, Outcome

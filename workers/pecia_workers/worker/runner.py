@@ -21,7 +21,7 @@ from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Outcome
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError

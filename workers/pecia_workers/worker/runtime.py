@@ -14,9 +14,9 @@ from typing import Any
 
 import structlog
 
-from pecia_schemas import Stage
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.batching import meter
 from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, EngineDeadError

@@ -12,10 +12,11 @@ from pathlib import Path
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.encryption import DecryptionError
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.learned import inherited_memory, shared_lengths

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pecia_schemas import FailureCode, Stage
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.engines import base
 from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.reader_cards import card_of
