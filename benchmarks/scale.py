@@ -31,7 +31,7 @@ from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_workers.ledger import retention
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
+from pecia_workers.ledger.commit import ClaimedPart, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import (
@@ -223,10 +223,9 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             "SELECT id FROM parts WHERE state = 'queued' AND published_at IS NOT NULL LIMIT :most"
         )
         ids = (await connection.execute(published, {"most": BATCH})).scalars().all()
-    requests = [ClaimRequest(part=part) for part in ids]
 
     async def claim() -> list[ClaimedPart | None]:
-        return await asyncio.gather(*map(ledger.claim, requests))
+        return await asyncio.gather(*map(ledger.claim, ids))
 
     async def commit() -> None:
         claims = await claim()

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.soak.proxy import Proxy
 
 from fixture_types import Eventually
-from house import House
+from house import House, hear_nothing
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
@@ -171,7 +171,8 @@ def test_a_worker_with_a_silent_connection_is_not_dead(house: House, proxied: Ho
     lease = timedelta(seconds=3)
 
     async def watch(database: AsyncEngine) -> set[str]:
-        judge, identity = Judge(database, lease, max_deaths=3), WorkerIdentity.new("engine", [Stage.READ])
+        judge = Judge(database, house.settings(lease=lease), hear_nothing)
+        identity = WorkerIdentity.new("engine", [Stage.READ])
         gone: set[str] = set()
         async with Heartbeat(proxied.database_url, identity, lease=lease):
             proxy.silence()

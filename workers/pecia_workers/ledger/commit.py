@@ -8,7 +8,7 @@ A group is one JSON parameter: psycopg would spend more on lists as arrays than 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -34,21 +34,12 @@ from pecia_schemas import (
     new_id,
 )
 from pecia_schemas.encryption import Keyring, unseal_task
-from pecia_schemas.moves import PROMISE_PARTS, TELLS_PARTS, begin_jobs, cut_job, moving, settle
+from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, PROMISE_PARTS, TELLS_PARTS, moving, settle
 from pecia_schemas.tasks import task_from_json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
-    """A part whose message this worker has."""
-
-    part: UUID
-    deaths: int = 0
-    """Workers that died on it, by its message. One that died since makes the message stale: a newer one is there."""
-
 
 Fence = tuple[UUID, int]
 """A part and its attempt."""
+Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,11 +317,12 @@ async def commit_parts(
                 staged = [(cut.stage, part) for part in cut.parts]
                 staged += [(Stage.SUMMARIZE, cut.summary)] if cut.summary else []
                 parts = [{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged]
-                cut_job(connection, finished.part.job_id, json.dumps(parts))
+                job = {"job_id": finished.part.job_id, "parts": json.dumps(parts)}
+                connection.execute(CUT_JOB, job)
         touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
         late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
         if late:
-            begin_jobs(connection, late, actor=worker)
+            connection.execute(BEGIN_JOBS, {"job_ids": late, "actor": worker})
         results = [(one.part, one.outcome) for one in taken if isinstance(one.outcome, Done)]
         telling = {job.id for job in jobs if job.tells_parts}
         if promised := [part.id for part, _ in results if part.job_id in telling]:

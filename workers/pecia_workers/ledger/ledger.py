@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
@@ -22,7 +22,7 @@ from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdic
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
+from pecia_workers.ledger.commit import Announce, ClaimedPart, Earlier, Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.worker.attempts import waiting
 
@@ -168,8 +168,6 @@ class PartLostError(Exception):
 
 log = structlog.get_logger(__name__)
 
-Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
-
 
 class Ledger:
     """Claims, commits and gives back the parts of one worker. For the loop that made the database engine.
@@ -194,9 +192,13 @@ class Ledger:
         for groups in (self._claims, self._commits, self._withdrawals, self._searches):
             await groups.idle()
 
-    async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
-        """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
-        return await self._claims(request)
+    async def claim(self, part: UUID, deaths: int = 0) -> ClaimedPart | None:
+        """Return the part if it is now this worker's to run; None if there is nothing to do for it.
+
+        `deaths`: workers that died on it, by its message. One that died since makes the message stale: a newer one is
+        there.
+        """
+        return await self._claims((part, deaths))
 
     async def claim_waiting(
         self, stages: Collection[Stage], slots: int, *, without: Collection[UUID] = ()
@@ -213,10 +215,12 @@ class Ledger:
                 break
         return claimed
 
-    async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
-        asked = {"ids": [one.part for one in requests], "deaths": [one.deaths for one in requests]}
-        claimed = {part.id: part for part in await outlast(partial(self._claim, _CLAIM, **asked))}
-        return [claimed.get(request.part) for request in requests]
+    async def _claim_all(self, requests: Sequence[tuple[UUID, int]]) -> list[ClaimedPart | None]:
+        ids, deaths = map(list, zip(*requests, strict=True))
+        claimed = {
+            part.id: part for part in await outlast(partial(self._claim, _CLAIM, ids=ids, deaths=deaths))
+        }
+        return [claimed.get(part) for part in ids]
 
     async def _claim(self, statement: TextClause, **asked: Any) -> list[ClaimedPart]:
         rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)

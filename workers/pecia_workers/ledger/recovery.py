@@ -20,7 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -32,8 +32,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pecia_schemas import Failure, FailureCode, JobState, Lane, Stage, tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers import metrics
-from pecia_workers.ledger.commit import Fence
+from pecia_workers.ledger.commit import Announce, Fence
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import is_gone
 from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
@@ -42,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 _ACTOR = "upkeep"
 _PARTS = 1_000
+_JUDGE_EVERY_S = 1.0
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
 _ROWS_PER_FETCH = 5_000
 
@@ -296,26 +298,18 @@ _PARDON = text(
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What became of orphaned parts."""
-
-    queued: int = 0
-    poisoned: int = 0
-    jobs: dict[UUID, JobState] = field(default_factory=dict)
-    """Jobs that a poisoned part touched, and their state now."""
-
-
 async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
     """Return running parts whose worker stopped, was taken for dead, or never registered."""
     return [(row.id, row.attempt) for row in await fetch(database, _ORPHANED, limit=limit)]
 
 
-async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int) -> Recovered:
+async def requeue_orphaned(
+    database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int
+) -> tuple[int, dict[UUID, JobState]]:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
     A worker that stopped of its own will has not died, nor one that has registered again. Parts that were
-    claimed meanwhile stay as they are.
+    claimed meanwhile stay as they are. Returns how many did not, and the jobs of those that failed, with their state.
     """
     values = {
         **_listed(parts),
@@ -324,14 +318,12 @@ async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max
         "actor": _ACTOR,
     }
 
-    def requeue(connection: Connection) -> Recovered:
+    def requeue(connection: Connection) -> tuple[int, dict[UUID, JobState]]:
         connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": values["ids"], "max_deaths": max_deaths})
         moved = connection.execute(_REQUEUE, values).all()
         touched = {job_id for job_id, state in moved if state == "failed"}
         ended = settle(connection, touched, actor=_ACTOR) if touched else {}
-        poisoned = sum(state == "failed" for _, state in moved)
-        jobs = dict.fromkeys(touched, JobState.RUNNING) | ended
-        return Recovered(queued=len(moved) - poisoned, poisoned=poisoned, jobs=jobs)
+        return len(moved), dict.fromkeys(touched, JobState.RUNNING) | ended
 
     async with database.begin() as connection:
         return await connection.run_sync(requeue)
@@ -410,21 +402,27 @@ class Watch:
 
 
 class Judge:
-    """Takes workers for dead, and their parts back. Any number may judge at a time."""
+    """Takes workers for dead; their parts are queued again, or fail as poisoned. Any number may judge at a time."""
 
-    def __init__(self, database: AsyncEngine, lease: timedelta, *, max_deaths: int) -> None:
+    def __init__(self, database: AsyncEngine, settings: WorkerSettings, announce: Announce) -> None:
         self._database = database
-        self._watch = Watch(lease)
-        self._max_deaths = max_deaths
+        self._announce = announce
+        self._watch = Watch(settings.lease)
+        self._max_deaths = settings.max_deaths
+        self.every_s = min(_JUDGE_EVERY_S, settings.lease.total_seconds() / 8)
+        """Seconds between two looks at the workers' heartbeats."""
 
-    async def judge(self) -> Recovered:
-        """Look once; return what became of the parts of workers that are gone."""
+    async def judge(self) -> int:
+        """Look once; return how many parts were taken back."""
         beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
             await self._bury(name, beats[name])
-        if orphaned := await find_orphaned(self._database, limit=_PARTS):
-            return await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
-        return Recovered()
+        orphaned = await find_orphaned(self._database, limit=_PARTS)
+        if not orphaned:
+            return 0
+        taken_back, jobs = await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
+        await self._announce(jobs)
+        return taken_back
 
     async def _bury(self, name: str, seen_at: datetime) -> None:
         if await change(self._database, _BURY, name=name, seen_at=seen_at):

@@ -22,9 +22,9 @@ from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import fetch
-from pecia_workers.ledger.recovery import expected_in_redis, find_missing, find_orphaned
+from pecia_workers.ledger.recovery import Judge, expected_in_redis, find_missing, find_orphaned
 from pecia_workers.queue.lists import DEAD, EARLIER, held_parts
-from pecia_workers.upkeep.loop import GRACE, Judging, Stores, relay, republish_lost
+from pecia_workers.upkeep.loop import GRACE, Stores, relay, republish_lost
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000
@@ -172,8 +172,8 @@ async def _publish_lost(scene: Scene, _items: Items) -> None:
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:
-    judging = Judging(scene.stores.database, scene.stores.bus, scene.settings)
-    while await judging():
+    judge = Judge(scene.stores.database, scene.settings, scene.stores.bus.tell)
+    while await judge.judge():
         pass
 
 

@@ -68,7 +68,6 @@ _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 _MEASURE_EVERY_S = 5.0
-_JUDGE_EVERY_S = 1.0
 _ROLES = ("ingest", "engine", "webhooks", "upkeep")
 
 _UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {ON_DUTY})")  # noqa: S608  a constant
@@ -120,15 +119,15 @@ class Upkeep:
         settings = self._settings
         every_s = settings.upkeep_interval.total_seconds()
         async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
-            judging = Judging(stores.database, stores.bus, settings)
+            judge = Judge(stores.database, settings, stores.bus.tell)
 
-            async def judge() -> int:
-                if done := await judging():
+            async def take_back() -> int:
+                if done := await judge.judge():
                     self._due.set()
                 return done
 
             # Apart from what needs Redis: one that hangs must not interrupt the watch.
-            loops.create_task(self._repeat({"orphans": judge}, self._stopping, judging.every_s))
+            loops.create_task(self._repeat({"orphans": take_back}, self._stopping, judge.every_s))
             loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
             # What may take long, and must keep no part waiting.
             ends = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
@@ -192,22 +191,6 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
 def run_upkeep(settings: WorkerSettings) -> None:
     """Run upkeep until SIGTERM or SIGINT."""
     serve("upkeep", Upkeep, settings)
-
-
-class Judging:
-    """Takes silent workers for dead; their parts are queued again, or fail as poisoned."""
-
-    def __init__(self, database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:
-        self._bus = bus
-        self._judge = Judge(database, settings.lease, max_deaths=settings.max_deaths)
-        self.every_s = min(_JUDGE_EVERY_S, settings.lease.total_seconds() / 8)
-        """Seconds between two looks at the workers' heartbeats."""
-
-    async def __call__(self) -> int:
-        """Look once; return how many parts were taken back."""
-        recovered = await self._judge.judge()
-        await self._bus.tell(recovered.jobs)
-        return recovered.queued + recovered.poisoned
 
 
 async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
@@ -329,13 +312,13 @@ async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSetting
 
     What needs Redis has a task of its own: one that hangs must not interrupt the watch.
     """
-    judging, due = Judging(database, bus, settings), asyncio.Event()
+    judge, due = Judge(database, settings, bus.tell), asyncio.Event()
 
-    async def judge() -> None:
-        await asyncio.sleep(judging.every_s)
+    async def take_back() -> None:
+        await asyncio.sleep(judge.every_s)
         ((upkeep_is_on_duty,),) = await fetch(database, _UPKEEP)
         if not upkeep_is_on_duty:
-            await judging()
+            await judge.judge()
             due.set()
 
     async def publish() -> None:
@@ -346,7 +329,7 @@ async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSetting
 
     with connect(settings.redis_url.get_secret_value()) as redis:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_for_ever(judge))
+            tasks.create_task(_for_ever(take_back))
             tasks.create_task(_for_ever(publish))
 
 
