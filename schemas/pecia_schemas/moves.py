@@ -212,18 +212,15 @@ BEGIN_JOBS = text(
 # The summary of a video is held until its segments are over: then it is queued, or ended if none of them has a text.
 _RELEASE_SUMMARIES = moving(
     f"""
-    waiting AS (
-        SELECT summary.id, summary.state AS former, EXISTS (
-                   SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done'
-               ) AS has_text
-        FROM parts AS summary
+    chosen AS (
+        SELECT summary.id, summary.state AS former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
+               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
+        FROM parts AS summary, LATERAL (
+            SELECT EXISTS (SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done')
+        ) AS segments (has_text)
         WHERE summary.job_id = ANY(CAST(:job_ids AS uuid[])) AND summary.state = 'held'
           AND NOT EXISTS (
               SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
-    ), chosen AS (
-        SELECT id, former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
-               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
-        FROM waiting
     )
     """,  # noqa: S608  a constant
     sets="run_at = now()",

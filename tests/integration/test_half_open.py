@@ -23,8 +23,8 @@ from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
 from pecia.store import Connection
 from pecia_schemas import Stage
-from pecia_workers.ledger.recovery import Judge, gone_of
-from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, is_registered
+from pecia_workers.ledger.recovery import Judge
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, gone_of, is_registered
 
 pytestmark = pytest.mark.gate
 

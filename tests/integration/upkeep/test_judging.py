@@ -15,8 +15,8 @@ from house import House, hear_nothing
 from pecia_schemas import Stage
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
-from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
+from pecia_workers.ledger.recovery import Judge, pardon
+from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
 
 if TYPE_CHECKING:
     from uuid import UUID

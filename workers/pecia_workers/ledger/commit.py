@@ -125,21 +125,12 @@ def keep_results(connection: Connection, parts: Mapping[UUID, bytes]) -> None:
         connection.execute(_KEEP, {"keys": list(parts.values()), "parts": list(parts)})
 
 
-_ADDED = {
-    "prompt_tokens": "int",
-    "image_tokens": "int",
-    "cached_tokens": "int",
-    "output_tokens": "int",
-    "wasted_tokens": "int",
-    "queued_s": "float",
-    "decode_s": "float",
-    "engine_s": "float",
-    "saved_tokens": "int",
+_ADDED = {f"{name}_tokens": "int" for name in (*TokenUsage.model_fields, "saved")} | {
+    f"{name}_s": "float" for name in Timings.model_fields if name != "first_token"
 }
 _REPLACED = {"engine": "text", "first_token_s": "float"}
-_TYPES = _ADDED | _REPLACED
 
-COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in (_ADDED | _REPLACED).items())
 """Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
 _ADD_TO_PART = ", ".join(
     [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
@@ -171,23 +162,21 @@ class Spent:
         return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
 
     @property
-    def in_vain(self) -> Spent:
+    def all_wasted(self) -> Spent:
         """The same for an attempt that failed: all its tokens are wasted."""
         wasted = self.usage.prompt + self.usage.output
         usage = self.usage.model_copy(update={"wasted": wasted})
         return Spent(engine=self.engine, usage=usage, timings=self.timings)
 
-
-def account_of(spent: Spent | None) -> dict[str, Any]:
-    """Return the values of `COLUMNS`; none if the attempt reached no engine."""
-    if spent is None:
-        return {}
-    return {
-        "engine": spent.engine,
-        "saved_tokens": spent.saved_tokens,
-        **{f"{name}_tokens": tokens for name, tokens in spent.usage},
-        **{f"{name}_s": seconds for name, seconds in spent.timings},
-    }
+    @property
+    def values(self) -> dict[str, Any]:
+        """Those of `COLUMNS`."""
+        return {
+            "engine": self.engine,
+            "saved_tokens": self.saved_tokens,
+            **{f"{name}_tokens": tokens for name, tokens in self.usage},
+            **{f"{name}_s": seconds for name, seconds in self.timings},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +258,10 @@ _LOCK_JOBS = text(
 # lost its lease while its commit waited.
 _MOVE = moving(
     f"""
-    asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+    chosen AS (
+        SELECT asked.*, parts.state AS former FROM parts JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
-            delay float, {COLUMNS})
-    ), chosen AS (
-        SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
+            delay float, {COLUMNS}) USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
     )
@@ -346,7 +333,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
         row = {"id": str(part.id), "attempt": part.attempt, "state": PartState.DONE, "delay": 0.0}
         match outcome:
             case Done(content=result):
-                row |= {"verdict": result.verdict, **account_of(Spent.on(result))}
+                row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
                 content = keys.seal(result.stored_json(), part.id)
@@ -356,7 +343,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                     "failure": failure.model_dump(mode="json"),
                     "reason": outcome.reason,
                     "delay": retry_in.total_seconds() if retry_in else 0.0,
-                    **account_of(spent and spent.in_vain),
+                    **(spent.all_wasted.values if spent else {}),
                 }
         rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"

@@ -44,8 +44,8 @@ def _claiming(chosen: str) -> TextClause:
         answer="""
         SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
                moved.deaths, moved.lane, moved.start_s, moved.end_s,
-               extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
-               jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
+               CAST(greatest(0, extract(epoch FROM now() - moved.run_at)) AS float) AS queued_s,
+               jobs.kind, jobs.task AS stored_task, jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
         FROM moved JOIN jobs ON jobs.id = moved.job_id
         """,
     )
@@ -53,11 +53,9 @@ def _claiming(chosen: str) -> TextClause:
 
 _CLAIM = _claiming(
     f"""
-    asked AS (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
-    ), chosen AS (
+    chosen AS (
         SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason
-        FROM parts JOIN asked USING (id)
+        FROM parts JOIN unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths) USING (id)
         WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
                OR parts.state = 'running' AND parts.worker = :actor)
           AND {_ALIVE}
@@ -226,13 +224,7 @@ class Ledger:
         rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)
         return [
             ClaimedPart(
-                **row._asdict()
-                | {
-                    "stage": Stage(row.stage),
-                    "lane": Lane(row.lane),
-                    "queued_s": max(0.0, float(row.queued_s)),
-                },
-                keys=self._keys,
+                **row._asdict() | {"stage": Stage(row.stage), "lane": Lane(row.lane), "keys": self._keys}
             )
             for row in rows
         ]
@@ -361,6 +353,11 @@ class Ledger:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
         rows = await outlast(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
         return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
+
+
+async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
+    """Return those of the payloads that no job holds."""
+    return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
 
 
 class Grouped(Generic[Item, Answer]):

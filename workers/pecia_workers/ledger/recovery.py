@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers import metrics
 from pecia_workers.ledger.commit import Announce, Fence
 from pecia_workers.ledger.database import change, fetch
-from pecia_workers.ledger.workers import is_gone
+from pecia_workers.ledger.workers import Watch, is_gone
 from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
 
 log = structlog.get_logger(__name__)
@@ -48,16 +48,23 @@ _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever proce
 _ROWS_PER_FETCH = 5_000
 
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
+_ASKED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt)"
+
+
+def _setting(sets: str, chosen: str) -> TextClause:
+    """Return SQL that sets columns of the chosen parts, but for those that another transaction has locked."""
+    return text(
+        f"""
+    WITH chosen AS ({chosen} FOR NO KEY UPDATE OF parts SKIP LOCKED)
+    UPDATE parts SET {sets} FROM chosen WHERE parts.id = chosen.id
+    """  # noqa: S608  constants of this module
+    )
+
 
 # Jobs with a time of their own are out of the relay's way until then.
-_RIPEN = text(
-    """
-    WITH ripe AS (
-        SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now()
-        ORDER BY run_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE parts SET early = false FROM ripe WHERE parts.id = ripe.id
-    """
+_RIPEN = _setting(
+    "early = false",
+    "SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now() ORDER BY run_at LIMIT :limit",
 )
 
 # Looks at as many flows as there is room for, one index entry each, however much waits in them.
@@ -100,16 +107,9 @@ _DUE = text(
 )
 
 # Since its message went out, a part may have been claimed and queued for another attempt: the attempt tells.
-_MARK = text(
-    """
-    WITH published AS (
-        SELECT parts.id FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
-        WHERE parts.state = 'queued' AND parts.attempt = asked.attempt
-        FOR NO KEY UPDATE OF parts SKIP LOCKED
-    )
-    UPDATE parts SET published_at = now() FROM published WHERE parts.id = published.id
-    """
+_MARK = _setting(
+    "published_at = now()",
+    f"SELECT id FROM parts JOIN {_ASKED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
 
 _EXPECTED = text(
@@ -123,15 +123,10 @@ _PUBLISHED = text(
     "SELECT CAST(id AS text) FROM parts WHERE state = 'queued' AND published_at < :before ORDER BY published_at"
 )
 
-_UNMARK = text(
-    """
-    WITH missing AS (
-        SELECT id FROM parts
-        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before
-        FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE parts SET published_at = NULL FROM missing WHERE parts.id = missing.id
-    """
+_UNMARK = _setting(
+    "published_at = NULL",
+    """SELECT id FROM parts
+       WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before""",
 )
 
 # A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
@@ -260,7 +255,7 @@ _REQUEUE = moving(
         SELECT parts.id, parts.state AS former, parts.deaths
                + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
         FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
+        JOIN {_ASKED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
@@ -284,16 +279,10 @@ _OVER_TIME = """
 _LOCK_FREE = text(f"{_OVER_TIME} SKIP LOCKED")
 _LOCK_BUSY = text(_OVER_TIME)
 # Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
-_PARDON = text(
-    """
-    WITH pardoned AS (
-        SELECT parts.id FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS mine (id, attempt) USING (id)
-        WHERE parts.attempt >= mine.attempt AND parts.deaths > 0 AND parts.state IN ('queued', 'running')
-        FOR NO KEY UPDATE OF parts SKIP LOCKED
-    )
-    UPDATE parts SET deaths = deaths - 1 FROM pardoned WHERE parts.id = pardoned.id
-    """
+_PARDON = _setting(
+    "deaths = deaths - 1",
+    f"""SELECT id FROM parts JOIN {_ASKED} USING (id)
+        WHERE parts.attempt >= asked.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
 )
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
@@ -372,33 +361,6 @@ _BURY = text(
     "UPDATE workers SET lost_at = greatest(now(), seen_at)"
     " WHERE name = :name AND seen_at = :seen_at AND stopped_at IS NULL"
 )
-_ALIVE = text(
-    "SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND stopped_at IS NULL"
-    " AND (lost_at IS NULL OR lost_at < seen_at)"
-)
-
-
-class Watch:
-    """Tells whose beats stand still. Looks more than a third of a lease apart begin the watch anew."""
-
-    def __init__(self, lease: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lease_s = lease.total_seconds()
-        self._clock = clock
-        self._looked_at: float | None = None
-        self._seen: dict[str, tuple[datetime, float]] = {}
-
-    def silent(self, beats: Mapping[str, datetime]) -> list[str]:
-        """Return the workers whose beat is the same as one lease ago."""
-        now = self._clock()
-        if self._looked_at is None or now - self._looked_at > self._lease_s / 3:
-            self._seen.clear()
-        self._looked_at = now
-        former = self._seen
-        self._seen = {
-            name: former[name] if name in former and former[name][0] == beat else (beat, now)
-            for name, beat in beats.items()
-        }
-        return [name for name, (_, since) in self._seen.items() if now - since >= self._lease_s]
 
 
 class Judge:
@@ -428,10 +390,3 @@ class Judge:
         if await change(self._database, _BURY, name=name, seen_at=seen_at):
             metrics.WORKERS_LOST.inc()
             log.warning("worker_lost", worker=name)
-
-
-async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
-    """Return those of the workers that have stopped, were taken for dead, or are unknown."""
-    if not workers:
-        return set()
-    return workers - {row.name for row in await fetch(database, _ALIVE, names=list(workers))}
