@@ -23,7 +23,7 @@ from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import new_id
-from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
+from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.retention import retention_steps
@@ -123,7 +123,7 @@ async def working(database_url: str) -> AsyncIterator[list[int]]:
         ledger = Ledger(database, name, announce=announce)
         while True:
             parts = await submit(database)
-            claimed = [await ledger.claim(ClaimRequest(part=part)) for part in parts]
+            claimed = [await ledger.claim(part) for part in parts]
             await asyncio.gather(
                 *[ledger.commit(Finished(part=part, outcome=Done(PAGE))) for part in claimed if part]
             )

@@ -18,6 +18,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis
@@ -32,7 +33,7 @@ from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.ledger import retention
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Finished
+from pecia_workers.ledger.commit import ClaimedPart, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import (
@@ -224,10 +225,9 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             "SELECT id FROM parts WHERE state = 'queued' AND published_at IS NOT NULL LIMIT :most"
         )
         ids = (await connection.execute(published, {"most": BATCH})).scalars().all()
-    requests = [ClaimRequest(part=part) for part in ids]
 
     async def claim() -> list[ClaimedPart | None]:
-        return await asyncio.gather(*map(ledger.claim, requests))
+        return await asyncio.gather(*map(ledger.claim, ids))
 
     async def commit() -> None:
         claims = await claim()
@@ -243,7 +243,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         _, before = await expected_in_redis(database, grace=timedelta())
         await find_missing(database, {str(part) for part in ids}, before)
 
-    old = timedelta(days=29)
+    forget = partial(retention.forget, database, age=timedelta(days=29))
     steps: dict[str, Callable[[], Awaitable[object]]] = {
         f"claim {BATCH} parts": claim,
         f"claim and commit {BATCH} parts": commit,
@@ -253,10 +253,10 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         "expire jobs": lambda: expire_jobs(database, limit=1_000),
         "compare with Redis": reconcile,
         "measure": stand,
-        "retention: 500 documents": lambda: retention.release_payloads(database, age=old, limit=500),
-        "retention: 500 results": lambda: retention.erase_results(database, age=old, limit=500),
-        "retention: 5,000 events": lambda: retention.forget(database, retention.EVENTS, age=old, limit=5_000),
-        "retention: 500 jobs": lambda: retention.forget_jobs(database, age=old, limit=500),
+        "retention: 500 documents": lambda: forget([retention.PAYLOADS], limit=500),
+        "retention: 500 results": lambda: forget([retention.RESULTS], limit=500),
+        "retention: 5,000 events": lambda: forget([retention.EVENTS], limit=5_000),
+        "retention: 500 jobs": lambda: forget([retention.JOBS], limit=500),
     }
     for name, step in steps.items():
         found[name] = await explaining.of(step)

@@ -17,7 +17,7 @@ from pecia.store import Connection, D_co, Statements, transaction, unrepeatable
 from pecia.waiting import batches
 from pecia_schemas import discards, storable
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.moves import end_jobs, moving, promise_callbacks, reopen_job
+from pecia_schemas.moves import REOPEN_JOB, end_jobs, moving, promise_callbacks
 from pecia_schemas.states import JobState, Lane, PartState, Stage
 
 _LOCK_UNFINISHED = """
@@ -105,7 +105,7 @@ class Transitions(Statements[D_co]):
         rows = connection.execute(_REOPEN_PARTS, asked).all()
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
-        reopen_job(connection, job_id, actor=self._actor)
+        connection.execute(REOPEN_JOB, {"job_id": job_id, "actor": self._actor})
         return [
             PartMessage(
                 part=row.id,

@@ -198,7 +198,7 @@ TELL_REVISED: Final = """
 """SQL: that a person has corrected what was read of a part, which stays done."""
 
 # A job that was locked while its first part was claimed has not begun yet.
-_BEGIN = text(
+BEGIN_JOBS = text(
     """
     WITH begun AS (
         UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
@@ -207,22 +207,20 @@ _BEGIN = text(
     INSERT INTO job_events (job_id, state, actor) SELECT id, 'running', :actor FROM begun
     """
 )
+"""Takes `job_ids` and `actor`; begins those of the jobs that are queued."""
 
 # The summary of a video is held until its segments are over: then it is queued, or ended if none of them has a text.
 _RELEASE_SUMMARIES = moving(
     f"""
-    waiting AS (
-        SELECT summary.id, summary.state AS former, EXISTS (
-                   SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done'
-               ) AS has_text
-        FROM parts AS summary
+    chosen AS (
+        SELECT summary.id, summary.state AS former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
+               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
+        FROM parts AS summary, LATERAL (
+            SELECT EXISTS (SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done')
+        ) AS segments (has_text)
         WHERE summary.job_id = ANY(CAST(:job_ids AS uuid[])) AND summary.state = 'held'
           AND NOT EXISTS (
               SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
-    ), chosen AS (
-        SELECT id, former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
-               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
-        FROM waiting
     )
     """,  # noqa: S608  a constant
     sets="run_at = now()",
@@ -252,7 +250,7 @@ _FINISH = text(
 )
 
 # One that expired gets all the time it needs.
-_REOPEN = text(
+REOPEN_JOB = text(
     """
     WITH reopened AS (
         UPDATE jobs
@@ -263,6 +261,7 @@ _REOPEN = text(
     INSERT INTO job_events (job_id, state, actor, reason) SELECT id, 'queued', :actor, 'retry' FROM reopened
     """
 )
+"""Takes `job_id` and `actor`; queues a job that was over, once parts of it are queued again."""
 
 COUNTED: Final = f"""
     SELECT jobs.id,
@@ -288,7 +287,7 @@ _RECOUNT = text(
     """  # noqa: S608  constants of this module
 )
 
-_CUT = text(
+CUT_JOB = text(
     """
     WITH added AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, start_s, end_s, state)
@@ -302,6 +301,7 @@ _CUT = text(
     UPDATE jobs SET total = (SELECT count(*) FROM added) WHERE id = :job_id
     """
 )
+"""Takes `job_id` and its `parts`, a JSON array of rows. A summary is held until the others are over."""
 
 
 class Connection(Protocol):
@@ -310,16 +310,6 @@ class Connection(Protocol):
     def execute(self, statement: TextClause, parameters: dict[str, Any], /) -> Any:
         """Run a statement and return its rows."""
         ...
-
-
-def begin_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> None:
-    """Begin those of the jobs that are queued."""
-    connection.execute(_BEGIN, {"job_ids": list(job_ids), "actor": actor})
-
-
-def cut_job(connection: Connection, job_id: UUID, parts: str) -> None:
-    """Give a job its parts, a JSON array of rows. A summary is held until the others are over."""
-    connection.execute(_CUT, {"job_id": job_id, "parts": parts})
 
 
 def end_jobs(
@@ -351,11 +341,6 @@ def settle(
     if ended:
         promise_callbacks(connection, ended)
     return ended
-
-
-def reopen_job(connection: Connection, job_id: UUID, *, actor: str) -> None:
-    """Queue a job that was over, once parts of it are queued again."""
-    connection.execute(_REOPEN, {"job_id": job_id, "actor": actor})
 
 
 def recount(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:

@@ -17,14 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.soak.proxy import Proxy
 
 from fixture_types import Eventually
-from house import House
+from house import House, hear_nothing
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
 from pecia.store import Connection
 from pecia_schemas.states import Stage
-from pecia_workers.ledger.recovery import Judge, gone_of
-from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, is_registered
+from pecia_workers.ledger.recovery import Judge
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, gone_of, is_registered
 
 pytestmark = pytest.mark.gate
 
@@ -171,7 +171,8 @@ def test_a_worker_with_a_silent_connection_is_not_dead(house: House, proxied: Ho
     lease = timedelta(seconds=3)
 
     async def watch(database: AsyncEngine) -> set[str]:
-        judge, identity = Judge(database, lease, max_deaths=3), WorkerIdentity.new("engine", [Stage.READ])
+        judge = Judge(database, house.settings(lease=lease), hear_nothing)
+        identity = WorkerIdentity.new("engine", [Stage.READ])
         gone: set[str] = set()
         async with Heartbeat(proxied.database_url, identity, lease=lease):
             proxy.silence()

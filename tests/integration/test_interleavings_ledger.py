@@ -22,7 +22,6 @@ from pecia_schemas.results import Document
 from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.commit import (
     ClaimedPart,
-    ClaimRequest,
     Cut,
     Done,
     Failed,
@@ -159,7 +158,7 @@ def test_a_stray_message_does_not_cut_short_the_wait_before_a_retry(submit: Subm
 
     async def story(one: Ledger) -> ClaimedPart | None:
         await commit(one, await claimed(one, part), failed)
-        return await one.claim(ClaimRequest(part=part))
+        return await one.claim(part)
 
     assert house.play(story) is None
     assert house.rows("SELECT state FROM parts") == [{"state": "queued"}]

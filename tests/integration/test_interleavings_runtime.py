@@ -15,7 +15,7 @@ from redis import Redis
 
 from failing_writes import fail_writes, let_writes_pass
 from fixture_types import Eventually, Picture
-from house import House
+from house import House, hear_nothing
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas.failures import FailureCode
@@ -154,7 +154,7 @@ def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
 ) -> None:
     def take_for_dead() -> None:
         house.query("UPDATE workers SET lost_at = now() + interval '1 minute'")
-        house.ask(lambda database: Judge(database, settings.lease, max_deaths=settings.max_deaths).judge())
+        house.ask(lambda database: Judge(database, settings, hear_nothing).judge())
         assert parts_of(house) == [("queued", 1)]
         eventually(lambda: parts_of(house) == [("queued", 0)])
 

@@ -31,7 +31,6 @@ from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import JobState, PartState, Stage
 from pecia_workers.ledger.commit import (
     ClaimedPart,
-    ClaimRequest,
     Cut,
     Done,
     Failed,
@@ -213,10 +212,10 @@ class OneAfterTheOther(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), deaths=st.integers(0, 3))
     def claim(self, worker: str, pick: int, deaths: int) -> None:
         parts = self.books.parts()
-        self._claim(worker, ClaimRequest(part=parts[pick % len(parts)]["id"], deaths=deaths))
+        self._claim(worker, parts[pick % len(parts)]["id"], deaths)
 
-    def _claim(self, worker: str, request: ClaimRequest) -> None:
-        if claim := self.run(self.ledgers[worker].claim(request)):
+    def _claim(self, worker: str, part: UUID, deaths: int = 0) -> None:
+        if claim := self.run(self.ledgers[worker].claim(part, deaths)):
             self.claims.append((worker, claim))
 
     @rule(pick=st.integers(0, 9), end=st.sampled_from(ENDS), pages=st.integers(1, 3))
@@ -235,7 +234,7 @@ class OneAfterTheOther(RuleBasedStateMachine):
         """Claim anew what a worker runs, then commit all that it ever claimed in one group: both attempts among it."""
         for part in self.books.parts():
             if (part["state"], part["worker"]) == ("running", worker):
-                self._claim(worker, ClaimRequest(part=part["id"]))
+                self._claim(worker, part["id"])
         claims = [claim for owner, claim in self.claims if owner == worker]
         now = {part["id"]: (part["state"], part["worker"], part["attempt"]) for part in self.books.parts()}
         ours = [now[claim.id] == ("running", worker, claim.attempt) for claim in claims]
@@ -316,7 +315,7 @@ class WithASummary(OneAfterTheOther):
 
     def _claim_all(self, worker: str) -> None:
         for part in self.books.parts():
-            self._claim(worker, ClaimRequest(part=part["id"]))
+            self._claim(worker, part["id"])
 
 
 @pytest.mark.parametrize("story", [OneAfterTheOther, WithASummary])
@@ -344,10 +343,10 @@ class AllAtOnce:
         for _ in range(rounds):
             parts = await asyncio.to_thread(self._parts)
             asked = [
-                ClaimRequest(part=part["id"], deaths=dice.randrange(4))
+                ledger.claim(part["id"], dice.randrange(4))
                 for part in dice.sample(parts, k=min(8, len(parts)))
             ]
-            claims = [claim for claim in await asyncio.gather(*map(ledger.claim, asked)) if claim]
+            claims = [claim for claim in await asyncio.gather(*asked) if claim]
             unfinished = [claim.id for claim in claims if dice.random() < 0.2]
             await ledger.give_back(unfinished, died_on=[part for part in unfinished if dice.random() < 0.5])
             ends = [_outcome(claim, dice.choice((*ENDS, *["retry"] * 6)), 12) for claim in claims]

@@ -23,7 +23,6 @@ from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, Resu
 from pecia_schemas.tasks import DocumentType, ReadDocument, task_to_json
 from pecia_workers.ledger.commit import (
     ClaimedPart,
-    ClaimRequest,
     Cut,
     Done,
     Failed,
@@ -136,7 +135,7 @@ def test_a_running_part_is_not_handed_out_again(database: Database, fleet: Fleet
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart | None:
         await claimed(one, part)
-        return await two.claim(ClaimRequest(part=part))
+        return await two.claim(part)
 
     assert fleet.run(story, "one", "two") is None
 
@@ -147,9 +146,9 @@ def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(database: Database
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
         await claimed(one, part)
-        assert await two.claim(ClaimRequest(part=part, deaths=1)) is None, "it runs"
+        assert await two.claim(part, deaths=1) is None, "it runs"
         await one.give_back([part], died_on=[part])
-        assert await two.claim(ClaimRequest(part=part)) is None
+        assert await two.claim(part) is None
         return await claimed(two, part, deaths=1)
 
     claim = fleet.run(story, "one", "two")

@@ -29,7 +29,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.rekeying import holdings
-from pecia_workers.ledger.retention import erase_results
+from pecia_workers.ledger.retention import RESULTS, forget
 
 Pecia = Callable[..., Result]
 TOKEN = "token"
@@ -313,7 +313,7 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
 
 def test_retention_takes_revisions_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
     desk.decide(read(), target="b0t1-2", text="50")
-    house.ask(lambda database: erase_results(database, age=timedelta(), limit=9))
+    house.ask(lambda database: forget(database, [RESULTS], age=timedelta(), limit=9))
     assert house.query("SELECT FROM revisions") == []
 
 

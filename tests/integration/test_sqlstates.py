@@ -34,7 +34,7 @@ from pecia import (
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
 from samples import page
@@ -194,7 +194,7 @@ def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(books: Books, 
     async def claims(one: Ledger, sqlstate: str, times: int) -> list[type]:
         parts = [books.part_of(submit()) for _ in range(3)]
         books.fail(PLACES["the part"], sqlstate, times=times, part=parts[1])
-        requests = [one.claim(ClaimRequest(part=part)) for part in parts]
+        requests = [one.claim(part) for part in parts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         return [ClaimedPart if isinstance(outcome, ClaimedPart) else Exception for outcome in outcomes]
 

@@ -18,7 +18,7 @@ from pecia import Job
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
@@ -34,7 +34,7 @@ async def hear_nothing(_: object) -> None:
 
 
 async def claimed(ledger: Ledger, part: UUID, *, deaths: int = 0) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part, deaths=deaths))
+    claim = await ledger.claim(part, deaths=deaths)
     assert claim is not None, "the part cannot be claimed"
     return claim
 

@@ -30,7 +30,6 @@ from pecia_schemas.states import JobState, Stage
 from pecia_schemas.tasks import Task, task_from_json, task_type
 from pecia_workers.ledger.commit import (
     ClaimedPart,
-    ClaimRequest,
     Cut,
     Done,
     Failed,
@@ -222,9 +221,7 @@ class RealFleet:
 
     def _begin(self, job_id: UUID | None) -> _Running | None:
         row = self._postgres.execute(_WAITING, {"job": job_id}).fetchone()
-        part: ClaimedPart | None = (
-            self._run(self._ledger.claim(ClaimRequest(part=row["id"]))) if row else None
-        )
+        part: ClaimedPart | None = self._run(self._ledger.claim(row["id"])) if row else None
         if part is None:
             return None
         running = _Running(part, self._script_of(part))

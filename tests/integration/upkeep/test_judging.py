@@ -13,11 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from command import ran
 from house import House, hear_nothing
 from pecia_schemas.states import Stage
-from pecia_workers.ledger.commit import ClaimRequest
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import Judge, Watch, gone_of, pardon
-from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
+from pecia_workers.ledger.recovery import Judge, pardon
+from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -80,7 +79,7 @@ def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
     url = make_url(database_url).update_query_dict(options).render_as_string(hide_password=False)
 
     async def story(database: AsyncEngine) -> list[bool]:
-        judge = Judge(database, LEASE, max_deaths=3)
+        judge = Judge(database, house.settings(), hear_nothing)
         judge._watch = Watch(LEASE, clock=clock)
         lost = []
         read_only = open_database(url)
@@ -121,9 +120,9 @@ def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
     tables.run_on("alive", alive)
 
     with gone("dead", monkeypatch):
-        recovered = house.ask(lambda database: Judge(database, LEASE, max_deaths=3).judge())
+        taken_back = house.ask(lambda database: Judge(database, house.settings(), hear_nothing).judge())
 
-    assert recovered.queued == 2
+    assert taken_back == 2
     assert {(part["state"], part["deaths"]) for part in tables.parts(dead)} == {("queued", 1)}
     assert tables.parts(alive)[0]["state"] == "running"
     assert house.ask(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
@@ -133,7 +132,7 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House)
     tables.add_worker("alive", silent=timedelta(seconds=1))
 
     async def story(database: AsyncEngine) -> None:
-        judge = Judge(database, LEASE, max_deaths=3)
+        judge = Judge(database, house.settings(), hear_nothing)
         before = tables.query("SELECT seen_at FROM workers")[0]["seen_at"]
         tables.query("UPDATE workers SET seen_at = now()")
         await judge._bury("alive", before)
@@ -151,7 +150,7 @@ def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, ho
     async def story(database: AsyncEngine) -> list[bool]:
         async def claims() -> bool:
             ledger = Ledger(database, worker.name, announce=hear_nothing)
-            return await ledger.claim(ClaimRequest(part=part)) is not None
+            return await ledger.claim(part) is not None
 
         await register(database, worker)
         tables.query("UPDATE workers SET lost_at = now() + interval '1 second'")

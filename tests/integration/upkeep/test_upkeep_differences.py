@@ -19,7 +19,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.ledger.commit import ClaimRequest, Done, Finished
+from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists
@@ -224,8 +224,8 @@ class BusyWorker:
             claim = self._lists.claim(
                 tuple(QUEUES), worker="busy", number=next(numbers), slots=20, ended=ended
             )
-            requests = [ClaimRequest(part=UUID(one.part)) for one in claim.parts]
-            parts = [part for part in await asyncio.gather(*map(ledger.claim, requests)) if part]
+            asked = [ledger.claim(UUID(one.part)) for one in claim.parts]
+            parts = [part for part in await asyncio.gather(*asked) if part]
             given_back = tuple(map(str, await ledger.give_back([part.id for part in parts[:2]])))
             done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])

@@ -15,12 +15,13 @@ from fixture_types import Eventually
 from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.upkeep.loop import Judging, Stores, expire, relay
+from pecia_workers.ledger.recovery import Judge
+from pecia_workers.upkeep.loop import Stores, expire, relay
 
 
 @pytest.fixture
 def reap(run: Callable[..., int], settings: WorkerSettings) -> Callable[[], int]:
-    return lambda: run(lambda stores: Judging(stores.database, stores.bus, settings)())
+    return lambda: run(lambda stores: Judge(stores.database, settings, stores.bus.tell).judge())
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -101,10 +102,9 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     tables.run_on("dead", job_id)
 
     async def story(stores: Stores) -> int:
-        together = await asyncio.gather(*(Judging(stores.database, stores.bus, settings)() for _ in range(4)))
-        return (
-            sum(together) + await Judging(stores.database, stores.bus, settings)()
-        )  # what they kept from each other
+        judges = [Judge(stores.database, settings, stores.bus.tell) for _ in range(4)]
+        together = await asyncio.gather(*(judge.judge() for judge in judges))
+        return sum(together) + await judges[0].judge()  # what they kept from each other
 
     assert run(story) == 20
     assert {part["deaths"] for part in tables.parts(job_id)} == {1}

@@ -16,7 +16,7 @@ from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.retention import PayloadsStayedError, StraySearch, forget_jobs, retention_steps
+from pecia_workers.ledger.retention import JOBS, PayloadsStayedError, StraySearch, forget, retention_steps
 
 pytestmark = pytest.mark.gate
 
@@ -359,10 +359,10 @@ def test_one_transaction_takes_a_bounded_number_of_parts(tables: Any, house: Hou
         tables.add_job(parts=3)
     tables.query("UPDATE jobs SET state = 'failed', finished_at = %s", LONG_AGO)
 
-    def forget(limit: int) -> int:
-        return house.ask(lambda database: forget_jobs(database, age=DAY, limit=limit))
+    def forgotten(limit: int) -> int:
+        return house.ask(lambda database: forget(database, [JOBS], age=DAY, limit=limit))
 
-    assert [forget(limit) for limit in (4, 1, 100)] == [2, 1, 1]
+    assert [forgotten(limit) for limit in (4, 1, 100)] == [2, 1, 1]
 
 
 def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures

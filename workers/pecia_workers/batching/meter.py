@@ -31,7 +31,7 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
         case Failed(failure=failure, spent=spent):
             metrics.FAILURES.labels(part.stage, failure.code).inc()
             if spent:
-                metrics.WASTED_TOKENS.labels(spent.engine).inc(spent.in_vain.usage.wasted)
+                metrics.WASTED_TOKENS.labels(spent.engine).inc(spent.all_wasted.usage.wasted)
         case Done(content=content):
             metrics.WASTED_TOKENS.labels(content.engine).inc(content.usage.wasted)
             if isinstance(content, Page):

@@ -8,7 +8,7 @@ A group is one JSON parameter: psycopg would spend more on lists as arrays than 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -20,23 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.encryption import Keyring, unseal_task
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PayloadRef
-from pecia_schemas.moves import PROMISE_PARTS, TELLS_PARTS, begin_jobs, cut_job, moving, settle
+from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, PROMISE_PARTS, TELLS_PARTS, moving, settle
 from pecia_schemas.results import Page, Segment, Summary, Timings, TokenUsage
 from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
 from pecia_schemas.tasks import Task, task_from_json
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
-    """A part whose message this worker has."""
-
-    part: UUID
-    deaths: int = 0
-    """Workers that died on it, by its message. One that died since makes the message stale: a newer one is there."""
-
-
 Fence = tuple[UUID, int]
 """A part and its attempt."""
+Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +113,12 @@ def keep_results(connection: Connection, parts: Mapping[UUID, bytes]) -> None:
         connection.execute(_KEEP, {"keys": list(parts.values()), "parts": list(parts)})
 
 
-_ADDED = {
-    "prompt_tokens": "int",
-    "image_tokens": "int",
-    "cached_tokens": "int",
-    "output_tokens": "int",
-    "wasted_tokens": "int",
-    "queued_s": "float",
-    "decode_s": "float",
-    "engine_s": "float",
-    "saved_tokens": "int",
+_ADDED = {f"{name}_tokens": "int" for name in (*TokenUsage.model_fields, "saved")} | {
+    f"{name}_s": "float" for name in Timings.model_fields if name != "first_token"
 }
 _REPLACED = {"engine": "text", "first_token_s": "float"}
-_TYPES = _ADDED | _REPLACED
 
-COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in (_ADDED | _REPLACED).items())
 """Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
 _ADD_TO_PART = ", ".join(
     [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
@@ -168,23 +150,21 @@ class Spent:
         return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
 
     @property
-    def in_vain(self) -> Spent:
+    def all_wasted(self) -> Spent:
         """The same for an attempt that failed: all its tokens are wasted."""
         wasted = self.usage.prompt + self.usage.output
         usage = self.usage.model_copy(update={"wasted": wasted})
         return Spent(engine=self.engine, usage=usage, timings=self.timings)
 
-
-def account_of(spent: Spent | None) -> dict[str, Any]:
-    """Return the values of `COLUMNS`; none if the attempt reached no engine."""
-    if spent is None:
-        return {}
-    return {
-        "engine": spent.engine,
-        "saved_tokens": spent.saved_tokens,
-        **{f"{name}_tokens": tokens for name, tokens in spent.usage},
-        **{f"{name}_s": seconds for name, seconds in spent.timings},
-    }
+    @property
+    def values(self) -> dict[str, Any]:
+        """Those of `COLUMNS`."""
+        return {
+            "engine": self.engine,
+            "saved_tokens": self.saved_tokens,
+            **{f"{name}_tokens": tokens for name, tokens in self.usage},
+            **{f"{name}_s": seconds for name, seconds in self.timings},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +246,10 @@ _LOCK_JOBS = text(
 # lost its lease while its commit waited.
 _MOVE = moving(
     f"""
-    asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+    chosen AS (
+        SELECT asked.*, parts.state AS former FROM parts JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
-            delay float, {COLUMNS})
-    ), chosen AS (
-        SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
+            delay float, {COLUMNS}) USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
     )
@@ -314,11 +292,12 @@ async def commit_parts(
                 staged = [(cut.stage, part) for part in cut.parts]
                 staged += [(Stage.SUMMARIZE, cut.summary)] if cut.summary else []
                 parts = [{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged]
-                cut_job(connection, finished.part.job_id, json.dumps(parts))
+                job = {"job_id": finished.part.job_id, "parts": json.dumps(parts)}
+                connection.execute(CUT_JOB, job)
         touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
         late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
         if late:
-            begin_jobs(connection, late, actor=worker)
+            connection.execute(BEGIN_JOBS, {"job_ids": late, "actor": worker})
         results = [(one.part, one.outcome) for one in taken if isinstance(one.outcome, Done)]
         telling = {job.id for job in jobs if job.tells_parts}
         if promised := [part.id for part, _ in results if part.job_id in telling]:
@@ -342,7 +321,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
         row = {"id": str(part.id), "attempt": part.attempt, "state": PartState.DONE, "delay": 0.0}
         match outcome:
             case Done(content=result):
-                row |= {"verdict": result.verdict, **account_of(Spent.on(result))}
+                row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
                 content = keys.seal(result.stored_json(), part.id)
@@ -352,7 +331,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                     "failure": failure.model_dump(mode="json"),
                     "reason": outcome.reason,
                     "delay": retry_in.total_seconds() if retry_in else 0.0,
-                    **account_of(spent and spent.in_vain),
+                    **(spent.all_wasted.values if spent else {}),
                 }
         rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
@@ -25,7 +25,7 @@ from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.results import Segment
 from pecia_schemas.states import JobState, Lane, Stage
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Earlier, Finished, Outcome, commit_parts
+from pecia_workers.ledger.commit import Announce, ClaimedPart, Earlier, Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.worker.attempts import waiting
 
@@ -47,8 +47,8 @@ def _claiming(chosen: str) -> TextClause:
         answer="""
         SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
                moved.deaths, moved.lane, moved.start_s, moved.end_s,
-               extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
-               jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
+               CAST(greatest(0, extract(epoch FROM now() - moved.run_at)) AS float) AS queued_s,
+               jobs.kind, jobs.task AS stored_task, jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
         FROM moved JOIN jobs ON jobs.id = moved.job_id
         """,
     )
@@ -56,11 +56,9 @@ def _claiming(chosen: str) -> TextClause:
 
 _CLAIM = _claiming(
     f"""
-    asked AS (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
-    ), chosen AS (
+    chosen AS (
         SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason
-        FROM parts JOIN asked USING (id)
+        FROM parts JOIN unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths) USING (id)
         WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
                OR parts.state = 'running' AND parts.worker = :actor)
           AND {_ALIVE}
@@ -171,8 +169,6 @@ class PartLostError(Exception):
 
 log = structlog.get_logger(__name__)
 
-Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
-
 
 class Ledger:
     """Claims, commits and gives back the parts of one worker. For the loop that made the database engine.
@@ -197,9 +193,13 @@ class Ledger:
         for groups in (self._claims, self._commits, self._withdrawals, self._searches):
             await groups.idle()
 
-    async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
-        """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
-        return await self._claims(request)
+    async def claim(self, part: UUID, deaths: int = 0) -> ClaimedPart | None:
+        """Return the part if it is now this worker's to run; None if there is nothing to do for it.
+
+        `deaths`: workers that died on it, by its message. One that died since makes the message stale: a newer one is
+        there.
+        """
+        return await self._claims((part, deaths))
 
     async def claim_waiting(
         self, stages: Collection[Stage], slots: int, *, without: Collection[UUID] = ()
@@ -216,22 +216,18 @@ class Ledger:
                 break
         return claimed
 
-    async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
-        asked = {"ids": [one.part for one in requests], "deaths": [one.deaths for one in requests]}
-        claimed = {part.id: part for part in await outlast(partial(self._claim, _CLAIM, **asked))}
-        return [claimed.get(request.part) for request in requests]
+    async def _claim_all(self, requests: Sequence[tuple[UUID, int]]) -> list[ClaimedPart | None]:
+        ids, deaths = map(list, zip(*requests, strict=True))
+        claimed = {
+            part.id: part for part in await outlast(partial(self._claim, _CLAIM, ids=ids, deaths=deaths))
+        }
+        return [claimed.get(part) for part in ids]
 
     async def _claim(self, statement: TextClause, **asked: Any) -> list[ClaimedPart]:
         rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)
         return [
             ClaimedPart(
-                **row._asdict()
-                | {
-                    "stage": Stage(row.stage),
-                    "lane": Lane(row.lane),
-                    "queued_s": max(0.0, float(row.queued_s)),
-                },
-                keys=self._keys,
+                **row._asdict() | {"stage": Stage(row.stage), "lane": Lane(row.lane), "keys": self._keys}
             )
             for row in rows
         ]
@@ -360,6 +356,11 @@ class Ledger:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
         rows = await outlast(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
         return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
+
+
+async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
+    """Return those of the payloads that no job holds."""
+    return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
 
 
 class Grouped(Generic[Item, Answer]):

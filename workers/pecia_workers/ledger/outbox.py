@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.states import DeliveryState
 
@@ -148,7 +148,7 @@ class PausePolicy:
     longest: timedelta = timedelta(hours=1)
 
 
-_QUEUED_AT_A_TIME = 1_000
+_AT_A_TIME = 1_000
 
 # What has become due joins its receiver's queue. Only those who promise, replay or record a try write here, by adding
 # rows: no job's end waits for a receiver that others are told of too. Receivers are locked by name, so that two
@@ -258,7 +258,7 @@ async def claim_deliveries(
     """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
     turns = {"signs": room.signs, "receivers": room.deliveries + len(room.busy)}
     async with database.begin() as connection:
-        await connection.execute(_QUEUE, {"most": _QUEUED_AT_A_TIME})
+        await connection.execute(_QUEUE, {"most": _AT_A_TIME})
     async with database.begin() as connection:
         receivers = (await connection.execute(_TURNS, turns)).scalars().all()
         if not receivers:
@@ -274,55 +274,44 @@ async def record_outcome(
 ) -> int | None:
     """Write down a try and what became of it; return how many other deliveries died with it, their receiver being gone.
 
-    None: another worker has taken the delivery over meanwhile, or it was erased.
+    None: another worker has taken the delivery over meanwhile, or it was erased. After enough failures the receiver is
+    paused. They are forgotten once it answers, and that its endpoint was gone, unless that was said during this try. If
+    it is gone, its endpoint is disabled, and what waits for that URL ends.
     """
     written = {"id": delivery.id, "attempt": delivery.attempt, **asdict(outcome), **asdict(tried)}
+    about = {
+        "receiver": delivery.receiver,
+        "url": delivery.url,
+        "endpoint": delivery.endpoint_id,
+        **asdict(pause),
+    }
     async with database.begin() as connection:
         if (await connection.execute(_LOCK, written)).one_or_none() is None:
             return None
         await connection.execute(_KEEP, written | {"duration_s": tried.duration.total_seconds()})
         if (await connection.execute(_RECORD, written)).rowcount != 1:
             return None
-        return await _note(connection, delivery, outcome.receiver, pause, took=tried.duration)
+        if outcome.receiver is ReceiverState.FAILING:
+            await connection.execute(_FAILED, about)
+        elif (
+            outcome.receiver is not ReceiverState.UNKNOWN
+            and (await connection.execute(_RECOVERED, about)).rowcount
+        ):
+            await connection.execute(_IDLE, about)
+        if outcome.receiver is ReceiverState.WELL and delivery.endpoint_id is not None:
+            await connection.execute(_ENABLE, about | {"took": tried.duration})
+        if outcome.receiver is not ReceiverState.GONE:
+            return 0
+        if delivery.endpoint_id is not None:
+            await connection.execute(_DISABLE, about)
+        return (await connection.execute(_END, about)).rowcount
 
 
-async def _note(
-    connection: AsyncConnection,
-    delivery: ClaimedDelivery,
-    state: ReceiverState,
-    pause: PausePolicy,
-    *,
-    took: timedelta,
-) -> int:
-    """Let the receiver's other deliveries have what this one found out; return how many died of it.
-
-    After enough failures it is paused. They are forgotten once it answers, and that its endpoint was gone, unless that
-    was said during this try, which took so long. If it is gone, its endpoint is disabled, and what waits for that URL
-    ends.
-    """
-    told = asdict(pause) | {
-        "receiver": delivery.receiver,
-        "url": delivery.url,
-        "endpoint": delivery.endpoint_id,
-    }
-    if state is ReceiverState.FAILING:
-        await connection.execute(_FAILED, told)
-    elif state is not ReceiverState.UNKNOWN and (await connection.execute(_RECOVERED, told)).rowcount:
-        await connection.execute(_IDLE, told)
-    if state is ReceiverState.WELL and delivery.endpoint_id is not None:
-        await connection.execute(_ENABLE, told | {"took": took})
-    if state is not ReceiverState.GONE:
-        return 0
-    if delivery.endpoint_id is not None:
-        await connection.execute(_DISABLE, told)
-    return (await connection.execute(_END, told)).rowcount
-
-
-async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) -> int:
-    """End up to `limit` deliveries that were promised, or replayed last, longer ago than `age`; return how many.
+async def give_up(database: AsyncEngine, *, age: timedelta) -> int:
+    """End some deliveries that were promised, or replayed last, longer ago than `age`; return how many.
 
     Hosts that failed so long ago for the last time are forgotten: nothing waits for them.
     """
     async with database.begin() as connection:
         await connection.execute(_FORGET, {"age": age})
-        return (await connection.execute(_GIVE_UP, {"age": age, "limit": limit})).rowcount
+        return (await connection.execute(_GIVE_UP, {"age": age, "limit": _AT_A_TIME})).rowcount

@@ -18,9 +18,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -33,31 +33,40 @@ from pecia_schemas import tracing
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers import metrics
-from pecia_workers.ledger.commit import Fence
+from pecia_workers.ledger.commit import Announce, Fence
 from pecia_workers.ledger.database import change, fetch
-from pecia_workers.ledger.workers import is_gone
+from pecia_workers.ledger.workers import Watch, is_gone
 from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
 
 log = structlog.get_logger(__name__)
 
 _ACTOR = "upkeep"
 _PARTS = 1_000
+_JUDGE_EVERY_S = 1.0
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
 _ROWS_PER_FETCH = 5_000
 
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
+_ASKED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt)"
+
+
+def _setting(sets: str, chosen: str) -> TextClause:
+    """Return SQL that sets columns of the chosen parts, but for those that another transaction has locked."""
+    return text(
+        f"""
+    WITH chosen AS ({chosen} FOR NO KEY UPDATE OF parts SKIP LOCKED)
+    UPDATE parts SET {sets} FROM chosen WHERE parts.id = chosen.id
+    """  # noqa: S608  constants of this module
+    )
+
 
 # Jobs with a time of their own are out of the relay's way until then.
-_RIPEN = text(
-    """
-    WITH ripe AS (
-        SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now()
-        ORDER BY run_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE parts SET early = false FROM ripe WHERE parts.id = ripe.id
-    """
+_RIPEN = _setting(
+    "early = false",
+    "SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now() ORDER BY run_at LIMIT :limit",
 )
 
 # Looks at as many flows as there is room for, one index entry each, however much waits in them.
@@ -100,16 +109,9 @@ _DUE = text(
 )
 
 # Since its message went out, a part may have been claimed and queued for another attempt: the attempt tells.
-_MARK = text(
-    """
-    WITH published AS (
-        SELECT parts.id FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
-        WHERE parts.state = 'queued' AND parts.attempt = asked.attempt
-        FOR NO KEY UPDATE OF parts SKIP LOCKED
-    )
-    UPDATE parts SET published_at = now() FROM published WHERE parts.id = published.id
-    """
+_MARK = _setting(
+    "published_at = now()",
+    f"SELECT id FROM parts JOIN {_ASKED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
 
 _EXPECTED = text(
@@ -123,15 +125,10 @@ _PUBLISHED = text(
     "SELECT CAST(id AS text) FROM parts WHERE state = 'queued' AND published_at < :before ORDER BY published_at"
 )
 
-_UNMARK = text(
-    """
-    WITH missing AS (
-        SELECT id FROM parts
-        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before
-        FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE parts SET published_at = NULL FROM missing WHERE parts.id = missing.id
-    """
+_UNMARK = _setting(
+    "published_at = NULL",
+    """SELECT id FROM parts
+       WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before""",
 )
 
 # A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
@@ -260,7 +257,7 @@ _REQUEUE = moving(
         SELECT parts.id, parts.state AS former, parts.deaths
                + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
         FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
+        JOIN {_ASKED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
@@ -284,28 +281,12 @@ _OVER_TIME = """
 _LOCK_FREE = text(f"{_OVER_TIME} SKIP LOCKED")
 _LOCK_BUSY = text(_OVER_TIME)
 # Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
-_PARDON = text(
-    """
-    WITH pardoned AS (
-        SELECT parts.id FROM parts
-        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS mine (id, attempt) USING (id)
-        WHERE parts.attempt >= mine.attempt AND parts.deaths > 0 AND parts.state IN ('queued', 'running')
-        FOR NO KEY UPDATE OF parts SKIP LOCKED
-    )
-    UPDATE parts SET deaths = deaths - 1 FROM pardoned WHERE parts.id = pardoned.id
-    """
+_PARDON = _setting(
+    "deaths = deaths - 1",
+    f"""SELECT id FROM parts JOIN {_ASKED} USING (id)
+        WHERE parts.attempt >= asked.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
 )
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What became of orphaned parts."""
-
-    queued: int = 0
-    poisoned: int = 0
-    jobs: dict[UUID, JobState] = field(default_factory=dict)
-    """Jobs that a poisoned part touched, and their state now."""
 
 
 async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
@@ -313,11 +294,13 @@ async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
     return [(row.id, row.attempt) for row in await fetch(database, _ORPHANED, limit=limit)]
 
 
-async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int) -> Recovered:
+async def requeue_orphaned(
+    database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int
+) -> tuple[int, dict[UUID, JobState]]:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
     A worker that stopped of its own will has not died, nor one that has registered again. Parts that were
-    claimed meanwhile stay as they are.
+    claimed meanwhile stay as they are. Returns how many did not, and the jobs of those that failed, with their state.
     """
     values = {
         **_listed(parts),
@@ -326,14 +309,12 @@ async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max
         "actor": _ACTOR,
     }
 
-    def requeue(connection: Connection) -> Recovered:
+    def requeue(connection: Connection) -> tuple[int, dict[UUID, JobState]]:
         connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": values["ids"], "max_deaths": max_deaths})
         moved = connection.execute(_REQUEUE, values).all()
         touched = {job_id for job_id, state in moved if state == "failed"}
         ended = settle(connection, touched, actor=_ACTOR) if touched else {}
-        poisoned = sum(state == "failed" for _, state in moved)
-        jobs = dict.fromkeys(touched, JobState.RUNNING) | ended
-        return Recovered(queued=len(moved) - poisoned, poisoned=poisoned, jobs=jobs)
+        return len(moved), dict.fromkeys(touched, JobState.RUNNING) | ended
 
     async with database.begin() as connection:
         return await connection.run_sync(requeue)
@@ -382,60 +363,32 @@ _BURY = text(
     "UPDATE workers SET lost_at = greatest(now(), seen_at)"
     " WHERE name = :name AND seen_at = :seen_at AND stopped_at IS NULL"
 )
-_ALIVE = text(
-    "SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND stopped_at IS NULL"
-    " AND (lost_at IS NULL OR lost_at < seen_at)"
-)
-
-
-class Watch:
-    """Tells whose beats stand still. Looks more than a third of a lease apart begin the watch anew."""
-
-    def __init__(self, lease: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lease_s = lease.total_seconds()
-        self._clock = clock
-        self._looked_at: float | None = None
-        self._seen: dict[str, tuple[datetime, float]] = {}
-
-    def silent(self, beats: Mapping[str, datetime]) -> list[str]:
-        """Return the workers whose beat is the same as one lease ago."""
-        now = self._clock()
-        if self._looked_at is None or now - self._looked_at > self._lease_s / 3:
-            self._seen.clear()
-        self._looked_at = now
-        former = self._seen
-        self._seen = {
-            name: former[name] if name in former and former[name][0] == beat else (beat, now)
-            for name, beat in beats.items()
-        }
-        return [name for name, (_, since) in self._seen.items() if now - since >= self._lease_s]
 
 
 class Judge:
-    """Takes workers for dead, and their parts back. Any number may judge at a time."""
+    """Takes workers for dead; their parts are queued again, or fail as poisoned. Any number may judge at a time."""
 
-    def __init__(self, database: AsyncEngine, lease: timedelta, *, max_deaths: int) -> None:
+    def __init__(self, database: AsyncEngine, settings: WorkerSettings, announce: Announce) -> None:
         self._database = database
-        self._watch = Watch(lease)
-        self._max_deaths = max_deaths
+        self._announce = announce
+        self._watch = Watch(settings.lease)
+        self._max_deaths = settings.max_deaths
+        self.every_s = min(_JUDGE_EVERY_S, settings.lease.total_seconds() / 8)
+        """Seconds between two looks at the workers' heartbeats."""
 
-    async def judge(self) -> Recovered:
-        """Look once; return what became of the parts of workers that are gone."""
+    async def judge(self) -> int:
+        """Look once; return how many parts were taken back."""
         beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
             await self._bury(name, beats[name])
-        if orphaned := await find_orphaned(self._database, limit=_PARTS):
-            return await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
-        return Recovered()
+        orphaned = await find_orphaned(self._database, limit=_PARTS)
+        if not orphaned:
+            return 0
+        taken_back, jobs = await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
+        await self._announce(jobs)
+        return taken_back
 
     async def _bury(self, name: str, seen_at: datetime) -> None:
         if await change(self._database, _BURY, name=name, seen_at=seen_at):
             metrics.WORKERS_LOST.inc()
             log.warning("worker_lost", worker=name)
-
-
-async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
-    """Return those of the workers that have stopped, were taken for dead, or are unknown."""
-    if not workers:
-        return set()
-    return workers - {row.name for row in await fetch(database, _ALIVE, names=list(workers))}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,15 +17,11 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import encryption
 from pecia_schemas.discards import DISCARD, HOLD
 from pecia_schemas.encryption import (
     DecryptionError,
     Keyring,
-    seal_label,
-    seal_task,
-    task_digest,
-    unseal_label,
-    unseal_task,
 )
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
@@ -82,9 +78,13 @@ class Rows(ContentKind):
 
 
 def _task_anew(job_id: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
-    task = seal_task(unseal_task(content["task"], job_id, keys), job_id, keys)
-    label = seal_label(unseal_label(content["label"], job_id, keys), job_id, keys)
-    return json.dumps({"task": task, "label": label})
+    task = encryption.unseal_task(content["task"], job_id, keys)
+    label = encryption.unseal_label(content["label"], job_id, keys)
+    anew = {
+        "task": encryption.seal_task(task, job_id, keys),
+        "label": encryption.seal_label(label, job_id, keys),
+    }
+    return json.dumps(anew)
 
 
 def _content_anew(about: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
@@ -193,12 +193,12 @@ class Holdings:
     """How much is stored under one key; None: as it is."""
 
     key: str | None
-    payloads: int
-    tasks: int
+    payloads: int = 0
+    tasks: int = 0
     """Jobs that have a label, or whose task has `fields`, instructions, a password or a URL."""
-    results: int
+    results: int = 0
     """With their revisions."""
-    secrets: int
+    secrets: int = 0
     """Of endpoints."""
 
 
@@ -213,20 +213,14 @@ async def spans(database: AsyncEngine, kind: ContentKind, *, size: int = _SPAN) 
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    counts = []
-    for kind in (PAYLOADS, TASKS, RESULTS, REVISIONS, SECRETS):
-        counted: Counter[str | None] = Counter()
-        async for span in spans(database, kind):
-            counted.update({row.key: row.number for row in await fetch(database, kind.count, **span)})
-        counts.append(counted)
-    payloads, tasks, results, revisions, secrets = counts
-    results += revisions
-    return [
-        Holdings(
-            key=key, payloads=payloads[key], tasks=tasks[key], results=results[key], secrets=secrets[key]
-        )
-        for key in sorted({*payloads, *tasks, *results, *secrets}, key=lambda key: (key is None, key))
-    ]
+    held: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
+    kinds = {"payloads": [PAYLOADS], "tasks": [TASKS], "results": [RESULTS, REVISIONS], "secrets": [SECRETS]}
+    for name, counted in kinds.items():
+        for kind in counted:
+            async for span in spans(database, kind):
+                for row in await fetch(database, kind.count, **span):
+                    held[row.key][name] += row.number
+    return [Holdings(key=key, **held[key]) for key in sorted(held, key=lambda key: (key is None, key))]
 
 
 async def payloads_due(database: AsyncEngine, span: Span, keys: Keyring) -> list[tuple[PayloadRef, bool]]:
@@ -255,10 +249,10 @@ async def move_payload(
             return False
         moved: dict[str, list[Any]] = {"ids": [], "tasks": [], "digests": []}
         for row in rows:
-            task = unseal_task(row.task, row.id, keys) | {"source": stored.model_dump(mode="json")}
+            task = encryption.unseal_task(row.task, row.id, keys) | {"source": stored.model_dump(mode="json")}
             moved["ids"].append(row.id)
-            moved["tasks"].append(json.dumps(seal_task(task, row.id, keys)))
-            moved["digests"].append(task_digest(row.kind, task, row.lane, keys, keys.current))
+            moved["tasks"].append(json.dumps(encryption.seal_task(task, row.id, keys)))
+            moved["digests"].append(encryption.task_digest(row.kind, task, row.lane, keys, keys.current))
         await connection.execute(_MOVE_JOBS, {"payload": stored.sha256, **moved})
         await connection.execute(DISCARD, {"payloads": [former.sha256]})
     return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import discards
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import change, fetch, fetch_changed
+from pecia_workers.ledger.database import change, fetch
 
 _JOBS = 500
 """In one transaction, or jobs of so many parts."""
@@ -40,9 +40,8 @@ _BEGINNINGS = 256
 
 Step = Callable[[AsyncEngine], Awaitable[int]]
 
-_RECORDED = {"actor": "upkeep", "reason": "retention"}
-
-_RELEASE_PAYLOADS = text(
+# What returns documents lets go of them: each leaves the store once no job holds it.
+PAYLOADS = text(
     """
     WITH due AS (
         SELECT id FROM jobs
@@ -54,7 +53,7 @@ _RELEASE_PAYLOADS = text(
         FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
-        SELECT id, :actor, :reason, jsonb_build_object('documents', count(payload)) FROM released GROUP BY id
+        SELECT id, 'upkeep', 'retention', jsonb_build_object('documents', count(payload)) FROM released GROUP BY id
     )
     SELECT payload FROM released
     """
@@ -69,7 +68,8 @@ _UP_TO_THE_LIMIT = """
         WHERE before < :limit
 """
 
-_ERASE_RESULTS = text(
+# Of jobs that ended, whose counters stay.
+RESULTS = text(
     f"""
     WITH oldest AS (
         SELECT id, total, finished_at FROM jobs
@@ -78,18 +78,16 @@ _ERASE_RESULTS = text(
         FOR NO KEY UPDATE SKIP LOCKED
     ), due AS ({_UP_TO_THE_LIMIT}), gone AS (
         DELETE FROM results USING due WHERE results.job_id = due.id RETURNING results.job_id
-    ), marked AS (
-        UPDATE jobs SET erased_at = now(), label = NULL FROM due WHERE jobs.id = due.id RETURNING jobs.id
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
-        SELECT job_id, :actor, :reason, jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
+        SELECT job_id, 'upkeep', 'retention', jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
     )
-    SELECT count(*) FROM marked
+    UPDATE jobs SET erased_at = now(), label = NULL FROM due WHERE jobs.id = due.id
     """  # noqa: S608  a constant of this module
 )
 
 # With a job go its parts, results, events and callbacks, by the rules of their foreign keys.
-_FORGET_JOBS = text(
+JOBS = text(
     f"""
     WITH oldest AS (
         SELECT id, total, finished_at FROM jobs WHERE finished_at < now() - :age
@@ -99,7 +97,7 @@ _FORGET_JOBS = text(
         DELETE FROM jobs USING due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
-        SELECT id, :actor, :reason, jsonb_build_object('jobs', 1) FROM gone
+        SELECT id, 'upkeep', 'retention', jsonb_build_object('jobs', 1) FROM gone
     )
     SELECT payload FROM gone
     """  # noqa: S608  a constant of this module
@@ -116,18 +114,14 @@ def _deletion(table: str, due: str) -> TextClause:
 
 
 # A batch without a job may be one that a client is about to put jobs into: hence the age.
-BATCHES = (
-    _deletion(
-        "batches", "opened_at < now() - :age AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)"
-    ),
+BATCHES = _deletion(
+    "batches", "opened_at < now() - :age AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)"
 )
-
-DELIVERIES = (_deletion("deliveries", "finished_at < now() - :age ORDER BY finished_at"),)
-TRAIL = tuple(_deletion(table, "at < now() - :age ORDER BY at") for table in ("reads", "erasures"))
+DELIVERIES = _deletion("deliveries", "finished_at < now() - :age ORDER BY finished_at")
+READS, ERASURES = (_deletion(table, "at < now() - :age ORDER BY at") for table in ("reads", "erasures"))
 # Sequences grow with time: if the oldest are young, there is nothing to do.
-EVENTS = (
-    text(
-        """
+EVENTS = text(
+    """
     WITH oldest AS (
         SELECT sequence, at FROM job_events ORDER BY sequence LIMIT :limit
     ), due AS (
@@ -137,7 +131,6 @@ EVENTS = (
     )
     DELETE FROM job_events USING due WHERE job_events.sequence = due.sequence
     """
-    ),
 )
 
 _POSTPONE = text(
@@ -145,64 +138,20 @@ _POSTPONE = text(
 )
 
 
-async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Let go of the documents of jobs that ended that long ago; return of how many jobs.
-
-    A document leaves the store once no job holds it.
-    """
-    return await _let_go(database, _RELEASE_PAYLOADS, age=age, limit=limit, **_RECORDED)
-
-
-async def forget_jobs(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Delete jobs that ended that long ago, with all that belongs to them; return how many."""
-    return await _let_go(database, _FORGET_JOBS, age=age, limit=limit, **_RECORDED)
-
-
-async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> int:
-    """Have those of the payloads removed that no job holds; return how many."""
-    return await _let_go(database, discards.UNHELD, payloads=list(payloads))
+async def forget(database: AsyncEngine, kinds: Sequence[TextClause], *, age: timedelta, limit: int) -> int:
+    """End what is of a kind, such as `RESULTS`, and that old; return of how many jobs, or how many rows."""
+    return sum([await _let_go(database, kind, age=age, limit=limit) for kind in kinds])
 
 
 async def _let_go(database: AsyncEngine, statement: TextClause, **values: Any) -> int:
     async with database.begin() as connection:
-        payloads = (await connection.execute(statement, values)).scalars().all()
+        found = await connection.execute(statement, values)
+        if not found.returns_rows:
+            return found.rowcount
+        payloads = found.scalars().all()
         if payloads:
             await connection.execute(discards.DISCARD, {"payloads": payloads})
-    return len(payloads)
-
-
-async def erase_results(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
-    """Erase the results of jobs that ended that long ago; return of how many jobs. Their counters stay."""
-    ((jobs,),) = await fetch_changed(database, _ERASE_RESULTS, age=age, limit=limit, **_RECORDED)
-    return int(jobs)
-
-
-async def forget(database: AsyncEngine, kind: Sequence[TextClause], *, age: timedelta, limit: int) -> int:
-    """Delete what is of a kind, `EVENTS`, `DELIVERIES`, `TRAIL` or `BATCHES`, and that old; return how many rows."""
-    return sum([await change(database, statement, age=age, limit=limit) for statement in kind])
-
-
-async def remove_payloads(
-    database: AsyncEngine, payloads: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[set[str]]]
-) -> tuple[int, int]:
-    """Call `remove` with those of the payloads, which share a lock, that no job holds and no other process works on.
-
-    It returns those that the store kept: they wait on, behind the others. Returns how many it removed, and kept.
-    """
-    async with database.begin() as connection:
-        await connection.execute(discards.LOCK, {"payloads": payloads})
-        waiting = (await connection.execute(discards.STILL_HELD, {"payloads": payloads})).all()
-        free = [row.payload for row in waiting if not row.held]
-        stayed = await remove(free) if free else set()
-        settled = [row.payload for row in waiting if row.payload not in stayed]
-        await connection.execute(discards.SETTLE, {"payloads": settled})
-        await connection.execute(_POSTPONE, {"payloads": list(stayed)})
-    return len(free) - len(stayed), len(stayed)
-
-
-async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
-    """Return those of the payloads that no job holds."""
-    return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
+        return len(payloads)
 
 
 class PayloadsStayedError(Exception):
@@ -215,23 +164,23 @@ class PayloadStoreSilentError(Exception):
 
 def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
     """Return the steps for what the settings keep for a time, by name, and the one that takes documents away."""
-    subjects: dict[str, tuple[Callable[..., Awaitable[int]], timedelta, int]] = {
-        "payload_retention": (release_payloads, settings.keep_payloads, _JOBS),
-        "result_retention": (erase_results, settings.keep_results, _JOBS),
-        "event_retention": (partial(forget, kind=EVENTS), settings.keep_events, _ROWS),
-        "delivery_retention": (partial(forget, kind=DELIVERIES), settings.keep_deliveries, _ROWS),
-        "job_retention": (forget_jobs, settings.keep_jobs, _JOBS),
-        "audit_retention": (partial(forget, kind=TRAIL), settings.keep_audit, _ROWS),
+    subjects = {
+        "payload_retention": ([PAYLOADS], settings.keep_payloads, _JOBS),
+        "result_retention": ([RESULTS], settings.keep_results, _JOBS),
+        "event_retention": ([EVENTS], settings.keep_events, _ROWS),
+        "delivery_retention": ([DELIVERIES], settings.keep_deliveries, _ROWS),
+        "job_retention": ([JOBS], settings.keep_jobs, _JOBS),
+        "audit_retention": ([READS, ERASURES], settings.keep_audit, _ROWS),
     }
     steps: dict[str, Step] = {
-        name: partial(_until_nothing_is_left, partial(end, age=age, limit=limit))
-        for name, (end, age, limit) in subjects.items()
+        name: partial(_until_nothing_is_left, partial(forget, kinds=kinds, age=age, limit=limit))
+        for name, (kinds, age, limit) in subjects.items()
         if age > timedelta()
     }
     if settings.keep_payloads:
         steps["strays"] = StraySearch(settings)
     return steps | {
-        "batches": _daily(partial(forget, kind=BATCHES, age=_NEW_BATCH, limit=_BATCHES), _BATCHES),
+        "batches": _daily(partial(forget, kinds=[BATCHES], age=_NEW_BATCH, limit=_BATCHES), _BATCHES),
         "payloads": partial(_until_nothing_is_left, PayloadRemoval(settings)),
     }
 
@@ -281,8 +230,16 @@ class PayloadRemoval:
         at_once = asyncio.Semaphore(_REMOVALS_AT_ONCE)
 
         async def empty(bucket: Sequence[str]) -> tuple[int, int]:
-            async with at_once:
-                return await remove_payloads(database, bucket, store.delete_many)
+            """Remove what no job holds and no other process works on; what the store keeps waits behind the others."""
+            async with at_once, database.begin() as connection:
+                await connection.execute(discards.LOCK, {"payloads": bucket})
+                waiting = (await connection.execute(discards.STILL_HELD, {"payloads": bucket})).all()
+                free = [row.payload for row in waiting if not row.held]
+                stayed = await store.delete_many(free) if free else set()
+                settled = [row.payload for row in waiting if row.payload not in stayed]
+                await connection.execute(discards.SETTLE, {"payloads": settled})
+                await connection.execute(_POSTPONE, {"payloads": list(stayed)})
+            return len(free) - len(stayed), len(stayed)
 
         removed, stayed = map(sum, zip(*await asyncio.gather(*map(empty, buckets)), strict=True))
         if stayed:
@@ -307,7 +264,7 @@ class StraySearch:
         if time.monotonic() < self._rests_until:
             return 0
         names = await asyncio.to_thread(self._old_names, f"{self._next:02x}")
-        found = await discard_strays(database, names) if names else 0
+        found = await _let_go(database, discards.UNHELD, payloads=names) if names else 0
         self._next = (self._next + 1) % _BEGINNINGS
         if self._next == 0:
             self._rests_until = time.monotonic() + _SEARCHES_EVERY_S

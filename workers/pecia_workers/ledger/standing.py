@@ -51,7 +51,8 @@ _LAG = text(
         SELECT count(*) FROM receivers WHERE paused_until IS NOT NULL AND EXISTS (
             SELECT FROM deliveries WHERE state = 'pending' AND deliveries.receiver = receivers.receiver)
     ) AS paused FROM (
-        SELECT count(*) AS deliveries, extract(epoch FROM now() - min(next_at)) AS deliveries_s
+        SELECT count(*) AS deliveries,
+               CAST(coalesce(extract(epoch FROM now() - min(next_at)), 0) AS float) AS deliveries_s
         FROM (
             SELECT next_at FROM deliveries
             WHERE state = 'pending' AND NOT queued AND next_at <= now() AND receiver NOT IN (
@@ -189,14 +190,11 @@ def left_in_postgres(connection: Connection) -> list[Left]:
 
 def lag(connection: Connection, left: Sequence[Left], *, window: int) -> Lag:
     """Return it, by the clock of Postgres."""
-    row = connection.execute(_LAG).mappings().one()
     unpublished = [one for one in left if one.published < window / 2]
     return Lag(
         unpublished=sum(one.parts for one in unpublished),
         unpublished_s=max((one.seconds for one in unpublished), default=0.0),
-        deliveries=row["deliveries"],
-        deliveries_s=float(row["deliveries_s"] or 0),
-        paused=row["paused"],
+        **connection.execute(_LAG).mappings().one(),
     )
 
 

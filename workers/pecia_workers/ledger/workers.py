@@ -8,10 +8,11 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -265,17 +266,13 @@ def is_gone(name: str) -> bool:
     """
     rest, _, token = name.rpartition(":")
     pid = rest.rpartition(":")[2]
-    return token.startswith(_here()) and pid.isdecimal() and not _exists(int(pid))
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
+    with suppress(PermissionError, OverflowError):
+        try:
+            if token.startswith(_here()) and pid.isdecimal():
+                os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+    return False
 
 
 @cache
@@ -286,6 +283,42 @@ def _here() -> str:
     except OSError:
         where = uuid4().hex
     return hashlib.sha256(where.encode()).hexdigest()[:8]
+
+
+_ALIVE = text(
+    "SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND stopped_at IS NULL"
+    " AND (lost_at IS NULL OR lost_at < seen_at)"
+)
+
+
+async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
+    """Return those of the workers that have stopped, were taken for dead, or are unknown."""
+    if not workers:
+        return set()
+    return workers - {row.name for row in await fetch(database, _ALIVE, names=list(workers))}
+
+
+class Watch:
+    """Tells whose beats stand still. Looks more than a third of a lease apart begin the watch anew."""
+
+    def __init__(self, lease: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lease_s = lease.total_seconds()
+        self._clock = clock
+        self._looked_at: float | None = None
+        self._seen: dict[str, tuple[datetime, float]] = {}
+
+    def silent(self, beats: Mapping[str, datetime]) -> list[str]:
+        """Return the workers whose beat is the same as one lease ago."""
+        now = self._clock()
+        if self._looked_at is None or now - self._looked_at > self._lease_s / 3:
+            self._seen.clear()
+        self._looked_at = now
+        former = self._seen
+        self._seen = {
+            name: former[name] if name in former and former[name][0] == beat else (beat, now)
+            for name, beat in beats.items()
+        }
+        return [name for name, (_, since) in self._seen.items() if now - since >= self._lease_s]
 
 
 _MERGE = text(

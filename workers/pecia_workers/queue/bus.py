@@ -16,19 +16,9 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from pecia_schemas import messages
 from pecia_schemas.messages import (
-    BEHIND_TURNS,
-    CANCEL_CHANNEL,
-    IN_POSTGRES,
-    TURN,
-    WINDOW,
     PartMessage,
-    enqueue,
-    job_channel,
-    queue_name,
-    refused,
-    reserve_of,
-    standing_name,
 )
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
@@ -65,8 +55,8 @@ class ListSpace:
 class Bus:
     """A best effort on top of Postgres: who misses an announcement looks there. Ids, states and costs only."""
 
-    def __init__(self, redis_url: str, *, window: int = WINDOW) -> None:
-        self._window = window
+    def __init__(self, redis_url: str, *, window: int = messages.WINDOW) -> None:
+        self._window, self._reserve = window, messages.reserve_of(window)
         self._redis: Redis = Redis.from_url(
             redis_url,
             socket_timeout=SOCKET_TIMEOUT_S,
@@ -79,7 +69,7 @@ class Bus:
         """Announce each job's state to those who wait for it. Never raises for want of Redis."""
         if not jobs or monotonic() < self._rests_until:
             return
-        words = [word for job_id, state in jobs.items() for word in (job_channel(job_id), state)]
+        words = [word for job_id, state in jobs.items() for word in (messages.job_channel(job_id), state)]
         try:
             await cast("Awaitable[None]", self._redis.eval(_TELL, 0, *words))
         except (RedisError, OSError):
@@ -97,7 +87,7 @@ class Bus:
         async with self._redis.pipeline(transaction=False) as pipe:
             for queue in QUEUES:
                 pipe.llen(queue)
-                pipe.hmget(standing_name(queue), [BEHIND_TURNS, IN_POSTGRES])
+                pipe.hmget(messages.standing_name(queue), [messages.BEHIND_TURNS, messages.IN_POSTGRES])
                 pipe.hget(RELAYED, queue)
             replies = await pipe.execute()
         rooms = []
@@ -105,13 +95,13 @@ class Bus:
             QUEUES.values(), replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             free = self._window - length - int(behind or 0)
-            parts = free if free > 0 else max(0, free + reserve_of(self._window))
+            parts = free if free > 0 else max(0, free + self._reserve)
             rooms.append(
                 ListSpace(
                     stage=stage,
                     lane=lane,
                     parts=min(parts, most),
-                    turn=most if free > 0 else TURN,
+                    turn=most if free > 0 else messages.TURN,
                     after=_flow_of(after),
                     is_waited_for=left is not None,
                 )
@@ -119,32 +109,32 @@ class Bus:
         return rooms
 
     async def relay(
-        self, messages: Sequence[PartMessage], served: Iterable[tuple[ListSpace, AbstractSet[UUID]]]
+        self, parts: Sequence[PartMessage], served: Iterable[tuple[ListSpace, AbstractSet[UUID]]]
     ) -> list[PartMessage]:
-        """Queue the messages, and return those that found no room.
+        """Queue the parts, and return those that found no room.
 
         `served` has each room with the flows that were found for it: the last of them is where the relay goes on.
         Raises `redis.RedisError`.
         """
         async with self._redis.pipeline(transaction=False) as pipe:
-            packed = enqueue(pipe, messages, window=self._window, reserve=reserve_of(self._window))
+            packed = messages.enqueue(pipe, parts, window=self._window, reserve=self._reserve)
             for room, flows in served:
-                queue = queue_name(room.stage, room.lane)
+                queue = messages.queue_name(room.stage, room.lane)
                 if len(flows) >= room.parts:
                     pipe.hset(RELAYED, queue, str(max(flows)))
                 elif room.after != NO_FLOW:
                     pipe.hdel(RELAYED, queue)
                 elif room.is_waited_for and not flows:
-                    pipe.hdel(standing_name(queue), IN_POSTGRES)
+                    pipe.hdel(messages.standing_name(queue), messages.IN_POSTGRES)
             replies = await pipe.execute() if len(pipe) else []
-        return refused(packed, replies[: len(packed)])
+        return messages.refused(packed, replies[: len(packed)])
 
     async def hear_cancelled(self, cancelled: Callable[[UUID], None]) -> None:
         """Call `cancelled` with the id of every job that is cancelled, until this is itself cancelled."""
         while True:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
-                    await pubsub.subscribe(CANCEL_CHANNEL)
+                    await pubsub.subscribe(messages.CANCEL_CHANNEL)
                     await _pass_on(pubsub, cancelled)
             except Exception as error:  # noqa: BLE001  a deaf worker would finish cancelled jobs
                 log.debug("cancellations_unheard", error=type(error).__name__)

@@ -18,10 +18,8 @@ local MOST_CREDIT = 32768
 local AGED = 'aged'
 local MOST_DRAINERS = 2
 local AHEAD = 32 -- messages of a list that are read at a time
-local UUID = '^' .. table.concat({
-  string.rep('[0-9a-f]', 8), string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 4),
-  string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 12),
-}, '%-') .. '$'
+local HEX = '[0-9a-f]'
+local UUID = '^' .. HEX:rep(8) .. ('%-' .. HEX:rep(4)):rep(3) .. '%-' .. HEX:rep(12) .. '$'
 
 local worker, number = ARGV[1], ARGV[2]
 local slots, tokens, idle = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
@@ -67,11 +65,6 @@ local function read(list, raw)
   return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace, deaths = deaths}
 end
 
-local function bury(raw)
-  redis.call('LPUSH', DEAD, string.sub(raw, 1, DEAD_BYTES))
-  redis.call('LTRIM', DEAD, 0, DEAD_KEPT - 1)
-end
-
 -- The marker was taken from the head of the list, so that nothing of the flow stands there: its next turn lines up, and the
 -- marker again if more is left.
 local function open_turn(list, flow)
@@ -97,7 +90,8 @@ local function put_aside(list, raw, message)
   list.passed = list.passed + 1
   remove_passed(list)
   if not message then
-    bury(raw)
+    redis.call('LPUSH', DEAD, string.sub(raw, 1, DEAD_BYTES))
+    redis.call('LTRIM', DEAD, 0, DEAD_KEPT - 1)
   elseif not message.part then
     open_turn(list, message.flow)
   else
@@ -106,18 +100,13 @@ local function put_aside(list, raw, message)
   end
 end
 
--- Returns the message behind those that were passed; nil at the list's end.
-local function following(list)
-  if #list.ahead == 0 then
-    list.ahead = redis.call('LRANGE', list.name, -AHEAD - list.passed, -1 - list.passed)
-  end
-  return table.remove(list.ahead)
-end
-
 -- Returns the first message of a list that can be taken; opens turns and puts aside what is in front of it.
 local function head(list)
   while not list.head and not list.is_read and steps > 0 do
-    local raw = following(list)
+    if #list.ahead == 0 then
+      list.ahead = redis.call('LRANGE', list.name, -AHEAD - list.passed, -1 - list.passed)
+    end
+    local raw = table.remove(list.ahead) -- behind those that were passed; nil at the list's end
     local message = raw and read(list, raw)
     if not raw then
       list.is_read = true
@@ -154,10 +143,6 @@ local function take(list)
   return message.cost
 end
 
-local function overdue(list)
-  return rules.patience > 0 and list.since and now - list.since > rules.patience
-end
-
 -- A lower lane that waits is owed its share of every token that is taken; what is taken from it pays.
 local function account(list, cost)
   for _, other in ipairs(lower) do
@@ -173,7 +158,8 @@ end
 -- A turn out of order is followed by one in order: patience shorter than a part must not turn the lanes round.
 local function choose()
   for _, list in ipairs(lower) do
-    if head(list) and not lists.aged and overdue(list) then return list, true end
+    local overdue = rules.patience > 0 and list.since and now - list.since > rules.patience
+    if head(list) and overdue and not lists.aged then return list, true end
   end
   for _, list in ipairs(lower) do
     if head(list) and list.credit >= list.head.cost then return list, lists.aged end
@@ -200,16 +186,13 @@ local function serve(chosen)
   return 1
 end
 
-local function runs_alone(message)
-  return message.deaths >= rules.alone_from
-end
-
 local function serve_suspects(list)
   if not head(list) then return end
-  local alone = runs_alone(list.head)
+  local alone = list.head.deaths >= rules.alone_from
   take(list)
   redis.call('ZREM', list.drainers, worker)
-  while not alone and count < slots and head(list) and fits(list.head.cost) and not runs_alone(list.head) do
+  while not alone and count < slots and head(list) and fits(list.head.cost)
+    and list.head.deaths < rules.alone_from do
     take(list)
   end
 end
@@ -259,12 +242,6 @@ local function guarded()
   return mine
 end
 
--- Suspects have lost a worker already: they do not wait for long behind urgent parts, nor at all if they are urgent.
-local function comes_first(quarantine)
-  local first = head(quarantine)
-  return first and (first.lane == 'urgent' or now - quarantine.since > rules.drain)
-end
-
 -- Writes down what the worker took, before anything is removed from its list.
 local function hold(quarantine)
   local fields, emptied = {}, {}
@@ -299,12 +276,6 @@ local function keep(quarantine)
   if aged then served[#served + 1], served[#served + 2] = AGED, '1' else forgotten[#forgotten + 1] = AGED end
   call_with('HSET', SERVED, served)
   call_with('HDEL', SERVED, forgotten)
-end
-
-local function ring_for_the_rest()
-  for _, list in ipairs(lists) do
-    if list.waits and redis.call('LLEN', list.bell) == 0 then ring(list.name) end
-  end
 end
 
 -- A message of a finished part that came meanwhile goes back to its list: whether there is more to do, Postgres knows.
@@ -344,12 +315,17 @@ local function claim()
   if not quarantine then
     more = serve(choose)
   else
-    if not comes_first(quarantine) then more = serve(urgent) end
+    -- Suspects have lost a worker already: they do not wait for long behind urgent parts, nor at all if they are urgent.
+    local first = head(quarantine)
+    local at_once = first and (first.lane == 'urgent' or now - quarantine.since > rules.drain)
+    if not at_once then more = serve(urgent) end
     if idle and count == 0 then serve_suspects(quarantine) end
   end
   hold(quarantine)
   keep(quarantine)
-  if count > 0 then ring_for_the_rest() end
+  for _, list in ipairs(lists) do
+    if count > 0 and list.waits and redis.call('LLEN', list.bell) == 0 then ring(list.name) end
+  end
   return more
 end
 

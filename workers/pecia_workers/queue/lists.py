@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,18 +35,10 @@ from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.retry import Retry
 
+from pecia_schemas import messages
 from pecia_schemas.messages import (
-    BEHIND_TURNS,
-    BELL_PREFIX,
-    BELL_TTL_MS,
-    STANDING_PREFIX,
-    TURN,
-    bell_name,
-    marker,
     quarantine_name,
     queue_name,
-    rest_name,
-    standing_name,
 )
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
@@ -55,6 +47,7 @@ SOCKET_TIMEOUT_S = 5
 _CONNECT_TIMEOUT_S = 3
 HEALTH_CHECK_S = 5
 _DEFAULT_PORT = 6379
+_parse: Callable[[str], dict[str, Any]] = parse_url
 
 
 def connect(url: str) -> Redis:
@@ -108,11 +101,6 @@ def celery_settings(url: str) -> dict[str, Any]:
     }
 
 
-def _parse(url: str) -> dict[str, Any]:
-    parts: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    return parts
-
-
 QUEUES: dict[str, tuple[Stage, Lane]] = {
     queue_name(stage, lane): (stage, lane) for lane in Lane for stage in Stage
 }
@@ -140,8 +128,8 @@ EARLIER = (
 _FIELDS = 6
 """Of each part that a claim brings."""
 _NAMES = (
-    f"local BELL_PREFIX, BELL_TTL_MS = '{BELL_PREFIX}', {BELL_TTL_MS}\n"
-    f"local STANDING_PREFIX = '{STANDING_PREFIX}'\n"
+    f"local BELL_PREFIX, BELL_TTL_MS = '{messages.BELL_PREFIX}', {messages.BELL_TTL_MS}\n"
+    f"local STANDING_PREFIX = '{messages.STANDING_PREFIX}'\n"
 )
 
 LOWER_LANES = tuple(lane for lane in Lane if lane is not Lane.URGENT)
@@ -180,7 +168,7 @@ class LaneRules:
                 "patience": self.patience.total_seconds(),
                 "alone_from": self.alone_from,
                 "drain": self.drain.total_seconds(),
-                "turn": TURN,
+                "turn": messages.TURN,
             }
         )
 
@@ -265,7 +253,7 @@ class Lists:
         """
         keys = [taken_name(worker), TAKERS, DEAD, CREDIT, SERVED]
         for queue in queues:
-            keys += queue, bell_name(QUEUES[queue][0])
+            keys += queue, messages.bell_name(QUEUES[queue][0])
         for stage in dict.fromkeys(QUEUES[queue][0] for queue in queues):
             keys += quarantine_name(stage), drainers_name(stage)
         free = -1 if tokens is None else tokens
@@ -294,7 +282,7 @@ def count_waiting(redis: Redis) -> Counter[str]:
     with redis.pipeline(transaction=False) as pipe:
         for queue in _LISTS:
             pipe.llen(queue)
-            pipe.hget(standing_name(queue), BEHIND_TURNS)
+            pipe.hget(messages.standing_name(queue), messages.BEHIND_TURNS)
         replies = pipe.execute()
     found = zip(_LISTS, replies[::2], replies[1::2], strict=True)
     return Counter({queue: max(0, length + int(behind or 0)) for queue, length, behind in found})
@@ -310,7 +298,7 @@ def held_parts(redis: Redis) -> set[str]:
 
     In the order in which they move, so that none is missed: behind a turn, in a list, taken.
     """
-    rests = [rest_name(*rest) for rest in _rests(redis)]
+    rests = [messages.rest_name(*rest) for rest in _rests(redis)]
     held = {part for queue in (*rests, *_LISTS) for part in _waiting(redis, queue)}
     return held.union(part.removesuffix("+") for part, _ in _taken(redis))
 
@@ -328,7 +316,7 @@ def mend_turns(redis: Redis) -> int:
     """
     mended, mend = 0, redis.register_script(_source("mend"))
     for queue, flow in _rests(redis):
-        mended += int(mend([queue, rest_name(queue, flow)], [marker(flow)]))
+        mended += int(mend([queue, messages.rest_name(queue, flow)], [messages.marker(flow)]))
     return mended
 
 
@@ -344,12 +332,12 @@ def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
 def _waiting(redis: Redis, queue: str) -> Iterator[str]:
     # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
     start = 0
-    messages: Any
-    while messages := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
-        for message in messages:
+    waiting: Any
+    while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
+        for message in waiting:
             with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
                 yield str(json.loads(message)["part"])
-        start += len(messages)
+        start += len(waiting)
 
 
 def _source(name: str) -> str:

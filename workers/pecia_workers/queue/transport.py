@@ -37,7 +37,6 @@ CLAIM_LIMIT = 256
 """Most parts that one call takes or lets go of, so that the script never keeps Redis for long."""
 
 _RETRY_S = 1.0
-_BELL_WAIT_S = 1
 
 _keepers: WeakValueDictionary[str, Keeper] = WeakValueDictionary()
 
@@ -117,11 +116,6 @@ class Keeper:
         """Parts of a call that was made to settle, because its first try had been to claim."""
         self._settle_after = 0.0
 
-    @staticmethod
-    def of(key: str) -> Keeper:
-        """Return this process's keeper with that key."""
-        return _keepers[key]
-
     @property
     def held(self) -> int:
         """How many parts this process has taken and not let go of."""
@@ -177,25 +171,18 @@ class Keeper:
         return claim
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
-        now = self._clock()
+        now, cost = self._clock(), sum(claimed.cost for claimed in parts)
         self._held.update((claimed.part, now) for claimed in parts)
         # A claim serves many jobs: a trace of its own, with a link to each of theirs.
         if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
-            about = tracing.messaging("receive", len(parts)) | {
-                "pecia.cost": sum(claimed.cost for claimed in parts)
-            }
+            about = tracing.messaging("receive", len(parts)) | {"pecia.cost": cost}
             tracing.apart("receive", about, kind=tracing.SpanKind.CLIENT, links=links).end()
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
         if free:  # none is, by a call that was made to settle
-            metrics.CLAIM_FILL.observe(sum(claimed.cost for claimed in parts) / free)
+            metrics.CLAIM_FILL.observe(cost / free)
         for claimed in parts:
             metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
-
-    def dispatch(self) -> None:
-        """Tell the gate that a whole claim was delivered."""
-        if self.gate:
-            self.gate.dispatch()
 
     def finish(self, part: str) -> None:
         """Note that a part is finished; Redis is told with the next claim, or by `settle`."""
@@ -368,7 +355,7 @@ class Channel(stock.Channel):
     @cached_property
     def keeper(self) -> Keeper:
         """What this process has taken."""
-        return Keeper.of(self.keeper_key)
+        return _keepers[self.keeper_key]
 
     def _queue_bind(self, exchange: Any, routing_key: Any, pattern: Any, queue: Any) -> None:
         """Note who listens to what, if Redis has room for it: a worker must start to make room, and needs no note."""
@@ -401,7 +388,8 @@ class Channel(stock.Channel):
             finally:
                 for claimed in claim.parts[delivered:]:
                     self.keeper.give_back(claimed.part)
-                self.keeper.dispatch()
+                if gate := self.keeper.gate:
+                    gate.dispatch()
             if not claim.more:
                 return
 
@@ -415,7 +403,7 @@ class Channel(stock.Channel):
             bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
             self._in_poll = self.client.connection
             self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
-            self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout or _BELL_WAIT_S)
+            self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout)
 
     def _receive_one(self, c: Any) -> Any:
         """Receive a broadcast; one that is no message is ignored, for anybody with Redis can send one."""
@@ -431,27 +419,19 @@ class Channel(stock.Channel):
         if not self._hears_bells:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         try:
-            self._hear_bell(**options)
-        finally:
-            self._in_poll = False
-            self._flush_brpop_reauth()  # type: ignore[no-untyped-call]
-        raise Empty
-
-    def _hear_bell(self, **options: Any) -> None:
-        try:
             self.client.parse_response(self.client.connection, "BRPOP", **options)
-        except ResponseError:
-            if not self._bells_mended():
+        except ResponseError:  # something that is no list may stand in a bell's place
+            bells = {bell_name(QUEUES[queue][0]) for queue in self.lists}
+            strange = [bell for bell in bells if self.client.type(bell) not in (b"list", b"none")]
+            if not strange or not self.client.delete(*strange):
                 raise
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
-
-    def _bells_mended(self) -> bool:
-        """Remove what stands in a bell's place and is no list; return whether there was any."""
-        bells = {bell_name(QUEUES[queue][0]) for queue in self.lists}
-        strange = [bell for bell in bells if self.client.type(bell) not in (b"list", b"none")]
-        return bool(strange and self.client.delete(*strange))
+        finally:
+            self._in_poll = False
+            self._flush_brpop_reauth()  # type: ignore[no-untyped-call]
+        raise Empty
 
 
 class Transport(stock.Transport):

@@ -1,4 +1,1 @@
-"""What keeps promises when something breaks: relay, reconciler, judge, deadlines; and ends what was kept long enough.
-
-Any number of instances may run.
-"""
+"""What keeps promises when something breaks, and ends what was kept long enough. Any number of instances may run."""

@@ -22,9 +22,9 @@ from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import fetch
-from pecia_workers.ledger.recovery import expected_in_redis, find_missing, find_orphaned
+from pecia_workers.ledger.recovery import Judge, expected_in_redis, find_missing, find_orphaned
 from pecia_workers.queue.lists import DEAD, EARLIER, held_parts
-from pecia_workers.upkeep.loop import GRACE, Judging, Stores, relay, republish_lost
+from pecia_workers.upkeep.loop import GRACE, Stores, relay, republish_lost
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000
@@ -68,7 +68,7 @@ class Difference(StrEnum):
     @property
     def is_mended(self) -> bool:
         """Whether a repair puts it right."""
-        return self in _MENDERS
+        return _KINDS[self][1] is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ async def differences(scene: Scene, *, second_look: timedelta = SECOND_LOOK) -> 
 
 
 async def _look(scene: Scene, kinds: tuple[Difference, ...]) -> Found:
-    found = {kind: frozenset(await _LOOKS[kind](scene)) for kind in kinds}
+    found = {kind: frozenset(await _KINDS[kind][0](scene)) for kind in kinds}
     return {kind: items for kind, items in found.items() if items}
 
 
@@ -145,24 +145,11 @@ async def _wrong_jobs(query: TextClause, scene: Scene) -> set[Hashable]:
     return {job_id for (job_id,) in await fetch(scene.stores.database, query)}
 
 
-_LOOKS: dict[Difference, Callable[[Scene], Awaitable[Iterable[Hashable]]]] = {
-    Difference.LOST_MESSAGES: _lost_messages,
-    Difference.ORPHANS: lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS),
-    Difference.MISCOUNTED: partial(_wrong_jobs, standing.MISCOUNTED),
-    Difference.UNENDED: partial(_wrong_jobs, standing.UNENDED),
-    Difference.STUCK_SUMMARIES: partial(_wrong_jobs, standing.STUCK_SUMMARIES),
-    Difference.DEAD_MESSAGES: _dead_messages,
-    Difference.EARLIER_KEYS: _earlier_keys,
-    Difference.STRANGERS: _strangers,
-    Difference.MISSING_PAYLOADS: _missing_payloads,
-}
-
-
 async def mend(scene: Scene, found: Found) -> None:
     """Put right what can be; whatever has moved on since it was found stays as it is."""
     for kind, items in found.items():
-        if kind.is_mended:
-            await _MENDERS[kind](scene, items)
+        if put_right := _KINDS[kind][1]:
+            await put_right(scene, items)
     await relay(scene.stores)
 
 
@@ -172,8 +159,8 @@ async def _publish_lost(scene: Scene, _items: Items) -> None:
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:
-    judging = Judging(scene.stores.database, scene.stores.bus, scene.settings)
-    while await judging():
+    judge = Judge(scene.stores.database, scene.settings, scene.stores.bus.tell)
+    while await judge.judge():
         pass
 
 
@@ -187,12 +174,18 @@ async def _delete(scene: Scene, keys: Items) -> None:
     await asyncio.to_thread(scene.stores.redis.delete, *keys)
 
 
-_MENDERS: dict[Difference, Callable[[Scene, Items], Awaitable[None]]] = {
-    Difference.LOST_MESSAGES: _publish_lost,
-    Difference.ORPHANS: _requeue,
-    Difference.MISCOUNTED: _mend_jobs,
-    Difference.UNENDED: _mend_jobs,
-    Difference.STUCK_SUMMARIES: _mend_jobs,
-    Difference.DEAD_MESSAGES: lambda scene, _: _delete(scene, frozenset({DEAD})),
-    Difference.EARLIER_KEYS: _delete,
+_Look = Callable[[Scene], Awaitable[Iterable[Hashable]]]
+_PutRight = Callable[[Scene, Items], Awaitable[None]]
+
+# How each is found, and put right if it can be.
+_KINDS: dict[Difference, tuple[_Look, _PutRight | None]] = {
+    Difference.LOST_MESSAGES: (_lost_messages, _publish_lost),
+    Difference.ORPHANS: (lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS), _requeue),
+    Difference.MISCOUNTED: (partial(_wrong_jobs, standing.MISCOUNTED), _mend_jobs),
+    Difference.UNENDED: (partial(_wrong_jobs, standing.UNENDED), _mend_jobs),
+    Difference.STUCK_SUMMARIES: (partial(_wrong_jobs, standing.STUCK_SUMMARIES), _mend_jobs),
+    Difference.DEAD_MESSAGES: (_dead_messages, lambda scene, _: _delete(scene, frozenset({DEAD}))),
+    Difference.EARLIER_KEYS: (_earlier_keys, _delete),
+    Difference.STRANGERS: (_strangers, None),
+    Difference.MISSING_PAYLOADS: (_missing_payloads, None),
 }

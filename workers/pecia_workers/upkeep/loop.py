@@ -27,34 +27,13 @@ from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane
 from pecia_workers import metrics
-from pecia_workers.ledger import standing
+from pecia_workers.ledger import recovery, standing
 from pecia_workers.ledger.database import LONG_PATIENCE, fetch, open_database
-from pecia_workers.ledger.recovery import (
-    Judge,
-    expected_in_redis,
-    expire_jobs,
-    forget_flows,
-    gone_of,
-    relay_due,
-    unpublish_missing,
-)
 from pecia_workers.ledger.retention import retention_steps
-from pecia_workers.ledger.standing import Left
-from pecia_workers.ledger.workers import forget_gone
+from pecia_workers.ledger.workers import forget_gone, gone_of
 from pecia_workers.metrics import PULSE
+from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
-from pecia_workers.queue.lists import (
-    DEAD,
-    QUARANTINES,
-    QUEUES,
-    connect,
-    count_taken,
-    count_waiting,
-    hand_back,
-    held_parts,
-    mend_turns,
-    takers,
-)
 from pecia_workers.service import serve
 
 log = structlog.get_logger(__name__)
@@ -68,7 +47,6 @@ _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 _MEASURE_EVERY_S = 5.0
-_JUDGE_EVERY_S = 1.0
 _ROLES = ("ingest", "engine", "webhooks", "upkeep")
 
 _UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {ON_DUTY})")  # noqa: S608  a constant
@@ -89,7 +67,7 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
     redis_url = settings.redis_url.get_secret_value()
     stores = Stores(
         database=open_database(settings.database_url.get_secret_value(), patience=LONG_PATIENCE),
-        redis=connect(redis_url),
+        redis=lists.connect(redis_url),
         bus=Bus(redis_url, window=settings.window),
     )
     try:
@@ -120,15 +98,15 @@ class Upkeep:
         settings = self._settings
         every_s = settings.upkeep_interval.total_seconds()
         async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
-            judging = Judging(stores.database, stores.bus, settings)
+            judge = recovery.Judge(stores.database, settings, stores.bus.tell)
 
-            async def judge() -> int:
-                if done := await judging():
+            async def take_back() -> int:
+                if done := await judge.judge():
                     self._due.set()
                 return done
 
             # Apart from what needs Redis: one that hangs must not interrupt the watch.
-            loops.create_task(self._repeat({"orphans": judge}, self._stopping, judging.every_s))
+            loops.create_task(self._repeat({"orphans": take_back}, self._stopping, judge.every_s))
             loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
             # What may take long, and must keep no part waiting.
             ends = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
@@ -182,7 +160,7 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "taken": partial(hand_back_of_gone, stores.database, stores.redis),
         "expire": partial(expire, stores),
         **(gone if settings.keep_workers else {}),
-        "flows": partial(forget_flows, stores.database),
+        "flows": partial(recovery.forget_flows, stores.database),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
         **seen,
@@ -194,31 +172,15 @@ def run_upkeep(settings: WorkerSettings) -> None:
     serve("upkeep", Upkeep, settings)
 
 
-class Judging:
-    """Takes silent workers for dead; their parts are queued again, or fail as poisoned."""
-
-    def __init__(self, database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:
-        self._bus = bus
-        self._judge = Judge(database, settings.lease, max_deaths=settings.max_deaths)
-        self.every_s = min(_JUDGE_EVERY_S, settings.lease.total_seconds() / 8)
-        """Seconds between two looks at the workers' heartbeats."""
-
-    async def __call__(self) -> int:
-        """Look once; return how many parts were taken back."""
-        recovered = await self._judge.judge()
-        await self._bus.tell(recovered.jobs)
-        return recovered.queued + recovered.poisoned
-
-
 async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
     """Put back what workers took that are gone, and had not begun; return how much. Raises `redis.RedisError`."""
-    gone = await gone_of(database, await asyncio.to_thread(takers, redis))
-    return sum([await asyncio.to_thread(hand_back, redis, worker) for worker in gone])
+    gone = await gone_of(database, await asyncio.to_thread(lists.takers, redis))
+    return sum([await asyncio.to_thread(lists.hand_back, redis, worker) for worker in gone])
 
 
 async def expire(stores: Stores) -> int:
     """End the jobs whose time is over, and notify the workers that run their parts."""
-    expired = await expire_jobs(stores.database, limit=_BATCH)
+    expired = await recovery.expire_jobs(stores.database, limit=_BATCH)
     if expired:
         await stores.bus.tell(dict.fromkeys(expired, JobState.EXPIRED))
         with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
@@ -237,16 +199,16 @@ async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
     total, relayed = 0, _BATCH
     while relayed >= _BATCH:
-        relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
+        relayed = await recovery.relay_due(stores.database, stores.bus, limit=_BATCH)
         total += relayed
     return total
 
 
 async def republish_lost(stores: Stores, *, before: datetime) -> int:
     """Hand parts to the relay that were published before that moment and are not in Redis; return how many."""
-    await asyncio.to_thread(mend_turns, stores.redis)
-    present = await asyncio.to_thread(held_parts, stores.redis)
-    return await unpublish_missing(stores.database, present, before=before)
+    await asyncio.to_thread(lists.mend_turns, stores.redis)
+    present = await asyncio.to_thread(lists.held_parts, stores.redis)
+    return await recovery.unpublish_missing(stores.database, present, before=before)
 
 
 class Reconciler:
@@ -262,8 +224,8 @@ class Reconciler:
     async def __call__(self, stores: Stores) -> int:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
-        held = (await asyncio.to_thread(count_waiting, stores.redis)).total()
-        expected, before = await expected_in_redis(stores.database, grace=GRACE)
+        held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
+        expected, before = await recovery.expected_in_redis(stores.database, grace=GRACE)
         began = time.monotonic()
         if began < self._at_latest and (held >= expected or began < self._not_before):
             return 0
@@ -292,7 +254,7 @@ class Measurement:
         self._not_before = time.monotonic() + _MEASURE_EVERY_S
         return 0
 
-    def show_postgres(self, connection: Connection) -> list[Left]:
+    def show_postgres(self, connection: Connection) -> list[standing.Left]:
         """Show what Postgres knows; return what of each list waits there."""
         oldest_s, roles = standing.oldest_waiting(connection), standing.roles_on_duty(connection)
         for lane in Lane:
@@ -312,15 +274,15 @@ class Measurement:
         return left
 
 
-def _show_lists(redis: Redis, left: Sequence[Left]) -> None:
+def _show_lists(redis: Redis, left: Sequence[standing.Left]) -> None:
     in_postgres = {(one.stage, one.lane): one.parts for one in left}
-    waiting = count_waiting(redis)
-    for queue, (stage, lane) in QUEUES.items():
+    waiting = lists.count_waiting(redis)
+    for queue, (stage, lane) in lists.QUEUES.items():
         metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
-    for queue, stage in QUARANTINES.items():
+    for queue, stage in lists.QUARANTINES.items():
         metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
-    strange: Any = redis.llen(DEAD)
-    metrics.LEASED_PARTS.set(count_taken(redis).total())
+    strange: Any = redis.llen(lists.DEAD)
+    metrics.LEASED_PARTS.set(lists.count_taken(redis).total())
     metrics.STRANGE_MESSAGES.set(strange)
 
 
@@ -329,24 +291,24 @@ async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSetting
 
     What needs Redis has a task of its own: one that hangs must not interrupt the watch.
     """
-    judging, due = Judging(database, bus, settings), asyncio.Event()
+    judge, due = recovery.Judge(database, settings, bus.tell), asyncio.Event()
 
-    async def judge() -> None:
-        await asyncio.sleep(judging.every_s)
+    async def take_back() -> None:
+        await asyncio.sleep(judge.every_s)
         ((upkeep_is_on_duty,),) = await fetch(database, _UPKEEP)
         if not upkeep_is_on_duty:
-            await judging()
+            await judge.judge()
             due.set()
 
     async def publish() -> None:
         await due.wait()
         due.clear()
         await hand_back_of_gone(database, redis)
-        await relay_due(database, bus, limit=_BATCH)
+        await recovery.relay_due(database, bus, limit=_BATCH)
 
-    with connect(settings.redis_url.get_secret_value()) as redis:
+    with lists.connect(settings.redis_url.get_secret_value()) as redis:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_for_ever(judge))
+            tasks.create_task(_for_ever(take_back))
             tasks.create_task(_for_ever(publish))
 
 

@@ -23,7 +23,7 @@ from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.states import Stage
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import EngineDeadError
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Cut, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus
@@ -80,7 +80,7 @@ class Parts:
         self._claimed.add(part)
         try:
             asked = time_ns()
-            claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
+            claimed = await _finish(self._ledger.claim(part, deaths=deaths))
             if claimed is None:
                 raise Ignore("nothing to do: done, cancelled or another worker's")
             begun(task_arguments(claimed))

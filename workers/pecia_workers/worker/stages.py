@@ -37,8 +37,7 @@ from pecia_workers.engines.base import (
 from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
 from pecia_workers.ledger.database import outlast
-from pecia_workers.ledger.ledger import Ledger, PartLostError
-from pecia_workers.ledger.retention import unheld
+from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
 from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
