@@ -22,7 +22,7 @@ from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import Limits
 
 rapidocr = pytest.importorskip(
     "pecia_workers.engines.cpu.rapidocr", reason="pecia[local] brings the CPU engine"

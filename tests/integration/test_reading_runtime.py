@@ -18,8 +18,7 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
-from pecia_workers.reading.fields import closed
-from pecia_workers.reading.page import instruction_for
+from pecia_workers.reading.page import closed, instruction_for
 from pictures import encoded
 
 pytestmark = pytest.mark.gate

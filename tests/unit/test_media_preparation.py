@@ -19,8 +19,7 @@ from pecia_schemas.results import Page, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page, prepare
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage, Plan
+from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.reading.page import _moved
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")

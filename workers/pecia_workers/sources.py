@@ -31,7 +31,7 @@ from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucke
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.outgoing import (
     GuardedBackend,
     Refusal,

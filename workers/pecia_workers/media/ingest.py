@@ -26,8 +26,7 @@ from pecia_schemas.tasks import (
 )
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import FramePlan, Stretch
+from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
 from pecia_workers.worker.payloads import Spool
 
 
@@ -85,15 +84,10 @@ class Ingest:
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
                 infos = await self._decoder.inspect(path, chosen, cast("SecretStr | None", task.password))
                 document_type = DocumentType(task.document_type)
-                parts = [
-                    NewPart(
-                        ordinal=page.index,
-                        cost=page_cost(page.width, page.height, document_type),
-                        width=page.width,
-                        height=page.height,
-                    )
-                    for page in infos
-                ]
+                parts = []
+                for page in infos:
+                    cost = page_cost(page.width, page.height, document_type)
+                    parts.append(NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height))
                 return Cut(Stage.READ, parts)
 
     async def _segments(self, path: Path, task: CaptionVideo) -> Cut:

@@ -57,17 +57,13 @@ class Witnesses:
         self._default = default
         self._engine = engine
         self._free = processes
-        self._most_waiting = _WAITING * processes
+        self.spare = _WAITING * processes
+        """How many pages a worker may hold beside those that its engine is for."""
         self._freed = freed
         self._queue: dict[WitnessedPage, tuple[int, int]] = {}
         """Pages that the CPU engine has not begun, by urgency and number."""
         self._numbers = count()
         self.waiting = 0
-
-    @property
-    def spare(self) -> int:
-        """How many pages a worker may hold beside those that its engine is for."""
-        return self._most_waiting
 
     def choice(self, task: ReadDocument) -> Witness:
         """Return what is to witness a task's pages."""
@@ -91,7 +87,6 @@ class Witnesses:
 
     def queue(self, witnessed: WitnessedPage, urgency: int) -> None:
         """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""
-        witnessed.is_queued = True
         self._queue[witnessed] = (urgency, next(self._numbers))
         self._begin()
 
@@ -122,7 +117,8 @@ class Witnesses:
         """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
         if witnessed.request.part:
             self._freed(witnessed.request.part)
-        if not witnessed.is_queued or (witnessed.reading is None and self.waiting >= self._most_waiting):
+        is_over = self.waiting >= self.spare or witnessed not in self._queue
+        if witnessed.reading is None and is_over:
             witnessed.close()
             return None
         self.waiting += 1
@@ -144,7 +140,6 @@ class WitnessedPage:
         self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
-        self.is_queued = False
         self.reading: asyncio.Task[tuple[Block, ...] | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses

@@ -42,7 +42,7 @@ from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator

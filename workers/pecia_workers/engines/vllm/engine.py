@@ -30,7 +30,7 @@ from pecia_workers.engines.vllm.processes import (
     start_failure,
 )
 from pecia_workers.media.frames import CallFailedError, Form
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, Msg
 from pecia_schemas.failures import FailureCode
 from pecia_workers.engines.base import ClipTimes, EngineRequest
 from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, digest, sealed
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")
