@@ -18,7 +18,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Witness
 from pecia_workers.batching.batcher import Batcher, Priced
-from pecia_workers.batching.learned import inherited_memory, shared_lengths
+from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.caching import ResultCache
@@ -111,8 +111,8 @@ class Stages:
         await self._started(engine)
         lengths = await enter(shared_lengths(self.database, settings.output_quantile))
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        memory = await enter(inherited_memory(self.database, self.identity))
-        batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, memory=memory)
+        headroom = await enter(inherited_headroom(self.database, self.identity))
+        batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
         self.resources.callback(_tell_use, engine, batcher)
         generator = self.meter.on(batcher)
         fallback = await self._fallback()
