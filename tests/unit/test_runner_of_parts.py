@@ -83,14 +83,16 @@ class Pool:
         )
 
     def deliver(self, part: UUID, former: PartInFlight | None = None) -> PartInFlight:
-        headers = {"id": str(part), "x-cost": 1, "x-deliveries": 1, "x-suspect": False}
         job = PartInFlight(
-            headers,
+            part=part,
+            cost=1,
+            deaths=0,
+            suspect=False,
             begun=lambda _about: None,
             callback=lambda _result: None,
             timeout_callback=lambda _soft, _limit: None,
-            soft_limit_s=None,
-            hard_limit_s=None,
+            limit_s=None,
+            soft=False,
             started=0.0,
         )
         job.former = former

@@ -338,8 +338,7 @@ class BatchPolicy(Policy):
         return batch
 
 
-STATIC_SIZE: Final = 8
-STATIC_WINDOW_S: Final = 1.0
+_STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, window_s=1.0)
 
 
 def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
@@ -352,14 +351,7 @@ def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
         case PolicyName.DYNAMIC:
             return BatchPolicy(limits, similar=True)
         case PolicyName.STATIC:
-            static = BatchLimits(
-                least=STATIC_SIZE,
-                most=STATIC_SIZE,
-                tokens=math.inf,
-                concurrent=1,
-                window_s=STATIC_WINDOW_S,
-            )
-            return BatchPolicy(static, similar=False)
+            return BatchPolicy(_STATIC, similar=False)
 
 
 Growth = tuple[int, int]

@@ -47,7 +47,7 @@ from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
     from pecia_workers.engines.checking import EngineCheck
-    from pecia_workers.simulation.tuning import Point, Tuned
+    from pecia_workers.simulation.experiment import Point, Tuned
 
 _TUNED: Final = frozenset({"vllm", "simulated"})
 
@@ -151,7 +151,7 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
 
 async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) -> Tuned:
     from pecia_workers.engines.registry import create_engine  # noqa: PLC0415  heavy
-    from pecia_workers.simulation.tuning import tune as search  # noqa: PLC0415
+    from pecia_workers.simulation.experiment import tune as search  # noqa: PLC0415
 
     @asynccontextmanager
     async def opened(sizes: dict[str, int]) -> AsyncIterator[Engine]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Protocol
@@ -43,36 +43,25 @@ class Interruption(Enum):
     """The worker stops."""
 
 
-@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True, kw_only=True)
 class PartInFlight:
     """A part in flight. Celery keeps it as the request's result and terminates it through that."""
 
-    headers: InitVar[dict[str, Any]]
+    part: UUID
+    cost: int
+    deaths: int
+    suspect: bool
     begun: Callable[[Mapping[str, Any]], None]
     callback: Callable[[Any], None]
     timeout_callback: Callable[[bool, float], None]
-    soft_limit_s: InitVar[float | None]
-    hard_limit_s: InitVar[float | None]
+    limit_s: float | None
+    soft: bool
+    """Whether that is Celery's soft limit."""
     started: float
-    part: UUID = field(init=False)
-    cost: int = field(init=False)
-    deaths: int = field(init=False)
-    suspect: bool = field(init=False)
-    limit_s: float | None = field(init=False)
-    soft: bool = field(init=False)
     task: asyncio.Task[None] | None = None
     former: PartInFlight | None = None
     interruption: Interruption | None = None
     on_interrupt: Callable[[PartInFlight], object] | None = None
-
-    def __post_init__(
-        self, headers: dict[str, Any], soft_limit_s: float | None, hard_limit_s: float | None
-    ) -> None:
-        self.part = UUID(headers["id"])
-        self.cost, self.deaths = headers["x-cost"], headers["x-deliveries"] - 1
-        self.suspect = headers["x-suspect"]
-        self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
-        self.soft = self.limit_s is not None and self.limit_s == soft_limit_s
 
     def interrupt(self, why: Interruption) -> None:
         """Cancel it, unless that was done already. From any thread."""
