@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from pecia_schemas.results import Verdict
-from pecia_workers.batching import meter
+from pecia_workers import metrics
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import Item, Policy
 from pecia_workers.engines import base
@@ -147,7 +147,9 @@ class Batcher:
         used = slots if load.kv_used is None else load.kv_used
         self.packing.look(used, now, waiting=self._policy.waiting)
         if starts:
-            meter.admitted(self._policy.running, load.kv_used)
+            metrics.BATCH_SIZE.observe(self._policy.running)  # with those that were let in
+            if load.kv_used is not None:
+                metrics.BATCH_KV_USED.observe(load.kv_used)  # before them
         if self._timer:
             self._timer.cancel()
         wait = self._policy.due(now)

@@ -97,12 +97,9 @@ def messages(request: EngineRequest) -> list[dict[str, Any]]:
 
 def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
     """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
-    packed = io.BytesIO()
-    if is_frame:
-        Image.fromarray(image).save(packed, "JPEG", quality=_FRAME_QUALITY)
-    else:
-        Image.fromarray(image).save(packed, "PNG", compress_level=1)
-    kind = "jpeg" if is_frame else "png"
+    packed, kind = io.BytesIO(), "jpeg" if is_frame else "png"
+    how = {"quality": _FRAME_QUALITY} if is_frame else {"compress_level": 1}
+    Image.fromarray(image).save(packed, kind, **how)
     return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
 
 

@@ -19,13 +19,7 @@ from pecia_workers.engines import base
 from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import language_model
-from pecia_workers.engines.requests import (
-    RequestLimits,
-    check_adapter,
-    fitted_by_count,
-    probe,
-    verdict_of,
-)
+from pecia_workers.engines.requests import RequestLimits, check_adapter, fitted_by_count, probe, verdict_of
 
 log = structlog.get_logger(__name__)
 
