@@ -36,8 +36,7 @@ from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.worker import runtime as runtimes
-from pecia_workers.worker.attempts import PartCancelledError
-from pecia_workers.worker.runner import RuntimeLostError
+from pecia_workers.worker.attempts import PartCancelledError, RuntimeLostError
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import failure_of
 

@@ -38,18 +38,6 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
                 metrics.PAGES.labels(content.engine, content.verdict).inc()
 
 
-def page_witnessed(by: str) -> None:
-    """Count a page that was held against a witness, or that went without."""
-    metrics.WITNESSED.labels(by).inc()
-
-
-def admitted(requests: int, kv_used: float | None) -> None:
-    """Note how full the engine is where requests were let in: with them how many, before them how much of its cache."""
-    metrics.BATCH_SIZE.observe(requests)
-    if kv_used is not None:
-        metrics.BATCH_KV_USED.observe(kv_used)
-
-
 def generated(engine: str, generation: Generation, seconds: float) -> None:
     """Count what one request took; `seconds` with its wait for room."""
     usage = generation.usage

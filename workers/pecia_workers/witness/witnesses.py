@@ -20,7 +20,7 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
-from pecia_workers.batching import meter
+from pecia_workers import metrics
 from pecia_workers.engines.base import EngineError, EngineRequest, Generator
 from pecia_workers.media.pages import PageImage
 from pecia_workers.reading.ladder import rank
@@ -155,7 +155,7 @@ class WitnessedPage:
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
             blocks = await self._witnesses.reading(self)
             if blocks is None:
-                meter.page_witnessed("missed")
+                metrics.WITNESSED.labels("missed").inc()
                 return _unwitnessed(page)
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
@@ -164,7 +164,7 @@ class WitnessedPage:
         page = await asyncio.to_thread(_with, page, self.text)
         if page.witness is None:
             return page
-        meter.page_witnessed(page.witness.source)
+        metrics.WITNESSED.labels(page.witness.source).inc()
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 

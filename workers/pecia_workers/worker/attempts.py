@@ -33,6 +33,10 @@ class PartCancelledError(Exception):
     """A part was cancelled, or erased, before its end."""
 
 
+class RuntimeLostError(RuntimeError):
+    """What runs the parts is gone for good: the worker gives all it holds back and exits."""
+
+
 class _Clock:
     """One part's. Its tasks may wait side by side: then it goes on after the last of them."""
 
