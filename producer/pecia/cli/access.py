@@ -54,10 +54,10 @@ def env(
         typer.echo(f"export {name}={shlex.quote(value)}")
 
 
-app = typer.Typer(no_args_is_help=True, help="Keys of the gateway: make them, see them, end them.")
+access = typer.Typer(no_args_is_help=True)
 
 
-@app.command("create")
+@access.command("create")
 def create(
     name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
     *,
@@ -97,7 +97,7 @@ def create(
     typer.echo(f"Key {key.id} of {key.client}, shown this once.", err=True)
 
 
-@app.command("list")
+@access.command("list")
 def list_keys(
     *, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None, as_json: AsJson = False
 ) -> None:
@@ -116,7 +116,7 @@ def list_keys(
         )
 
 
-@app.command("revoke")
+@access.command("revoke")
 def revoke(
     keys: Annotated[
         list[UUID], typer.Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")

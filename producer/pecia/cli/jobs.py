@@ -158,10 +158,7 @@ Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed w
 OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
 
-dead = typer.Typer(
-    no_args_is_help=True,
-    help="Parts that the fleet has given up though their documents may be fine: see them, try them again.",
-)
+dead = typer.Typer(no_args_is_help=True)
 
 
 @dead.command("list")

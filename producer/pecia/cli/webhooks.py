@@ -79,13 +79,10 @@ OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only ab
 OfEndpoint = Annotated[UUID | None, typer.Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Receivers that are told of all jobs: register and try them, see what they were told, tell it again.",
-)
+webhook = typer.Typer(no_args_is_help=True)
 
 
-@app.command("add")
+@webhook.command("add")
 def add(
     url: Annotated[str, typer.Argument(help="Where to post to.")],
     *,
@@ -102,7 +99,7 @@ def add(
         _tell_secret(client.add_endpoint(url, events=event), as_json=as_json)
 
 
-@app.command("list")
+@webhook.command("list")
 def list_endpoints(*, as_json: AsJson = False) -> None:
     """Show the registered receivers, and how each does.
 
@@ -120,7 +117,7 @@ def list_endpoints(*, as_json: AsJson = False) -> None:
         output.console().print(output.grid(headings, rows, whole=("endpoint",)))
 
 
-@app.command("remove")
+@webhook.command("remove")
 def remove(endpoint: EndpointId) -> None:
     """Forget a receiver, what it was told and what it was to be told.
 
@@ -130,7 +127,7 @@ def remove(endpoint: EndpointId) -> None:
         client.remove_endpoint(endpoint)
 
 
-@app.command("rotate")
+@webhook.command("rotate")
 def rotate(
     endpoint: EndpointId,
     *,
@@ -150,7 +147,7 @@ def rotate(
         _tell_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
 
 
-@app.command("test")
+@webhook.command("test")
 def try_out(
     endpoint: EndpointId,
     *,
@@ -176,7 +173,7 @@ def try_out(
     raise typer.Exit(Ending.TIMEOUT)
 
 
-@app.command("deliveries")
+@webhook.command("deliveries")
 def deliveries(
     delivery: Annotated[
         UUID | None, typer.Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
@@ -219,7 +216,7 @@ def deliveries(
         output.console().print(output.grid(headings, tries))
 
 
-@app.command("replay")
+@webhook.command("replay")
 def replay(
     delivery: Annotated[
         list[UUID] | None, typer.Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
@@ -249,7 +246,7 @@ def replay(
     typer.echo(f"{len(chosen)} deliveries go out again.")
 
 
-@app.command("listen")
+@webhook.command("listen")
 def listen(
     *,
     secret: Annotated[
