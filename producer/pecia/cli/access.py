@@ -109,11 +109,9 @@ def list_keys(
         found = [(key, connections.access.load(key)) for key in connections.access.all(tenant)]
     if as_json:
         for key, taken in found:
-            output.json_line(key.model_dump(mode="json") | {"taken": taken.model_dump()})
+            output.json_line(key.model_dump(mode="json") | {"taken": taken})
     else:
-        typer.echo(
-            output.fitting(_HEADINGS, [_row(key, taken) for key, taken in found], spare=_HEADINGS[:2:-1])
-        )
+        typer.echo(output.fitting(_HEADINGS, [_row(*one) for one in found], spare=_HEADINGS[:2:-1]))
 
 
 @access.command("revoke")
@@ -135,8 +133,8 @@ def _connected() -> closing[Connections]:
     return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
 
 
-def _row(key: AccessKey, taken: AccessUsage) -> Sequence[str]:
+def _row(key: AccessKey, taken: AccessUsage) -> Sequence[object]:
     state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
     limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
     limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
-    return (str(key.id), key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)
+    return (key.id, key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)

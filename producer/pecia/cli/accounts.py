@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -89,18 +89,13 @@ def audit(
     """
     with Client() as reader:
         entries = reader.audit(job=job, client=client, since=values.moment(since))
-        if as_json:
-            output.json_lines(entries)
-        else:
-            headings = ("when", "who", "what", "job", "details")
-            output.console().print(output.grid(headings, _trail(entries), whole=headings[:-1]))
+        output.listed(entries, ("when", "who", "what", "job", "details"), _trail, as_json=as_json)
 
 
-def _trail(entries: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
-    for entry in entries:
-        counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
-        details = "; ".join(filter(None, [counts, entry.reason]))
-        yield output.when(entry.at), entry.actor, entry.action, str(entry.job_id), details
+def _trail(entry: AuditEntry) -> Sequence[object]:
+    counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
+    details = "; ".join(filter(None, [counts, entry.reason]))
+    return entry.at, entry.actor, entry.action, entry.job_id, details
 
 
 _COLUMNS = (
@@ -130,7 +125,7 @@ def usage(
     with Client() as client:
         found = client.usage(since=values.moment(since), by=by)
     if as_json:
-        output.json_line(found.model_dump(mode="json"))
+        output.json_line(found)
     else:
         output.console().print(_table(found))
 

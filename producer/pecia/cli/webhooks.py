@@ -110,11 +110,8 @@ def list_endpoints(*, as_json: AsJson = False) -> None:
     if as_json:
         output.json_lines(found, exclude={"secret"})
     else:
-        rows = [
-            (str(one.id), one.url, ", ".join(one.events), _health(one), str(one.waiting)) for one in found
-        ]
-        headings = ("endpoint", "URL", "told of", "state", "waiting")
-        output.console().print(output.grid(headings, rows, whole=("endpoint",)))
+        rows = [(one.id, one.url, ", ".join(one.events), _health(one), one.waiting) for one in found]
+        output.grid(("endpoint", "URL", "told of", "state", "waiting"), rows, whole=("endpoint",))
 
 
 @webhook.command("remove")
@@ -201,19 +198,11 @@ def deliveries(
     if any(one.last_error == NO_SECRET for one in found):
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
-        headings = ("try", "at", "seconds", "status", "why", "reply")
         tries = [
-            (
-                str(one.number),
-                output.when(one.at),
-                f"{one.duration.total_seconds():.3f}",
-                "" if one.status is None else str(one.status),
-                one.error or "",
-                one.reply or "",
-            )
+            (one.number, one.at, f"{one.duration.total_seconds():.3f}", one.status, one.error, one.reply)
             for one in found[0].attempts
         ]
-        output.console().print(output.grid(headings, tries))
+        output.grid(("try", "at", "seconds", "status", "why", "reply"), tries)
 
 
 @webhook.command("replay")
@@ -317,7 +306,7 @@ def listen(
 
 def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
     if as_json:
-        output.json_line(endpoint.model_dump(mode="json"))
+        output.json_line(endpoint)
         return
     typer.echo(f"endpoint {endpoint.id}\nsecret   {endpoint.secret}")
     if endpoint.former_until:
@@ -328,20 +317,15 @@ def _tell_of(found: Sequence[Delivery], *, as_json: bool) -> None:
     if as_json:
         output.json_lines(found)
         return
+    headings = ("delivery", "what", "job", "state", "tries", "last", "next")
     rows = [
         (
-            str(one.id),
-            one.type,
-            str(one.job_id or ""),
-            one.state,
-            str(len(one.attempts)),
-            one.last_error or ("" if one.last_status is None else str(one.last_status)),
-            output.when(one.next_at) if one.next_at else "",
+            *(one.id, one.type, one.job_id, one.state, len(one.attempts)),
+            *(one.last_error or one.last_status, one.next_at),
         )
         for one in found
     ]
-    headings = ("delivery", "what", "job", "state", "tries", "last", "next")
-    output.console().print(output.grid(headings, rows, whole=("delivery", "job")))
+    output.grid(headings, rows, whole=("delivery", "job"))
 
 
 def _health(endpoint: Endpoint) -> str:
