@@ -78,8 +78,7 @@ OWN: Final = {name: does for panel in PANELS.values() for name, does in panel.it
 """The same, by name alone."""
 
 _MODULES: Final = {
-    "pecia.cli.access": ("env", "access"),
-    "pecia.cli.accounts": ("purge", "audit", "usage"),
+    "pecia.cli.accounts": ("env", "access", "purge", "audit", "usage"),
     "pecia.cli.backfill": ("backfill",),
     "pecia.cli.certify": ("certify",),
     "pecia.cli.demo": ("demo",),

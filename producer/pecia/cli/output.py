@@ -10,7 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -31,6 +31,8 @@ _PIPED: Final = 200
 """Columns where no terminal says how many."""
 _LEAST: Final = 8
 """Of the last column, however narrow the terminal."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
 
 
 def fitting(

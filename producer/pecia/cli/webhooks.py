@@ -74,7 +74,6 @@ class _Handler(BaseHTTPRequestHandler):
 _LOOK_S = 0.2
 
 EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
 OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only about this job.")]
 OfEndpoint = Annotated[UUID | None, typer.Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
@@ -89,7 +88,7 @@ def add(
     event: Annotated[
         list[NoticeType] | None, typer.Option(help="Only this; may be repeated. Default: how jobs end.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Register a receiver. Its secret is printed now and never again: hand it to the receiver's operator.
 
@@ -100,7 +99,7 @@ def add(
 
 
 @webhook.command("list")
-def list_endpoints(*, as_json: AsJson = False) -> None:
+def list_endpoints(*, as_json: output.AsJson = False) -> None:
     """Show the registered receivers, and how each does.
 
     Example: `pecia webhook list`
@@ -131,7 +130,7 @@ def rotate(
     overlap: Annotated[
         str, typer.Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
     ] = "24h",
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Give a receiver a fresh secret, and print it. Meanwhile notices bear both signatures.
 
@@ -149,7 +148,7 @@ def try_out(
     endpoint: EndpointId,
     *,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the outcome.")] = 30,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is told again.
 
@@ -181,7 +180,7 @@ def deliveries(
     state: Annotated[DeliveryState | None, typer.Option(help="Only those in it.")] = None,
     since: Since = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Show what receivers were told or are to be told, the latest first, and how it went.
 
@@ -257,7 +256,7 @@ def listen(
         ),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
 
