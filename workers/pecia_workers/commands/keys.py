@@ -56,11 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 R = TypeVar("R")
 
-keys = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Make encryption keys, and bring what is stored under the current one.",
-)
+keys = typer.Typer(no_args_is_help=True)
 
 
 @keys.command()
