@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -214,7 +214,12 @@ async def spans(database: AsyncEngine, kind: ContentKind, *, size: int = _SPAN) 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
     held: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
-    kinds = {"payloads": [PAYLOADS], "tasks": [TASKS], "results": [RESULTS, REVISIONS], "secrets": [SECRETS]}
+    kinds: dict[str, Sequence[ContentKind]] = {
+        "payloads": [PAYLOADS],
+        "tasks": [TASKS],
+        "results": [RESULTS, REVISIONS],
+        "secrets": [SECRETS],
+    }
     for name, counted in kinds.items():
         for kind in counted:
             async for span in spans(database, kind):

@@ -31,14 +31,13 @@ from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, ClaimRequest, Cut, Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, outlast
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
-from pecia_workers.logs import about_part
 from pecia_workers.queue.bus import Bus
-from pecia_workers.tracing import ended, processing
+from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import watch_workers
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
 from pecia_workers.worker.stages import Stages
@@ -232,7 +231,7 @@ class Runtime:
         self._claimed.add(part)
         try:
             asked = time_ns()
-            claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
+            claimed = await _finish(self._ledger.claim(part, deaths=deaths))
             if claimed is None:
                 raise Ignore("nothing to do: done, cancelled or another worker's")
             begun(task_arguments(claimed))
