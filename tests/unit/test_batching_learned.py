@@ -1,13 +1,23 @@
-"""What is expected of an output's length: the table first, then what was seen."""
+"""What was learned: how long an output will be, and how much of the budget may be used."""
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.batching.learned import ENOUGH, STEPS, LearnedLengths, length_of, quantile, step_of
+from pecia_workers.batching.learned import (
+    ENOUGH,
+    STEPS,
+    Headroom,
+    LearnedLengths,
+    length_of,
+    quantile,
+    step_of,
+)
+from pecia_workers.engines.base import Load
 
 LENGTHS = st.lists(st.integers(1, 100_000), min_size=ENOUGH, max_size=200)
 
@@ -81,3 +91,25 @@ def test_what_the_fleet_knows_and_what_was_seen_here_count_together() -> None:
     learned = having_seen([10] * 20)
     learned.learn(fleet)
     assert learned.expected("chart") == length_of(step_of(1_000))
+
+
+def load(kv_used: float = 0.5, preemptions: int = 0) -> Load:
+    return Load(running=1, waiting=0, kv_used=kv_used, preemptions=preemptions)
+
+
+def test_each_preemption_makes_it_smaller_and_air_lets_it_grow_again() -> None:
+    headroom = Headroom()
+    shares = []
+    for now, kv_used in enumerate((0.5, 0.95, 0.5)):
+        headroom.look(load(kv_used, preemptions=1), now)
+        shares.append(headroom.share)
+    assert shares == pytest.approx([0.95, 0.95, 0.97])
+
+
+@given(looks=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.floats(0, 100))))
+def test_it_never_leaves_its_bounds(looks: list[tuple[float, int, float]]) -> None:
+    headroom, now, preempted = Headroom(), 0.0, 0
+    for kv_used, more, passed in looks:
+        now, preempted = now + passed, preempted + more
+        headroom.look(load(kv_used, preempted), now)
+        assert 0.5 <= headroom.share <= 1.0
