@@ -35,18 +35,6 @@ def test_the_table_is_believed_until_enough_was_seen_of_the_same_workload() -> N
     assert having_seen([10] * ENOUGH).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
 
 
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
-def test_an_expectation_lies_within_a_step_of_what_was_seen(lengths: list[int], share: float) -> None:
-    expected = having_seen(lengths, share).expected("chart")
-    assert min(lengths) <= expected <= max(lengths) * 2**0.25
-
-
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
-def test_that_share_of_what_was_seen_is_no_longer(lengths: list[int], share: float) -> None:
-    expected = having_seen(lengths, share).expected("chart")
-    assert sum(length <= expected for length in lengths) >= share * len(lengths) - 1e-6
-
-
 @given(tokens=st.integers(1, 131_072))
 def test_a_step_is_named_by_its_longest_length_at_most_a_fifth_too_long(tokens: int) -> None:
     assert tokens <= length_of(step_of(tokens)) <= tokens * 2**0.25
@@ -59,8 +47,8 @@ def test_a_larger_share_expects_no_less(weights: list[float]) -> None:
     assert found == sorted(found)
 
 
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95), written=st.integers(0, 200_000))
-def test_what_is_still_written_is_expected_to_be_as_long_as_what_was_longer(
+@given(lengths=LENGTHS, share=st.floats(0.05, 0.95), written=st.just(0) | st.integers(0, 200_000))
+def test_an_expectation_lies_within_a_step_of_what_was_longer_and_that_share_of_it_is_no_longer(
     lengths: list[int], share: float, written: int
 ) -> None:
     learned = having_seen(lengths, share)

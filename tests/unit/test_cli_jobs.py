@@ -132,8 +132,7 @@ def test_a_line_says_how_many_are_where_and_how_long_it_takes() -> None:
 
 def test_a_label_cannot_move_the_cursor_and_shows_its_end(client: Client) -> None:
     label = "\x1b[2J" + "x" * 100 + "scan.pdf"
-    job = client.submit(ReadDocument(b"%PDF-1"), label=label)
-    shown = output.table([job], 200)
+    shown = output.table([client.submit(ReadDocument(b"%PDF-1"), label=label)], 200)
     assert "\x1b" not in shown
     assert "xscan.pdf" in shown
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,9 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 
 
 @pytest.fixture
-def fleets() -> Iterator[None]:
-    fleets = [
-        RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
-        for n in ("one", "two")
-    ]
-    for fleet in fleets:
-        running.announce(fleet)
-    yield
-    for fleet in fleets:
-        running.withdraw(fleet.home, fleet.pid)
+def fleets() -> None:
+    for name in ("one", "two"):
+        running.announce(_fleet(os.getpid(), f"/{name}", payload_url=name))
 
 
 @pytest.mark.usefixtures("fleets")
@@ -96,10 +88,8 @@ def _own_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def _fleet(pid: int, home: str = "/h") -> RunningFleet:
-    return RunningFleet(
-        pid=pid, home=home, database_url="postgresql://d", redis_url=f"unix://{home}/r", payload_url="/p"
-    )
+def _fleet(pid: int, home: str = "/h", **urls: str) -> RunningFleet:
+    return RunningFleet.model_validate({"pid": pid, "home": home, **URLS, **urls})
 
 
 @pytest.fixture
@@ -123,7 +113,7 @@ def test_nothing_is_found_before_anything_runs() -> None:
 
 def test_an_announced_fleet_is_found_until_its_own_supervisor_withdraws_it(fleet: RunningFleet) -> None:
     running.withdraw(fleet.home, fleet.pid + 1)
-    assert running.find().redis_url == fleet.redis_url
+    assert running.find() == fleet
     running.withdraw(fleet.home, fleet.pid)
     assert running.running_fleets() == []
 
@@ -133,11 +123,8 @@ def test_two_fleets_are_told_apart_by_their_homes(fleet: RunningFleet) -> None:
     running.announce(other)
     with pytest.raises(NoFleetError, match=r"choose one by --home or PECIA_HOME\. They are /h, /other\."):
         running.find()
-    assert [running.find(home).home for home in ("/h", "/other", "/h/../other/")] == [
-        "/h",
-        "/other",
-        "/other",
-    ]
+    named = [running.find(home).home for home in ("/h", "/other", "/h/../other/")]
+    assert named == ["/h", "/other", "/other"]
     running.withdraw(other.home, other.pid)
     assert running.find().home == fleet.home
 
@@ -160,14 +147,12 @@ def test_the_fleet_of_a_dead_process_is_not_found() -> None:
     assert running.running_fleets() == []
 
 
-def test_another_process_with_the_supervisors_number_is_not_it(fleet: RunningFleet, note: Path) -> None:
-    note.write_text(fleet.model_copy(update={"started": 1}).model_dump_json())
-    assert running.running_fleets() == []
-
-
-def test_a_note_that_cannot_be_read_is_none(note: Path) -> None:
-    note.write_text("{")
-    assert running.running_fleets() == []
+def test_a_note_of_another_process_with_the_supervisors_number_or_one_that_cannot_be_read_is_none(
+    fleet: RunningFleet, note: Path
+) -> None:
+    for content in (fleet.model_copy(update={"started": 1}).model_dump_json(), "{"):
+        note.write_text(content)
+        assert running.running_fleets() == []
 
 
 @pytest.mark.usefixtures("fleet")

@@ -179,8 +179,7 @@ def provisioned(file: str) -> dict[str, Any]:
 
 
 def test_prometheus_asks_every_process_that_has_a_page(services: dict[str, Any]) -> None:
-    config = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text())
-    (job,) = config["scrape_configs"]
+    (job,) = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     workers = [name for name, service in services.items() if service.get("command", [""])[0] == "worker"]
     assert job["job_name"] == "pecia"
@@ -212,8 +211,7 @@ def instructions(image: str) -> list[str]:
 
 
 def test_hadolint_finds_nothing() -> None:
-    hadolint = Path(sys.executable).with_name("hadolint")
-    told = ran(hadolint, DOCKERFILE)
+    told = ran(Path(sys.executable).with_name("hadolint"), DOCKERFILE)
     assert told.returncode == 0, told.stdout
 
 

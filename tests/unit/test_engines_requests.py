@@ -1,7 +1,7 @@
 """Requests that an engine makes ready and works on: whose turn it is, what fits, and when a text is a loop."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.ray.engine import ending_of
 from pecia_workers.engines.requests import LOOPS, Preparation, Prepared, RequestLimits, Turns, is_loop
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.engines.vllm.engine import preparers
+from samples import engine_request
 
 
 class Ringing(SimulatedEngine):
@@ -30,16 +31,12 @@ class Ringing(SimulatedEngine):
         return Generation(text="", verdict=Verdict.OK)
 
 
-def asked(name: str) -> EngineRequest:
-    return EngineRequest(id=name, images=(), workload=DocumentType.MIXED)
-
-
 async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> None:
     engine = Ringing()
-    first = asyncio.create_task(engine.generate(asked("part")))
+    first = asyncio.create_task(engine.generate(engine_request("part")))
     await asyncio.sleep(0)
     with pytest.raises(EngineError, match="in flight already"):
-        await engine.generate(asked("part"))
+        await engine.generate(engine_request("part"))
     engine.bell.set()
     assert (await first).verdict is Verdict.OK
 
@@ -48,7 +45,7 @@ async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> Non
 
 async def test_when_all_are_ended_nothing_is_left_that_runs() -> None:
     engine = Ringing()
-    reading = [asyncio.create_task(engine.generate(asked(str(number)))) for number in range(3)]
+    reading = [asyncio.create_task(engine.generate(engine_request(str(number)))) for number in range(3)]
     await asyncio.sleep(0)
     await engine._end_all()
     await asyncio.wait(reading)
@@ -135,15 +132,8 @@ class Desk:
         return await self.preparation.prepare(request, room)
 
 
-def page(name: str = "page", rank: int = 2, side: int = 280, **changes: Any) -> EngineRequest:
-    request = EngineRequest(
-        id=name,
-        images=(np.zeros((side, side, 3), np.uint8),),
-        workload=DocumentType.LAB_RESULT,
-        priority=rank,
-        max_output_tokens=20,
-    )
-    return replace(request, **changes)
+def page(name: str = "page", rank: int = 2, side: int = 280, **about: Any) -> EngineRequest:
+    return engine_request(name, side, priority=rank, max_output_tokens=20, **about)
 
 
 def prompt_of(request: EngineRequest) -> Prepared:
@@ -211,9 +201,8 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
 
 
 async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
-    fitted = await Desk(most_tokens=1_000).prepared(
-        page(side=2_800), RequestLimits(context=1_000, item=1_000)
-    )
+    room = RequestLimits(context=1_000, item=1_000)
+    fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), room)
     assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
 
 
@@ -228,8 +217,7 @@ async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fi
 async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(
     room: RequestLimits, most: int
 ) -> None:
-    fitted = await Desk().prepared(page(side=560), room)
-    tokens = prompt_of(fitted).tokens - WORDS
+    tokens = prompt_of(await Desk().prepared(page(side=560), room)).tokens - WORDS
     assert 0.9 * most < tokens <= most
 
 
@@ -275,32 +263,19 @@ def test_a_pattern_that_comes_less_often_is_none(size: int) -> None:
     assert not is_loop([*pattern * COUNT, "after"])
 
 
-def test_a_short_pattern_is_a_loop_once_it_is_as_long_as_the_shortest() -> None:
+def test_a_short_pattern_is_a_loop_once_it_is_as_long_as_the_shortest_and_a_long_one_may_come_again() -> None:
     assert not is_loop(["|"] * (LEAST * COUNT - 1))
     assert is_loop(["|"] * (LEAST * COUNT))
-
-
-def test_a_long_pattern_may_come_again() -> None:
     assert not is_loop([str(number) for number in range(MOST + 1)] * COUNT)
 
 
 END = 2
 LOOP = list(range(10, 18)) * 12
 
-tokens = st.lists(st.integers(3, 999), max_size=40)
 
-
-@given(tokens)
-def test_what_ends_by_itself_is_whole(answer: list[int]) -> None:
+@given(st.lists(st.integers(3, 999), max_size=40))
+def test_an_answer_of_which_the_tokens_alone_are_told_was_whole_cut_off_or_a_loop(answer: list[int]) -> None:
     assert ending_of([*answer, END], {END}) is Verdict.OK
-
-
-@given(tokens)
-def test_what_does_not_was_cut_off(answer: list[int]) -> None:
     assert ending_of(answer, {END}) is Verdict.TRUNCATED
-
-
-@given(tokens)
-def test_a_loop_is_told_from_a_text_that_was_cut(answer: list[int]) -> None:
     assert ending_of([*answer, *LOOP], {END}) is Verdict.REPETITION
     assert ending_of([*answer, *LOOP, END], {END}) is Verdict.OK

@@ -97,7 +97,7 @@ def test_accuracy_counts_wrong_characters_and_no_white_space(read: str, known: s
     assert accuracy(read, known) == expected
 
 
-def test_it_draws_the_documents_of_the_demo_and_prints_where_they_are(tmp_path: Path) -> None:
+def test_sample_draws_the_documents_of_the_demo_and_prints_where_they_are(tmp_path: Path) -> None:
     done = run_pecia("sample", tmp_path / "new" / "papers")
     assert done.returncode == 0, done.stderr
     written = [Path(line) for line in done.stdout.splitlines()]
@@ -107,14 +107,14 @@ def test_it_draws_the_documents_of_the_demo_and_prints_where_they_are(tmp_path: 
         picture.load()
 
 
-def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_sample_leaves_a_file_that_is_there_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "lab.png").write_text("mine")
     assert run_pecia("sample", tmp_path).returncode == 0
     assert (tmp_path / "lab.png").read_text() == "mine"
     assert (tmp_path / "chart.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_sample_names_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run_pecia("sample", tmp_path / "file" / "papers")
     assert done.returncode == 2

@@ -30,8 +30,7 @@ pillow_heif.register_heif_opener()
 def pdf(*sizes: tuple[float, float], rotate: int = 0) -> bytes:
     document = pypdfium2.PdfDocument.new()
     for width, height in sizes:
-        page = document.new_page(width, height)
-        page.set_rotation(rotate)
+        document.new_page(width, height).set_rotation(rotate)
     buffer = io.BytesIO()
     document.save(buffer)
     document.close()
@@ -160,9 +159,8 @@ def test_a_page_that_is_not_there_is_named_so(file: MakeFile, limits: Limits) ->
 
 
 def test_limits_are_checked_before_anything_is_decoded(file: MakeFile, limits: Limits) -> None:
-    tight = replace(
-        limits, file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72
-    )
+    sizes = {"file_bytes": 100_000, "page_pixels": 10_000, "total_pixels": 25_000}
+    tight = replace(limits, **sizes, pages=3, render_dpi=72)
     frame = marked(100, 90)
     two, three = (encoded(frame, "TIFF", save_all=True, append_images=[frame] * more) for more in (1, 2))
 
@@ -257,9 +255,8 @@ def zipped(*names: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in names:
-            archive.writestr(
-                zipfile.ZipInfo(name), "Alma Sampleton"
-            )  # without the time, which ids of tests hold
+            # without the time, which ids of tests hold
+            archive.writestr(zipfile.ZipInfo(name), "Alma Sampleton")
     return buffer.getvalue()
 
 
@@ -309,13 +306,12 @@ SCAN_BYTES = 1_000_000
 
 def long_scan(path: Path) -> Path:
     noise = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)
-    scan = io.BytesIO()
-    Image.fromarray(noise).save(scan, "JPEG", quality=95)
-    assert scan.tell() > SCAN_BYTES
+    scan = encoded(Image.fromarray(noise), "JPEG", quality=95)
+    assert len(scan) > SCAN_BYTES
     document = pypdfium2.PdfDocument.new()
     for _ in range(PAGES):
         picture = pypdfium2.PdfImage.new(document)
-        picture.load_jpeg(io.BytesIO(scan.getvalue()), inline=True)
+        picture.load_jpeg(io.BytesIO(scan), inline=True)
         picture.set_matrix(pypdfium2.PdfMatrix().scale(100, 100))
         page = document.new_page(100, 100)
         page.insert_obj(picture)

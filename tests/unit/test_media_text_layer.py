@@ -121,8 +121,7 @@ def test_a_page_is_turned_until_its_text_stands_upright(degrees: int, tmp_path: 
 
 
 def test_the_crop_box_is_what_counts(tmp_path: Path) -> None:
-    cropped = pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]")
-    page = read(cropped, tmp_path)
+    page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]"), tmp_path)
     assert text_of(page.blocks).split("\n") == PROSE
     first = page.blocks[0].lines[0].box
     assert first.bottom < page.pixels.shape[0]

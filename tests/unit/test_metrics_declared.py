@@ -37,8 +37,7 @@ def families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
 
 
 def shown(family: Metric) -> str:
-    suffix = {"counter": "_total", "info": "_info"}
-    return family.name + suffix.get(family.type, "")
+    return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
 
 
 def row(source: str, family: Metric, labels: tuple[str, ...]) -> str:

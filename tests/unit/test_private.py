@@ -16,11 +16,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from pydantic import BaseModel, field_validator
 
-from pecia import CaptionVideo, Client, GenerationOptions, Page, ReadDocument, Verdict, Webhook, sources
+from pecia import CaptionVideo, Client, GenerationOptions, Page, ReadDocument, Webhook, sources
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.tasks import task_from_json
+from samples import page as sample_page
 
 WORD = "Quillfeather"
 ELSEWHERE = f"http://{WORD}.example/"
@@ -28,7 +29,6 @@ TASK: Any = ReadDocument
 VIDEO: Any = CaptionVideo
 OPTIONS: Any = GenerationOptions
 HOOK: Any = Webhook
-PAGE = {"number": 1, "text": WORD, "verdict": Verdict.OK, "width": 1, "height": 1, "engine": "test"}
 
 
 class Number(BaseModel):
@@ -44,8 +44,13 @@ class Another(BaseModel):
         raise ValueError("not this one")
 
 
-def fields(**entries: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {WORD: entries}}
+def asking(**entries: Any) -> ReadDocument:
+    """Return a task for fields, one of which is the word."""
+    return ReadDocument(b"", fields={"type": "object", "properties": {WORD: entries}})
+
+
+def page(**about: Any) -> Page:
+    return sample_page(**{"text": WORD, "fields": {"who": WORD}, **about})
 
 
 MISTAKES: dict[str, Callable[[], Any]] = {
@@ -59,13 +64,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "an option that is no number": lambda: OPTIONS(temperature=WORD),
     "a webhook without an address": lambda: HOOK(url=WORD),
     "a stored task of another version": lambda: task_from_json("document.read", {"source": {"sha256": WORD}}),
-    "a page that is none": lambda: Page.model_validate({**PAGE, "width": WORD}),
-    "fields of another model": lambda: Page.model_validate({**PAGE, "fields": {"who": WORD}}).fields_as(
-        Number
-    ),
-    "fields that their model refuses": lambda: Page.model_validate(
-        {**PAGE, "fields": {"who": WORD}}
-    ).fields_as(Another),
+    "a page that is none": lambda: page(width=WORD),
+    "fields of another model": lambda: page().fields_as(Number),
+    "fields that their model refuses": lambda: page().fields_as(Another),
 }
 
 SUBMITS: dict[str, Callable[[Client], Any]] = {
@@ -74,16 +75,10 @@ SUBMITS: dict[str, Callable[[Client], Any]] = {
     "metadata that is too long": lambda client: client.submit(ReadDocument(b""), metadata={"a": WORD * 100}),
     "a key that is too long": lambda client: client.submit(ReadDocument(b""), idempotency_key=WORD * 100),
     "a webhook that is no URL": lambda client: client.submit(ReadDocument(b""), webhook=WORD),
-    "a schema with an unknown type": lambda client: client.submit(
-        ReadDocument(b"", fields=fields(type=WORD))
-    ),
-    "a schema with a broken rule": lambda client: client.submit(ReadDocument(b"", fields=fields(enum=WORD))),
-    "a schema that is elsewhere": lambda client: client.submit(
-        ReadDocument(b"", fields=fields(**{"$ref": ELSEWHERE}))
-    ),
-    "a schema with a hole": lambda client: client.submit(
-        ReadDocument(b"", fields=fields(**{"$ref": f"#/{WORD}"}))
-    ),
+    "a schema with an unknown type": lambda client: client.submit(asking(type=WORD)),
+    "a schema with a broken rule": lambda client: client.submit(asking(enum=WORD)),
+    "a schema that is elsewhere": lambda client: client.submit(asking(**{"$ref": ELSEWHERE})),
+    "a schema with a hole": lambda client: client.submit(asking(**{"$ref": f"#/{WORD}"})),
     "a database that is away": lambda client: client.submit(
         ReadDocument(WORD.encode()), metadata={"patient": WORD}, idempotency_key=WORD
     ),
@@ -117,9 +112,8 @@ def test_a_refused_submit_quotes_nothing(client: Client, submit: Callable[[Clien
 
 
 def test_what_did_not_fit_a_model_can_be_asked_for() -> None:
-    page = Page.model_validate({**PAGE, "fields": {"who": WORD}})
     with pytest.raises(ValueError, match="valid integer") as raised:
-        page.fields_as(Number)
+        page().fields_as(Number)
     (found,) = getattr(raised.value, "errors")()  # noqa: B009  pydantic's
     assert (found["loc"], found["input"]) == (("who",), WORD)
 

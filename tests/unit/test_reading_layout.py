@@ -134,10 +134,8 @@ def test_small_print_apart_at_the_edges_is_header_and_footer() -> None:
 def drawn(*lines: tuple[str, int, int], weight: int = 0) -> dict[str, BlockKind]:
     """Kinds of lines that are drawn at a height in letters of a size above prose; `weight`: of the first one."""
     image = Image.new("RGB", (1000, 1400), "white")
-    pieces = []
-    for number, (text, top, size) in enumerate(
-        (*lines, *((text, 500 + 32 * n, 22) for n, text in enumerate(PROSE)))
-    ):
+    pieces, prose = [], [(text, 500 + 32 * n, 22) for n, text in enumerate(PROSE)]
+    for number, (text, top, size) in enumerate((*lines, *prose)):
         font = ImageFont.load_default(size)
         bold = 0 if number else weight
         ImageDraw.Draw(image).text((100, top), text, fill="black", font=font, stroke_width=bold)
@@ -167,8 +165,7 @@ def test_a_bold_field_amount_or_sentence_is_no_heading(text: str) -> None:
 @pytest.mark.parametrize("name", [page.name for page in english_pages() if page.pieces])
 def test_every_paragraph_title_list_table_and_stamp_is_a_block_of_its_kind(name: str) -> None:
     page = next(page for page in english_pages() if page.name == name)
-    pixels = np.asarray(page.image.convert("RGB"))
-    blocks = layout(page.pieces, pixels, source=Source.LAYER).blocks
+    blocks = layout(page.pieces, np.asarray(page.image.convert("RGB")), source=Source.LAYER).blocks
     no_text = {BlockKind.TABLE, BlockKind.STAMP}
     found = [(block.kind, "" if block.kind in no_text else plain(block.text)) for block in blocks]
     assert found == [(kind, plain(text)) for kind, text in page.blocks]
@@ -195,10 +192,8 @@ def test_lines_with_bullets_or_numbers_are_a_list() -> None:
 
 
 def test_what_begins_as_a_caption_does_is_a_caption() -> None:
-    assert (
-        kinds(line("Table 2: values of the morning", 900))["Table 2: values of the morning"]
-        is BlockKind.CAPTION
-    )
+    text = "Table 2: values of the morning"
+    assert kinds(line(text, 900))[text] is BlockKind.CAPTION
 
 
 NUMBERS = ("12.5", "3.60", "x10", "140/90", "2026-11-22", "tablets(2)", "B12")

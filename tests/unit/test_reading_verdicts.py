@@ -106,8 +106,7 @@ def test_nothing_is_better_than_the_engine_says(text: str, told: Verdict) -> Non
 def test_a_fence_around_the_page_is_no_part_of_it(label: str) -> None:
     text = "# Report\n```\ncode\n```\nend"
     for end in ("\n```", "\n```\n", ""):
-        answer = judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK))
-        assert answer.text == text
+        assert judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK)).text == text
 
 
 @pytest.mark.parametrize("text", ["```\ncode\n```", "a\n```markdown\nb\n```", ""])

@@ -13,31 +13,25 @@ from pecia_schemas.states import DeliveryState
 from pecia_workers.retries import RetrySchedule, parse_retry_after, retry_delay
 from pecia_workers.webhooks import DeliveryPolicy, Reply, SendFailure
 
-SETTINGS = WorkerSettings(max_attempts=10_000, retry_delay=timedelta(seconds=2))
-
-
-@pytest.mark.parametrize(("strikes", "longest_s"), [(0, 2), (1, 4), (3, 16), (9, 600), (5_000, 600)])
-def test_the_wait_doubles_up_to_ten_minutes(strikes: int, longest_s: int) -> None:
-    waits = [retry_delay(FailureCode.TIMEOUT, strikes, SETTINGS) for _ in range(50)]
-    assert all(wait is not None and longest_s / 2 <= wait.total_seconds() <= longest_s for wait in waits)
-    assert len(set(waits)) > 1
-
 
 @given(
     code=st.sampled_from(FailureCode),
-    strikes=st.integers(0, 10**6),
+    strikes=st.integers(0, 9) | st.integers(0, 10**6),
     attempts=st.integers(1, 10**6),
     first_ms=st.integers(1, 10**7),
 )
-def test_every_wait_is_within_its_bounds_and_every_part_gets_all_its_attempts(
+def test_a_wait_doubles_up_to_ten_minutes_give_or_take_and_every_part_gets_all_its_attempts(
     code: FailureCode, strikes: int, attempts: int, first_ms: int
 ) -> None:
     first = timedelta(milliseconds=first_ms)
-    wait = retry_delay(code, strikes, WorkerSettings(max_attempts=attempts, retry_delay=first))
-    assert (wait is not None) is (code.retryable and strikes + 1 < attempts)
-    if wait is not None:
-        doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
-        assert doubled / 2 <= wait <= doubled
+    settings = WorkerSettings(max_attempts=attempts, retry_delay=first)
+    waits = {retry_delay(code, strikes, settings) for _ in range(20)}
+    if not code.retryable or strikes + 1 >= attempts:
+        assert waits == {None}
+        return
+    doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
+    assert all(wait is not None and doubled / 2 <= wait <= doubled for wait in waits)
+    assert len(waits) > 1
 
 
 SCHEDULE = RetrySchedule()

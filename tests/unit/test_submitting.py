@@ -14,23 +14,18 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from limits import WAIT_S
-from pecia import InvalidSourceError, Job, ReadDocument, SubmitManyError
+from pecia import InvalidSourceError, ReadDocument, SubmitManyError
 from pecia.bulk import Backlog, RoomWait
 from pecia.errors import QueueFullError
 from pecia.records import LaneLoad
 from pecia.testing import FakeFleet
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.results import Document
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_workers.media.limits import Limits
 from pecia_workers.sources import Arriving
 from pecia_workers.worker.payloads import Spool
-
-
-def submitted(fleet: FakeFleet, task: ReadDocument) -> Job[Document]:
-    return fleet.client().submit(task)
 
 
 def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:
@@ -41,7 +36,7 @@ def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:
     return asyncio.run(submit())
 
 
-@pytest.mark.parametrize("submit", [submitted, submitted_on_a_loop])
+@pytest.mark.parametrize("submit", [lambda fleet, task: fleet.client().submit(task), submitted_on_a_loop])
 def test_a_pipe_is_read_whole(submit: Callable[[FakeFleet, ReadDocument], object], tmp_path: Path) -> None:
     pipe = tmp_path / "scanner"
     os.mkfifo(pipe)
@@ -82,8 +77,7 @@ def test_a_document_is_stored_under_the_hash_of_its_content_alone(tmp_path: Path
     source = tmp_path / "in" / f"{name}.pdf"
     source.parent.mkdir()
     source.write_bytes(CONTENT)
-    store = PayloadStore.open(str(tmp_path / "store"))
-    reference = store.put(source)
+    reference = PayloadStore.open(str(tmp_path / "store")).put(source)
     assert kept(tmp_path / "store") == [Path("sha256", reference.sha256[:2], reference.sha256)]
 
 

@@ -67,8 +67,7 @@ def test_work_after_a_wait_has_what_was_left() -> None:
 def test_of_waits_side_by_side_the_last_counts() -> None:
     async def work() -> None:
         with waiting():
-            first = asyncio.create_task(wait())
-            await first
+            await asyncio.create_task(wait())
             await asyncio.sleep(LONG_S)
 
     run(work)
