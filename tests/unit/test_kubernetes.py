@@ -62,7 +62,7 @@ def specs_of(kind: str, *overlays: str) -> dict[str, Any]:
     return {one["metadata"]["name"]: one["spec"] for one in of_kind(kind, *overlays)}
 
 
-SETTINGS: dict[str, str] = of_kind("ConfigMap")[0]["data"]
+(SETTINGS,) = (one["data"] for one in of_kind("ConfigMap"))
 NETWORK = specs_of("NetworkPolicy")
 
 
@@ -127,8 +127,9 @@ def test_the_example_holds_no_secret() -> None:
 @pytest.mark.parametrize("workload", workloads(), ids=name_of)
 def test_a_pod_has_no_rights_that_it_does_not_need(workload: Object) -> None:
     pod, container = pod_of(workload), container_of(workload)
-    confined = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert pod["securityContext"].items() >= confined.items()
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
