@@ -120,14 +120,8 @@ def make_vllm(_forked_cores: None) -> Callable[..., Engine]:
     """Makes engines, small enough to start in seconds; not started."""
 
     def make(model: Path, **settings: Any) -> Engine:
-        given = {
-            **SIZES,
-            "kv_cache_bytes": KV_CACHE_BYTES,
-            "log_level": "warning",
-            "model": str(model),
-            **settings,
-        }
-        return create_engine(WorkerSettings(engine="vllm", **given))
+        usual = {**SIZES, "kv_cache_bytes": KV_CACHE_BYTES, "log_level": "warning"}
+        return create_engine(WorkerSettings(engine="vllm", model=str(model), **{**usual, **settings}))
 
     return make
 

@@ -40,8 +40,7 @@ NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
 
 def picture(number: int) -> NDArray[np.uint8]:
     """Return coarse noise of one of several sizes: the same for the same number."""
-    rng = np.random.default_rng(number)
-    coarse = rng.integers(0, 255, (5 + number % 4, 7, 3), dtype=np.uint8)
+    coarse = np.random.default_rng(number).integers(0, 255, (5 + number % 4, 7, 3), dtype=np.uint8)
     return coarse.repeat(28, axis=0).repeat(28, axis=1)
 
 

@@ -4,19 +4,13 @@ import asyncio
 import signal
 import sys
 
-from offline import INSTRUCTION, KV_CACHE_BYTES, SIZES, picture
+from offline import KV_CACHE_BYTES, SIZES, asked
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine, EngineRequest
+from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
 
-LONG = EngineRequest(
-    id="long",
-    images=(picture(0),),
-    workload=DocumentType.CHART,
-    instruction=INSTRUCTION,
-    max_output_tokens=1500,
-)
+LONG = asked(0, id="long", workload=DocumentType.CHART, max_output_tokens=1500)
 
 
 async def under_way(engine: Engine) -> None:

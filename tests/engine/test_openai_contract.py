@@ -45,12 +45,9 @@ def server(
 @pytest.fixture(scope="module")
 def make(server: VllmServer) -> Callable[..., Engine]:
     def create(**settings: Any) -> Engine:
-        address = {
-            "engine_url": server.root,
-            "engine_api_key": SecretStr(KEY),
-            "engine_ready_timeout": READY_S,
-        }
-        return create_engine(WorkerSettings(engine="openai", **{**address, **settings}))
+        address = {"engine_url": server.root, "engine_api_key": SecretStr(KEY)}
+        given = {**address, "engine_ready_timeout": READY_S, **settings}
+        return create_engine(WorkerSettings(engine="openai", **given))
 
     return create
 
@@ -109,16 +106,13 @@ def test_it_says_what_vllm_in_our_process_says(
 
     assert [answer.text for answer in told] == [answer.text for answer in expected]
     assert [counted(answer) for answer in told] == [counted(answer) for answer in expected]
-    sizes = [
-        answer.usage.output if request.log_probabilities else 0
-        for answer, request in zip(told, requests, strict=True)
-    ]
+    logged = zip(told, requests, strict=True)
+    sizes = [answer.usage.output if request.log_probabilities else 0 for answer, request in logged]
     assert [len(answer.tokens) for answer in told] == [len(answer.tokens) for answer in expected] == sizes
     for one, same in zip(told, expected, strict=True):
-        assert [logged for _, logged in one.tokens] == pytest.approx(
-            [logged for _, logged in same.tokens], abs=1e-3
-        )
-        assert all(logged <= 0 for _, logged in one.tokens)
+        sure, as_sure = ([likely for _, likely in answer.tokens] for answer in (one, same))
+        assert sure == pytest.approx(as_sure, abs=1e-3)
+        assert all(likely <= 0 for likely in sure)
 
 
 def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engine]) -> None:

@@ -14,7 +14,7 @@ from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, aske
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
-from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, EngineRequest, Generation, Load
+from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, Generation, Load
 from pecia_workers.engines.models import fingerprint, visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
@@ -140,23 +140,18 @@ def test_a_picture_larger_than_one_step_keeps_its_size(reading: tuple[asyncio.Ru
 
 def test_a_picture_beyond_the_context_is_read_smaller(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
-    huge = np.zeros((1400, 700, 3), dtype=np.uint8)
-    request = EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED, max_output_tokens=40)
-
+    request = asked(0, images=(np.zeros((1400, 700, 3), dtype=np.uint8),), instruction="")
     answer = runner.run(engine.generate(request))
-
     assert answer.shrunk_to
     width, height = answer.shrunk_to
     assert height == pytest.approx(2 * width, abs=1)
-    assert answer.usage.output == 40
-    assert answer.usage.prompt + 40 > CONTEXT * 0.9, "it shrank more than it had to"
+    assert answer.usage.output == MOST_TOKENS
+    assert answer.usage.prompt + MOST_TOKENS > CONTEXT * 0.9, "it shrank more than it had to"
 
 
 def test_words_beyond_the_context_are_refused_alone(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
-    endless = EngineRequest(
-        id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900
-    )
+    endless = asked(0, instruction="read it " * 900, max_output_tokens=None)
     with pytest.raises(EngineRefusedError, match="fit") as refused:
         runner.run(engine.generate(endless))
     assert refused.value.code is FailureCode.TOO_LARGE

@@ -74,7 +74,7 @@ def test_pages_say_what_the_offline_api_says(
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
 
 
-def test_so_do_those_of_families_of_which_nothing_is_known_here(
+def test_pages_of_families_of_which_nothing_is_known_here_say_what_the_offline_api_says(
     other_family: Path,
     make_vllm: Callable[..., Engine],
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
@@ -205,6 +205,10 @@ def _memory(*buffers: bytes, count: int | None = None) -> memoryview:
     return mapped(sealed([memoryview(lengths), *(memoryview(one) for one in buffers)]), 2**30)
 
 
+def _prompt(pictures: Any) -> memoryview:
+    return _memory(msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": pictures}))
+
+
 PICKLED = msgspec.msgpack.Ext(_PICKLE, pickle.dumps(hostile_code.Bomb(Path("/tmp/never"))))  # noqa: S108
 ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
 
@@ -216,34 +220,19 @@ ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
         lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": "words"})),
         lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": [1]}), count=2**32 - 1),
         lambda: _memory(b"", count=200),
-        lambda: _memory(
-            msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": {"image": [{"x": ELEMENT}]}})
-        ),
-        lambda: _memory(
-            msgspec.msgpack.encode(
-                {
-                    "prompt_token_ids": [1],
-                    "mm_kwargs": {"image": [{"x": {"data": 1, "field": ["__class__", {}]}}]},
-                }
-            )
-        ),
-        lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": PICKLED})),
-        lambda: _memory(
-            msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": {"image": [{"x": PICKLED}]}})
-        ),
+        lambda: _prompt({"image": [{"x": ELEMENT}]}),
+        lambda: _prompt({"image": [{"x": {"data": 1, "field": ["__class__", {}]}}]}),
+        lambda: _prompt(PICKLED),
+        lambda: _prompt({"image": [{"x": PICKLED}]}),
     ],
     ids=[
-        "garbage",
-        "types",
-        "buffers",
-        "lengths",
-        "a buffer that is not there",
-        "a field",
-        "pickle",
-        "deep pickle",
+        *("garbage", "types", "buffers", "lengths", "a buffer that is not there", "a field"),
+        *("pickle", "deep pickle"),
     ],
 )
-def test_a_non_prompt_is_refused(memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_prompt_is_refused(
+    memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  only where vLLM is
 
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")

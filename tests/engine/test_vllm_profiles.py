@@ -35,8 +35,7 @@ def test_a_refused_name_is_none_of_vllms_or_one_that_leaves_dense_layers_alone()
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: PLC0415
 
     experts_only = {name for name, how in _ONLINE_SHORTHANDS.items() if how.linear is None} | {"experts_int8"}
-    taken = {name for name in profile_file().refused if name in QUANTIZATION_METHODS}
-    assert taken == experts_only
+    assert {name for name in profile_file().refused if name in QUANTIZATION_METHODS} == experts_only
     assert {"awq", "fp8", "fp8_per_channel", "compressed-tensors", "inc"} <= set(QUANTIZATION_METHODS)
 
 
@@ -89,7 +88,6 @@ def test_tune_writes_a_profile_that_the_engine_starts_with(endless_checkpoint: P
     assert (point["sequences"], point["batched_tokens"], point["failed"]) == (2, 4096, "")
     assert point["pages_per_s"] > 0
     assert found["speed"]["base_s"] > 0
-    settings = WorkerSettings(engine="vllm", profile=str(path))
-    chosen = merged(settings, profile_named(str(path)), 0)
+    chosen = merged(WorkerSettings(engine="vllm", profile=str(path)), profile_named(str(path)), 0)
     assert (chosen.model, chosen.max_num_seqs) == (str(endless_checkpoint), 2)
     assert chosen.max_num_batched_tokens == found["best"]["batched_tokens"]

@@ -54,8 +54,7 @@ def reader(stores: dict[str, str], tmp_path: Path) -> Start:
     @contextmanager
     def start(checkpoint: Path, **changes: Any) -> Iterator[Read]:
         given = {**urls, **sizes, **rest, "model": str(checkpoint), **changes}
-        settings = WorkerSettings.model_validate(given)
-        runtime = Runtime(settings, {Stage.READ})
+        runtime = Runtime(WorkerSettings.model_validate(given), {Stage.READ})
         with (
             Client(urls["database_url"], urls["redis_url"], urls["payload_url"]) as client,
             asyncio.Runner() as runner,

@@ -45,15 +45,13 @@ def test_a_picture_that_was_given_up_can_be_asked_again(asking: tuple[asyncio.Ru
     runner, engine = asking
     session = engine._session  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     runner.run(session.render(asked(900)))
-    again = runner.run(engine.generate(replace(asked(900), id="901")))
-    assert again.usage.output
+    assert runner.run(engine.generate(replace(asked(900), id="901"))).usage.output
 
 
 @pytest.mark.parametrize("frames", [4, 7])
 def test_a_clip_is_one_video_and_costs_as_said(asking: tuple[asyncio.Runner, Engine], frames: int) -> None:
     runner, engine = asking
-    request = clip(frames)
-    ready = runner.run(engine.fit(request))
+    ready = runner.run(engine.fit(clip(frames)))
     answer = runner.run(engine.generate(ready))
     assert engine.cost(ready) == answer.usage.prompt + 24
     assert 0 < answer.usage.image < answer.usage.prompt
@@ -74,8 +72,7 @@ def test_a_clip_beyond_the_context_loses_frames_and_says_so(asking: tuple[asynci
 
 def test_words_alone_are_answered_and_cost_what_was_said(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
-    request = asked(0, images=(), instruction="Say this in one sentence.")
-    ready = runner.run(engine.fit(request))
+    ready = runner.run(engine.fit(asked(0, images=(), instruction="Say this in one sentence.")))
     answer = runner.run(engine.generate(ready))
     assert answer.usage.image == 0
     assert engine.cost(ready) == answer.usage.prompt + 24
@@ -109,13 +106,13 @@ def test_a_schema_that_cannot_be_decoded_by_and_an_adapter_that_is_not_there_are
 
 def test_what_only_some_models_need_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
-    whole = runner.run(engine.generate(asked(0)))
-    stop = whole.text.strip()[2:4]
-    special = Sampling(
-        stop=(stop,), presence_penalty=0.0, skip_special_tokens=False, extra_args={"ngram_size": 30}
-    )
-
-    request = asked(0, sampling=special)
+    stop = runner.run(engine.generate(asked(0))).text.strip()[2:4]
+    beside: dict[str, Any] = {
+        "presence_penalty": 0.0,
+        "skip_special_tokens": False,
+        "extra_args": {"ngram_size": 30},
+    }
+    request = asked(0, sampling=Sampling(stop=(stop,), **beside))
     silent = runner.run(engine.fit(asked(0, instruction="")))
 
     assert stop not in runner.run(engine.generate(request)).text
@@ -157,10 +154,8 @@ def test_an_adapter_changes_its_own_answer_alone(asking: tuple[asyncio.Runner, E
     plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
 
     async def together() -> list[str]:
-        mixed = [
-            engine.generate(asked(number, adapter="loud" if number % 2 else None)) for number in range(4)
-        ]
-        return [answer.text for answer in await asyncio.gather(*mixed)]
+        mixed = [asked(number, adapter="loud" if number % 2 else None) for number in range(4)]
+        return [answer.text for answer in await asyncio.gather(*map(engine.generate, mixed))]
 
     texts = runner.run(together())
 
@@ -191,16 +186,9 @@ def test_a_draft_changes_the_speed_and_not_the_text(
 ) -> None:
     runner, engine = asking
     plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
-    drafting = make_vllm(
-        checkpoint,
-        engine_options={"dtype": "float32"},
-        speculative_config={
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_max": 4,
-            "prompt_lookup_min": 2,
-        },
-    )
+    lookup = {"num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    drafts = {"method": "ngram", **lookup}
+    drafting = make_vllm(checkpoint, engine_options={"dtype": "float32"}, speculative_config=drafts)
 
     with started(drafting) as other:
         assert [other.run(drafting.generate(asked(number))).text for number in range(4)] == plain
@@ -212,8 +200,7 @@ def test_a_draft_changes_the_speed_and_not_the_text(
 def test_a_page_of_any_family_is_priced_by_its_prompt_and_shrunk_to_the_context(
     make_vllm: Callable[..., Engine], tmp_path: Path
 ) -> None:
-    checkpoint = make_glm_ocr(tmp_path / "glm-ocr")
-    engine = make_vllm(checkpoint, engine_options={"load_format": "dummy"})
+    engine = make_vllm(make_glm_ocr(tmp_path / "glm-ocr"), engine_options={"load_format": "dummy"})
     sizes = ((96, 160), (420, 298), (700, 1100), (2000, 1400))
     pages = [
         EngineRequest(id=str(number), images=(np.zeros((*size, 3), np.uint8),), workload=DocumentType.MIXED)
@@ -223,8 +210,7 @@ def test_a_page_of_any_family_is_priced_by_its_prompt_and_shrunk_to_the_context(
     with started(engine) as runner:
         for page in pages:
             fitted = runner.run(engine.fit(replace(page, max_output_tokens=4)))
-            cost = engine.cost(fitted)
-            assert cost == runner.run(engine.generate(fitted)).usage.prompt + 4
+            assert engine.cost(fitted) == runner.run(engine.generate(fitted)).usage.prompt + 4
         largest = runner.run(engine.generate(replace(pages[-1], id="shrunk", max_output_tokens=4)))
 
     assert largest.shrunk_to, "it is more than the context"

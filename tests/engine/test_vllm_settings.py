@@ -1,5 +1,6 @@
-"""Settings of the fleet arrive in vLLM's own configuration, and those that the CPU can run do what they say."""
+"""Settings of the fleet arrive in vLLM's own configuration, and what they say of its cache is what it holds."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 from asking_openai import started
-from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, picture
+from checkpoints import make_smolvlm
+from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, asked
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest
+from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest, Load
+from pecia_workers.engines.models import kv_shape, kv_tokens, layers_planned, local_model
 from pecia_workers.engines.vllm.processes import engine_arguments, prepare_environment
 
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
@@ -43,7 +45,7 @@ def test_kv_blocks_are_moved_to_main_memory(checkpoint: Path) -> None:
 @pytest.mark.usefixtures("_avx512")
 def test_eight_bits_hold_twice_the_tokens(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     engine = make_vllm(checkpoint, kv_cache_dtype="fp8")
-    page = EngineRequest(id="1", images=(picture(0),), workload=DocumentType.MIXED, max_output_tokens=8)
+    page = asked(0, instruction="", max_output_tokens=8)
     with started(engine) as runner:
         assert engine.budget.tokens == KV_CACHE_BYTES // NUMBERS_OF_A_TOKEN
         answer = runner.run(engine.generate(page))
@@ -66,7 +68,59 @@ def test_dropped_tokens_of_a_clip_cost_nothing(make_vllm: Callable[..., Engine],
     engine = make_vllm(checkpoint, video_pruning_rate=0.5)
 
     with started(engine) as runner:
-        ready = runner.run(engine.fit(clip))
-        cost = engine.cost(ready)
+        cost = engine.cost(runner.run(engine.fit(clip)))
 
     assert cost < 8 // 2 * (364 // 28) ** 2
+
+
+BLOCK, WINDOW = 32, 128
+CACHE = 1 << 22
+TOGETHER, WRITES = 4, 200
+AHEAD = 4
+"""Tokens for which blocks are there before they are taken in."""
+WORDS = "Transcribe this prescription as Markdown. " * 120
+
+
+async def read_together(engine: Engine) -> tuple[int, list[Load]]:
+    """Return the length of each prompt, and what the engine said while all requests wrote."""
+    requests = [
+        asked(number, images=(), instruction=f"{number} {WORDS}", max_output_tokens=WRITES)
+        for number in range(TOGETHER)
+    ]
+    reading = asyncio.gather(*map(engine.generate, requests))
+    seen = []
+    while not reading.done():
+        await asyncio.sleep(0)
+        load = engine.load()
+        if load.running == TOGETHER and len(load.written) == TOGETHER and min(load.written.values()) > 0:
+            seen.append(load)
+    (prompt,) = {generation.usage.prompt for generation in await reading}
+    return prompt, seen
+
+
+@pytest.mark.parametrize("window", [WINDOW, None])
+def test_the_engine_holds_what_its_layers_are_said_to_keep(
+    make_vllm: Callable[..., Engine], tmp_path: Path, window: int | None
+) -> None:
+    model = make_smolvlm(tmp_path / "smolvlm", window=window)
+    options = {"block_size": BLOCK, "limit_mm_per_prompt": {"image": 1}}
+    engine = make_vllm(model, kv_cache_bytes=CACHE, engine_options=options)
+
+    with started(engine) as runner:
+        prompt, seen = runner.run(read_together(engine))
+        budget = engine.budget
+
+    assert budget.tokens
+    assert bool(budget.layers.windows) is bool(window)
+    assert seen
+    for load in seen:
+        told = [budget.layers.held(prompt + done, 0, begun=True) for done in load.written.values()]
+        assert load.kv_used is not None
+        unfilled = TOGETHER * budget.layers.held(BLOCK + AHEAD, 0, begun=True)
+        assert sum(told) - unfilled <= load.kv_used * budget.tokens <= sum(told) + unfilled
+    share = budget.layers.held(prompt, 0, begun=True) / budget.tokens
+    known = local_model(str(model))
+    assert known
+    shape = kv_shape(WorkerSettings(), known)
+    planned = layers_planned(shape).held(prompt, 0, begun=True) / kv_tokens(shape, CACHE)
+    assert planned == pytest.approx(share, rel=0.1), "as `pecia engine plan` has it"

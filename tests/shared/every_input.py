@@ -192,7 +192,7 @@ def under_other_names() -> Iterator[Input]:
 
 
 def in_disguise() -> Iterator[Input]:
-    """What is none of what Pecia reads; all that is told apart is in tests/unit/test_media_disguises.py."""
+    """What is none of what Pecia reads; all that is told apart is in tests/unit/test_media_files.py."""
     contents: dict[str, Callable[[], bytes]] = {
         "XML": lambda: b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'b'>]><a>&b;</a>",
         "docx": partial(_archive, "word/document.xml"),

@@ -1,10 +1,14 @@
-"""A part, a page and a segment with every field that must be there; a test names those that matter to it."""
+"""What tests need with every field that must be there; a test names those that matter to it."""
 
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from pecia_schemas.results import Page, Segment, Verdict
 from pecia_schemas.states import Lane, Stage, new_id
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.engines.base import EngineRequest
 from pecia_workers.ledger.commit import ClaimedPart
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
@@ -40,3 +44,10 @@ def segment(number: int, text: str, start: float = 0, end: float = 30, **about: 
     times = {"start": timedelta(seconds=start), "end": timedelta(seconds=end)}
     size = {"frames": 8, "width": 640, "height": 360}
     return Segment.model_validate({"number": number, "text": text, **times, **size, **_HOW, **about})
+
+
+def engine_request(name: str = "page", side: int = 280, **about: Any) -> EngineRequest:
+    """Return a request about a black page, so many pixels wide and high."""
+    page = np.zeros((side, side, 3), np.uint8)
+    usual: dict[str, Any] = {"images": (page,), "workload": DocumentType.LAB_RESULT, "priority": 1}
+    return EngineRequest(id=name, **(usual | about))

@@ -1,15 +1,10 @@
 """What stands between the stages and an engine, on the engine that iterates without a model."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from typing import Any, Self
 from uuid import UUID
 
-import numpy as np
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from limits import WAIT_S
@@ -21,6 +16,7 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_name
 from pecia_workers.engines.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
 from pecia_workers.worker.attempts import clocked, waited_s
+from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
@@ -33,14 +29,8 @@ def engine(slots: int = 32) -> SimulatedEngine:
     return SimulatedEngine(model, FixedLength(OUTPUT), VirtualClock())
 
 
-def asked(number: int, *, priority: int = 1, side: int = 280) -> EngineRequest:
-    return EngineRequest(
-        id=str(number),
-        part=UUID(int=number),
-        images=(np.zeros((side, side, 3), np.uint8),),
-        workload=DocumentType.LAB_RESULT,
-        priority=priority,
-    )
+def asked(number: int, **about: Any) -> EngineRequest:
+    return engine_request(str(number), part=UUID(int=number), **about)
 
 
 class Desk:
@@ -54,14 +44,12 @@ class Desk:
             simulated, policy_named(policy, BatchLimits()), self.lengths, priced=self.prices.__setitem__
         )
 
+    async def __aenter__(self) -> Self:
+        await self.engine.start()
+        return self
 
-@asynccontextmanager
-async def opened(desk: Desk) -> AsyncIterator[Desk]:
-    await desk.engine.start()
-    try:
-        yield desk
-    finally:
-        await desk.engine.stop()
+    async def __aexit__(self, *_: object) -> None:
+        await self.engine.stop()
 
 
 async def watched(desk: Desk) -> list[int]:
@@ -75,7 +63,7 @@ async def watched(desk: Desk) -> list[int]:
 
 
 async def test_the_engine_never_holds_more_than_its_tokens_allow() -> None:
-    async with opened(Desk(engine())) as desk:
+    async with Desk(engine()) as desk:
         looking = asyncio.create_task(watched(desk))
         await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
         held, prices = await looking, desk.prices
@@ -84,7 +72,7 @@ async def test_the_engine_never_holds_more_than_its_tokens_allow() -> None:
 
 
 async def test_the_shortest_is_who_is_expected_to_write_least() -> None:
-    async with opened(Desk(engine(slots=1), PolicyName.SHORTEST)) as desk:
+    async with Desk(engine(slots=1), PolicyName.SHORTEST) as desk:
         ended: list[str] = []
 
         async def read(request: EngineRequest) -> None:
@@ -92,10 +80,8 @@ async def test_the_shortest_is_who_is_expected_to_write_least() -> None:
             ended.append(request.workload)
 
         kinds = [DocumentType.LAB_RESULT, *[DocumentType.CHART] * 2, *[DocumentType.PRESCRIPTION] * 12]
-        await asyncio.gather(
-            *(read(replace(asked(number, side=28), workload=kind)) for number, kind in enumerate(kinds))
-        )
-        first, *others = ended
+        await asyncio.gather(*(read(asked(n, side=28, workload=kind)) for n, kind in enumerate(kinds)))
+    first, *others = ended
     assert first == DocumentType.LAB_RESULT, "it was alone when it came"
     assert others[:3] == [DocumentType.PRESCRIPTION] * 3
     assert others[-1] == DocumentType.PRESCRIPTION, "enough of them are kept to end with"
@@ -103,7 +89,7 @@ async def test_the_shortest_is_who_is_expected_to_write_least() -> None:
 
 @pytest.mark.parametrize("given_up", [(1, 2, 3), (0, 1, 2, 3, 4)], ids=["some that wait", "all at once"])
 async def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> None:
-    async with opened(Desk(engine(slots=1))) as desk:
+    async with Desk(engine(slots=1)) as desk:
         waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(5)]
         await asyncio.sleep(0)
         for number in given_up:
@@ -152,7 +138,7 @@ async def test_a_later_urgent_request_enters_first() -> None:
         await desk.batcher.generate(asked(number, priority=priority))
         ended.append(number)
 
-    async with opened(Desk(engine(slots=1))) as desk, asyncio.TaskGroup() as group:
+    async with Desk(engine(slots=1)) as desk, asyncio.TaskGroup() as group:
         for number in range(3):
             group.create_task(read(number, 2))
         await asyncio.sleep(0)
@@ -162,7 +148,7 @@ async def test_a_later_urgent_request_enters_first() -> None:
 
 
 async def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be() -> None:
-    async with opened(Desk(engine())) as desk:
+    async with Desk(engine()) as desk:
         for number in range(ENOUGH + 1):
             await desk.batcher.generate(asked(number))
         first, learned = desk.prices[UUID(int=0)], desk.prices[UUID(int=ENOUGH)]
@@ -171,7 +157,7 @@ async def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be(
 
 async def test_packing_is_the_kv_cache_in_use_while_others_wait() -> None:
     model = IterationModel(kv_blocks=BUDGET // BLOCK_TOKENS)
-    async with opened(Desk(SimulatedEngine(model, DrawnLengths(), VirtualClock()))) as desk:
+    async with Desk(SimulatedEngine(model, DrawnLengths(), VirtualClock())) as desk:
         await desk.batcher.generate(asked(0))
         alone = desk.batcher.packing.share
         await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 20)))
@@ -188,28 +174,19 @@ def test_packing_is_the_mean_over_the_time_in_which_something_waited() -> None:
     assert packing.share == pytest.approx((2 * 0.5 + 1 * 1.0) / 3)
 
 
-async def test_the_span_of_a_request_tells_what_was_reserved_for_it() -> None:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.enable(provider)
-    try:
-        async with opened(Desk(engine())) as desk:
-            with tracing.under(f"00-{1:032x}-{1:016x}-01", "read"):
-                await desk.batcher.generate(asked(0))
-    finally:
-        tracing.disable()
-        provider.shutdown()
-    attributes = {span.name: span.attributes or {} for span in exporter.get_finished_spans()}
+async def test_the_span_of_a_request_tells_what_was_reserved_for_it(spans: InMemorySpanExporter) -> None:
+    async with Desk(engine()) as desk:
+        with tracing.under(f"00-{1:032x}-{1:016x}-01", "read"):
+            await desk.batcher.generate(asked(0))
+    attributes = {span.name: span.attributes or {} for span in spans.get_finished_spans()}
     assert attributes["chat iteration-level"]["pecia.cost"] == desk.prices[UUID(int=0)]
 
 
 async def test_a_part_that_waits_for_room_does_not_work() -> None:
-    async def waited(desk: Desk, number: int) -> float:
-        request = asked(number)
-        assert request.part
-        with clocked(request.part):
-            await desk.batcher.generate(request)
-            return waited_s(str(request.part))
+    async def waited(number: int) -> float:
+        with clocked(UUID(int=number)):
+            await desk.batcher.generate(asked(number))
+            return waited_s(str(UUID(int=number)))
 
-    async with opened(Desk(engine(slots=1))) as desk:
-        assert min(await asyncio.gather(waited(desk, 1), waited(desk, 2))) > 0
+    async with Desk(engine(slots=1)) as desk:
+        assert min(await asyncio.gather(waited(1), waited(2))) > 0

@@ -3,31 +3,21 @@
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
+from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
 IDLE = Load(running=0, waiting=0)
 SIDES = (56, 140, 280, 420)
-
-
-def asked(number: int, side: int) -> EngineRequest:
-    return EngineRequest(
-        id=str(number),
-        images=(np.zeros((side, side, 3), np.uint8),),
-        workload=DocumentType.LAB_RESULT,
-        priority=1,
-    )
 
 
 def largest(requests: Sequence[EngineRequest]) -> int:
@@ -58,9 +48,8 @@ def ends_of(
     """Return what came of the requests, all at once."""
 
     async def story() -> list[Generation | BaseException]:
-        batcher = Batcher(
-            engine, policy_named(policy, BatchLimits()), LearnedLengths(0.75), priced=lambda *_: None
-        )
+        admits = policy_named(policy, BatchLimits())
+        batcher = Batcher(engine, admits, LearnedLengths(0.75), priced=lambda *_: None)
         await engine.start()
         try:
             async with asyncio.timeout(30):
@@ -77,7 +66,7 @@ def ends_of(
     policy=st.sampled_from((PolicyName.CONTINUOUS, PolicyName.DYNAMIC)),
 )
 def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int, policy: PolicyName) -> None:
-    requests = [asked(number, side) for number, side in enumerate(sides)]
+    requests = [engine_request(str(number), side) for number, side in enumerate(sides)]
     engine = Counted(largest(requests) * (1 + beside))
     assert all(isinstance(end, Generation) for end in ends_of(engine, policy, requests))
     # Halved at each shortage, what is inside is one request after the sixth at the latest.
@@ -86,9 +75,9 @@ def test_what_fits_alone_is_answered_in_few_tries(sides: list[int], beside: int,
 
 
 def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
-    requests = [asked(number, 56) for number in range(8)]
+    requests = [engine_request(str(number), 56) for number in range(8)]
     engine = Counted(largest(requests) * 2)
-    *fine, too_large = ends_of(engine, PolicyName.CONTINUOUS, [*requests, asked(8, 1120)])
+    *fine, too_large = ends_of(engine, PolicyName.CONTINUOUS, [*requests, engine_request("8", 1120)])
     assert all(isinstance(end, Generation) for end in fine)
     assert isinstance(too_large, EngineOverloadedError)
 

@@ -4,11 +4,9 @@ import asyncio
 from time import monotonic
 from uuid import UUID
 
-import numpy as np
 import pytest
 
 from pecia_schemas.results import Summary, Timings, Verdict
-from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.meter import Meter
@@ -16,6 +14,7 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_name
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.ledger.commit import Done
+from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
@@ -23,22 +22,20 @@ ONE, OTHER = UUID(int=1), UUID(int=2)
 
 
 def asked(name: str, part: UUID | None) -> EngineRequest:
-    image = np.zeros((280, 280, 3), np.uint8)
-    return EngineRequest(id=name, part=part, images=(image,), workload=DocumentType.MIXED)
+    return engine_request(name, part=part)
 
 
 def metered(*requests: EngineRequest) -> Meter:
     """Return the meter after all of these were answered at the same time."""
+    engine, meter = SimulatedEngine(lengths=FixedLength(OUTPUT), clock=VirtualClock()), Meter()
 
-    async def story() -> Meter:
-        engine, meter = SimulatedEngine(lengths=FixedLength(OUTPUT), clock=VirtualClock()), Meter()
+    async def story() -> None:
         await engine.start()
-        generator = meter.on(engine)
-        await asyncio.gather(*[generator.generate(request) for request in requests])
+        await asyncio.gather(*map(meter.on(engine).generate, requests))
         await engine.stop()
-        return meter
 
-    return asyncio.run(story())
+    asyncio.run(story())
+    return meter
 
 
 def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
@@ -56,8 +53,7 @@ def test_an_attempt_that_is_over_or_asked_no_engine_has_taken_nothing() -> None:
     meter = metered(asked("a", ONE))
     meter.forget(ONE)
     meter.forget(OTHER)
-    assert meter.spent(ONE, queued_s=1.5) is None
-    assert meter.spent(OTHER, queued_s=0) is None
+    assert [meter.spent(part, queued_s=0) for part in (ONE, OTHER)] == [None, None]
 
 
 async def test_waiting_for_room_is_not_the_engines_time() -> None:
@@ -66,8 +62,7 @@ async def test_waiting_for_room_is_not_the_engines_time() -> None:
     model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
     engine, meter = SimulatedEngine(model, FixedLength(OUTPUT)), Meter()
     policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
-    batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
-    generator = meter.on(batcher)
+    generator = meter.on(Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None))
     await engine.start()
 
     async def read(name: str, part: UUID) -> Timings:

@@ -53,9 +53,8 @@ def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
     policy = offered(PolicyName.CONTINUOUS, short, long)
     assert short.tokens + long.tokens > 80
     assert names(policy.start(0, Capacity(slots=4, tokens=79))) == ["short"]
-    assert names(policy.start(0, Capacity(slots=4, tokens=80))) == ["long"], (
-        "50 and 30 when the short one ends"
-    )
+    told = "50 and 30 when the short one ends"
+    assert names(policy.start(0, Capacity(slots=4, tokens=80))) == ["long"], told
 
 
 def test_what_has_been_written_will_not_be_written_again() -> None:
@@ -66,9 +65,8 @@ def test_what_has_been_written_will_not_be_written_again() -> None:
 
     assert names(policy.start(0, room)) == []
     assert names(policy.start(0, replace(room, written={"old": 29}))) == []
-    assert names(policy.start(0, replace(room, written={"old": 30}))) == ["new"], (
-        "50 and 30 when the old one ends"
-    )
+    told = "50 and 30 when the old one ends"
+    assert names(policy.start(0, replace(room, written={"old": 30}))) == ["new"], told
 
 
 def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
@@ -101,36 +99,36 @@ def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window()
     room = Capacity(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
 
     assert names(policy.start(0, room)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
-    assert names(policy.start(0, replace(room, written={"old": 0}))) == [], (
-        "400 and 300 beside it: 1,550 at the end"
-    )
-    assert names(policy.start(0, replace(room, written={"old": 1}))) == ["new"], (
-        "the old one keeps 50 of its window"
-    )
+    begun, told = replace(room, written={"old": 0}), "400 and 300 beside it: 1,550 at the end"
+    assert names(policy.start(0, begun)) == [], told
+    begun, told = replace(room, written={"old": 1}), "the old one keeps 50 of its window"
+    assert names(policy.start(0, begun)) == ["new"], told
 
 
-def test_an_urgent_request_goes_before_all_that_wait() -> None:
-    policy = offered(
-        PolicyName.CONTINUOUS, item("bulk", rank=2), item("urgent", rank=0), item("normal", rank=1)
-    )
-    assert names(policy.start(0, ROOM)) == ["urgent", "normal", "bulk"]
+ORDERS: dict[str, tuple[PolicyName, list[Item], Capacity, list[str]]] = {
+    "an urgent request goes before all that wait": (
+        *(PolicyName.CONTINUOUS, [item("bulk", rank=2), item("urgent", rank=0), item("normal", rank=1)]),
+        *(ROOM, ["urgent", "normal", "bulk"]),
+    ),
+    "the longest starts when what is shorter would not fill the engine beside it": (
+        *(PolicyName.SHORTEST, [item("long", output=50), *(item(f"short {n}", output=10) for n in range(9))]),
+        *(Capacity(slots=2, tokens=None), ["long", "short 0"]),
+    ),
+    "how many fit by their tokens tells what fills the engine": (
+        PolicyName.SHORTEST,
+        [item("long", 50, output=90), *(item(f"short {n}", 50, output=10) for n in range(20))],
+        *(Capacity(slots=100, tokens=100), ["short 0", "short 1"]),
+    ),
+    "an urgent long request goes before short ones of another lane": (
+        *(PolicyName.SHORTEST, [item("short", rank=1), item("urgent", rank=0, output=900)]),
+        *(Capacity(slots=1, tokens=None), ["urgent"]),
+    ),
+}
 
 
-def test_the_longest_starts_when_what_is_shorter_would_not_fill_the_engine_beside_it() -> None:
-    short = [item(f"short {number}", output=10) for number in range(9)]
-    policy = offered(PolicyName.SHORTEST, item("long", output=50), *short)
-    assert names(policy.start(0, Capacity(slots=2, tokens=None))) == ["long", "short 0"]
-
-
-def test_how_many_fit_by_their_tokens_tells_what_fills_the_engine() -> None:
-    short = [item(f"short {number}", 50, output=10) for number in range(20)]
-    policy = offered(PolicyName.SHORTEST, item("long", 50, output=90), *short)
-    assert names(policy.start(0, Capacity(slots=100, tokens=100))) == ["short 0", "short 1"]
-
-
-def test_an_urgent_long_request_goes_before_short_ones_of_another_lane() -> None:
-    policy = offered(PolicyName.SHORTEST, item("short", rank=1), item("urgent", rank=0, output=900))
-    assert names(policy.start(0, Capacity(slots=1, tokens=None))) == ["urgent"]
+@pytest.mark.parametrize(("name", "items", "room", "started"), ORDERS.values(), ids=ORDERS)
+def test_who_starts_first(name: PolicyName, items: list[Item], room: Capacity, started: list[str]) -> None:
+    assert names(offered(name, *items).start(0, room)) == started
 
 
 def test_a_batch_waits_for_its_size_or_its_window() -> None:
@@ -161,16 +159,13 @@ def test_a_batch_with_its_tokens_waits_for_no_more(tokens: tuple[int, ...], star
 
 
 def test_a_batch_is_filled_with_requests_of_its_first_ones_size() -> None:
-    policy = offered(
-        PolicyName.DYNAMIC, item("long", 40), item("short", 2), item("longish", 38), item("brief", 3)
-    )
+    sizes = {"long": 40, "short": 2, "longish": 38, "brief": 3}
+    policy = offered(PolicyName.DYNAMIC, *(item(name, size) for name, size in sizes.items()))
     assert names(policy.start(0, ROOM))[:2] == ["long", "longish"]
 
 
 def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed() -> None:
-    policy = policy_named(PolicyName.STATIC, LIMITS)
-    for number in range(17):
-        policy.offer(item(str(number), 1))
+    policy = offered(PolicyName.STATIC, *(item(str(number), 1) for number in range(17)))
     room = Capacity(slots=100, tokens=None)
     assert names(policy.start(0, room)) == [str(number) for number in range(8)]
     for number in range(7):

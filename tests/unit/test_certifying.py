@@ -52,8 +52,7 @@ def test_over_a_thousand_fleets_the_bounds_hold(kind: Callable[[Random], list[Re
     truth = {threshold: rate(fleet, threshold) for threshold in THRESHOLDS}
     rates = thresholds = 0
     for seed in range(FLEETS):
-        pages = random.sample(fleet, DRAWN)
-        (found,) = certificates({"lab_result": pages}, bound=BOUND, seed=seed)
+        (found,) = certificates({"lab_result": random.sample(fleet, DRAWN)}, bound=BOUND, seed=seed)
         rates += found.rate.lower <= truth[0.0] <= found.rate.upper
         thresholds += found.threshold is None or truth[found.threshold] <= BOUND
 

@@ -1,15 +1,17 @@
-"""Which stores a client talks to."""
+"""Which stores a client talks to, and how it finds the fleets that run on its machine."""
 
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from command import run_pecia
 from pecia import Client, ClientSettings, ConfigurationError
 from pecia_schemas import running
-from pecia_schemas.running import RunningFleet
+from pecia_schemas.running import NoFleetError, RunningFleet
 
 URLS = {
     "database_url": "postgresql://me:hunter2@db/pecia",
@@ -24,16 +26,9 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 
 
 @pytest.fixture
-def fleets() -> Iterator[None]:
-    fleets = [
-        RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
-        for n in ("one", "two")
-    ]
-    for fleet in fleets:
-        running.announce(fleet)
-    yield
-    for fleet in fleets:
-        running.withdraw(fleet.home, fleet.pid)
+def fleets() -> None:
+    for name in ("one", "two"):
+        running.announce(_fleet(os.getpid(), f"/{name}", payload_url=name))
 
 
 @pytest.mark.usefixtures("fleets")
@@ -86,3 +81,82 @@ def test_a_url_that_is_none_is_refused_without_repeating_it(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"PECIA_{name.upper()}") as refusal:
         list(client.jobs())
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.fixture(autouse=True)
+def _own_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def _fleet(pid: int, home: str = "/h", **urls: str) -> RunningFleet:
+    return RunningFleet.model_validate({"pid": pid, "home": home, **URLS, **urls})
+
+
+@pytest.fixture
+def fleet() -> RunningFleet:
+    fleet = _fleet(os.getpid())
+    running.announce(fleet)
+    return fleet
+
+
+@pytest.fixture
+def note(fleet: RunningFleet) -> Path:
+    [path] = running.notes().iterdir()
+    assert fleet.home in path.read_text()
+    return path
+
+
+def test_nothing_is_found_before_anything_runs() -> None:
+    with pytest.raises(NoFleetError, match="No fleet runs on this machine: start `pecia up`"):
+        running.find()
+
+
+def test_an_announced_fleet_is_found_until_its_own_supervisor_withdraws_it(fleet: RunningFleet) -> None:
+    running.withdraw(fleet.home, fleet.pid + 1)
+    assert running.find() == fleet
+    running.withdraw(fleet.home, fleet.pid)
+    assert running.running_fleets() == []
+
+
+def test_two_fleets_are_told_apart_by_their_homes(fleet: RunningFleet) -> None:
+    other = _fleet(os.getpid(), "/other")
+    running.announce(other)
+    with pytest.raises(NoFleetError, match=r"choose one by --home or PECIA_HOME\. They are /h, /other\."):
+        running.find()
+    named = [running.find(home).home for home in ("/h", "/other", "/h/../other/")]
+    assert named == ["/h", "/other", "/other"]
+    running.withdraw(other.home, other.pid)
+    assert running.find().home == fleet.home
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_home_in_which_no_fleet_runs_is_told_beside_those_in_which_one_does() -> None:
+    with pytest.raises(NoFleetError, match=r"No fleet runs in /other: .* Fleets run in /h\."):
+        running.find("/other")
+
+
+def test_the_note_is_for_its_user_alone(note: Path) -> None:
+    assert note.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_fleet_of_a_dead_process_is_not_found() -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    running.announce(_fleet(supervisor.pid))
+    assert running.find()
+    supervisor.communicate()
+    assert running.running_fleets() == []
+
+
+def test_a_note_of_another_process_with_the_supervisors_number_or_one_that_cannot_be_read_is_none(
+    fleet: RunningFleet, note: Path
+) -> None:
+    for content in (fleet.model_copy(update={"started": 1}).model_dump_json(), "{"):
+        note.write_text(content)
+        assert running.running_fleets() == []
+
+
+@pytest.mark.usefixtures("fleet")
+def test_the_note_of_another_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    assert running.running_fleets() == []

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import typer
 
+from harness.catalogue import CATALOGUE, HERE
+from harness.page import PAGE, page
+from harness.results import RESULTS, Results
 from pecia.cli.app import OWN, app
 from pecia_schemas.export import pages
 from snippets import fenced
@@ -60,3 +63,22 @@ def test_the_list_of_verbs_says_what_each_verb_says_of_itself(name: str, does: s
     group: Any = typer.main.get_command(app)
     command = group.get_command(typer.Context(group), name)
     assert command.help.split("\n\n")[0].replace("\n", " ") == does
+
+
+LIST = (HERE / "README.md").read_text()
+
+
+def test_the_page_is_made_of_the_newest_results() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"
+
+
+def test_the_page_beside_each_file_of_results_is_that_files() -> None:
+    for path in RESULTS.glob("*.json"):
+        kept = Results.read(path)
+        assert path.with_suffix(".md").read_text() == kept.markdown(f"# Benchmarks, {kept.at[:10]}")
+
+
+def test_every_script_is_in_the_catalogue_and_in_the_list() -> None:
+    assert {one.script for one in CATALOGUE} == {path.name for path in HERE.glob("*.py")} - {"run.py"}
+    for one in CATALOGUE:
+        assert re.search(rf"^\| `{one.name}` \|.*`{one.script}`", LIST, re.MULTILINE), one.name

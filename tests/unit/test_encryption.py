@@ -1,8 +1,9 @@
-"""What is sealed under a key can be read with it and in its place alone, and no error tells of it."""
+"""What is sealed under a key can be read with it and in its place alone, whole, and no error tells of it."""
 
 import base64
 import hashlib
 import hmac
+import io
 import json
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,11 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from pecia_schemas import encryption
 from pecia_schemas.encryption import (
     Keyring,
     KeyUnavailableError,
     SealBrokenError,
+    Unsealer,
+    new_key,
+    seal,
     seal_task,
+    sealed_size,
     task_digest,
     unseal_task,
 )
@@ -58,11 +64,8 @@ def test_a_seal_shows_its_key_and_nothing_else() -> None:
     assert PLANTED.encode() not in base64.b64decode(envelope["data"])
 
 
-def test_the_same_text_never_looks_the_same() -> None:
+def test_the_same_text_never_looks_the_same_and_former_keys_open_what_they_sealed() -> None:
     assert sealed({"text": PLANTED}) != sealed({"text": PLANTED})
-
-
-def test_former_keys_still_open_what_they_sealed() -> None:
     assert BOTH.unseal(sealed({"text": PLANTED}, ring(old=OLD)), PART) == {"text": PLANTED}
 
 
@@ -78,19 +81,20 @@ def test_what_was_stored_before_there_were_keys_can_be_read(stored: dict[str, An
     assert BOTH.unseal(stored, PART) == stored
 
 
-def test_a_missing_key_is_named() -> None:
-    with pytest.raises(KeyUnavailableError, match=r"'new', which PECIA_ENCRYPTION_KEYS does not hold"):
-        ring(old=OLD).unseal(sealed({"text": PLANTED}), PART)
-
-
-def test_another_key_of_the_same_name_opens_nothing() -> None:
-    with pytest.raises(SealBrokenError, match="'new'"):
-        ring(new=OLD).unseal(sealed({"text": PLANTED}), PART)
-
-
-def test_a_result_is_not_taken_for_another_parts() -> None:
-    with pytest.raises(SealBrokenError):
-        BOTH.unseal(sealed({"text": PLANTED}), uuid4())
+@pytest.mark.parametrize(
+    ("keys", "part", "error", "said"),
+    [
+        (ring(old=OLD), PART, KeyUnavailableError, "'new', which PECIA_ENCRYPTION_KEYS does not hold"),
+        (ring(new=OLD), PART, SealBrokenError, "'new'"),
+        (BOTH, uuid4(), SealBrokenError, None),
+    ],
+    ids=["a key that is missing is named", "another key of the same name", "in another part's place"],
+)
+def test_a_seal_is_opened_by_its_key_in_its_place_alone(
+    keys: Keyring, part: UUID, error: type[Exception], said: str | None
+) -> None:
+    with pytest.raises(error, match=said):
+        keys.unseal(sealed({"text": PLANTED}), part)
 
 
 @given(st.data())
@@ -115,29 +119,23 @@ def test_no_two_rows_and_no_two_purposes_share_a_key() -> None:
     assert all(base64.b64encode(key).decode() not in (NEW, OLD) for key in derived)
 
 
-def test_a_row_can_be_read_without_pecia_as_the_docs_say() -> None:
-    envelope = sealed({"text": PLANTED})
-    content = base64.b64decode(envelope["data"])
-    key = derived_by_hand(f"pecia row {PART}".encode())
-    opened = AESGCM(key).decrypt(content[:12], content[12:], str(PART).encode())
-    assert json.loads(opened) == {"text": PLANTED}
+def derived_by_hand(info: bytes) -> bytes:
+    return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(NEW))
 
 
-def test_a_name_can_be_found_without_pecia_as_the_docs_say() -> None:
+def test_rows_and_names_can_be_found_without_pecia_as_the_docs_say() -> None:
+    content = base64.b64decode(sealed({"text": PLANTED})["data"])
+    cipher = AESGCM(derived_by_hand(f"pecia row {PART}".encode()))
+    assert json.loads(cipher.decrypt(content[:12], content[12:], str(PART).encode())) == {"text": PLANTED}
     sha256 = hashlib.sha256(PLANTED.encode())
     expected = hmac.digest(derived_by_hand(b"pecia fingerprint name"), sha256.digest(), "sha256").hex()
     assert BOTH.name_of(sha256.hexdigest(), "new") == expected
 
 
-def derived_by_hand(info: bytes) -> bytes:
-    return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(NEW))
-
-
 def test_a_documents_name_is_not_told_by_its_content() -> None:
     sha256 = hashlib.sha256(PLANTED.encode()).hexdigest()
     names = [BOTH.name_of(sha256, key) for key in BOTH]
-    assert names[-1] == sha256
-    assert len(set(names)) == 3
+    assert (names[-1], len(set(names))) == (sha256, 3)
     assert names == [BOTH.name_of(sha256, key) for key in BOTH]
 
 
@@ -191,3 +189,110 @@ def test_keys_that_cannot_be_meant_are_refused_without_showing_them(
     with pytest.raises(SettingsError, match=f"PECIA_ENCRYPTION_KEYS {why}") as caught:
         read_settings(ClientSettings)
     assert not any(secret in str(caught.value) for secret in (PLANTED, NEW, OLD))
+
+
+KEY = new_key()
+KEYS = ring(now=KEY, then=new_key())
+NAME = "ab" * 32
+CHUNK, TAG = 16, 16
+HEADER = len(b"PECIA\x01\x03now") + 16
+contents = st.binary(max_size=5 * CHUNK)
+
+
+def sealed_file(content: bytes, name: str = NAME, key: str = "now") -> bytes:
+    return b"".join(seal(io.BytesIO(content), name, KEYS, key, chunk=CHUNK))
+
+
+def unsealed_file(stored: bytes, *, name: str = NAME, keys: Keyring = KEYS, piece: int = 7) -> bytes:
+    unsealer = Unsealer(name, keys, "now", chunk=CHUNK)
+    pieces = [stored[start : start + piece] for start in range(0, len(stored), piece)]
+    return b"".join([*map(unsealer.feed, pieces), unsealer.end()])
+
+
+def refused(stored: bytes, content: bytes, name: str = NAME) -> None:
+    """Nothing but what was sealed comes out, and the end says that it was not the whole of it."""
+    unsealer, out = Unsealer(name, KEYS, "now", chunk=CHUNK), b""
+    with pytest.raises(ValueError, match=r"^$"):  # noqa: PT012  what came out before is looked at
+        for start in range(0, len(stored), 7):
+            out += unsealer.feed(stored[start : start + 7])
+        unsealer.end()
+    assert content.startswith(out)
+
+
+@given(contents, st.integers(1, 100))
+def test_what_is_sealed_comes_back_in_pieces_of_any_size(content: bytes, piece: int) -> None:
+    assert unsealed_file(sealed_file(content), piece=piece) == content
+
+
+@given(st.integers(0, 5 * CHUNK))
+def test_the_size_of_a_sealed_file_is_known_before_it_is_sealed(size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encryption, "CHUNK", CHUNK)
+        assert sealed_size(size, "now") == len(sealed_file(bytes(size)))
+
+
+def test_a_chunk_is_a_mebibyte() -> None:
+    stored = b"".join(seal(io.BytesIO(bytes(3 * 1024**2)), NAME, KEYS, "now"))
+    assert len(stored) == sealed_size(3 * 1024**2, "now") == HEADER + 3 * (1024**2 + TAG)
+
+
+@given(contents)
+def test_the_same_content_never_looks_the_same(content: bytes) -> None:
+    assert sealed_file(content)[HEADER:] != sealed_file(content)[HEADER:]
+
+
+@given(contents, st.data())
+def test_no_bit_of_a_file_can_be_changed(content: bytes, data: st.DataObject) -> None:
+    stored = bytearray(sealed_file(content))
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    refused(bytes(stored), content)
+
+
+@given(contents | st.binary(min_size=2 * CHUNK, max_size=5 * CHUNK), st.data())
+def test_nothing_can_be_cut_off_anywhere_or_at_the_end_of_a_chunk(
+    content: bytes, data: st.DataObject
+) -> None:
+    stored = sealed_file(content)
+    anywhere = data.draw(st.integers(0, len(stored) - 1))
+    for end in (anywhere, *range(HEADER + CHUNK + TAG, len(stored), CHUNK + TAG)):
+        refused(stored[:end], content)
+
+
+@given(contents, st.binary(min_size=1, max_size=100))
+def test_nothing_can_be_added_to_a_file(content: bytes, more: bytes) -> None:
+    refused(sealed_file(content) + more, content)
+
+
+@given(st.permutations(range(4)).filter(lambda order: order != [0, 1, 2, 3]))
+def test_chunks_cannot_be_swapped(order: list[int]) -> None:
+    content = bytes(range(4 * CHUNK))
+    stored = sealed_file(content)
+    step = CHUNK + TAG
+    chunks = [stored[HEADER + number * step : HEADER + (number + 1) * step] for number in range(4)]
+    refused(stored[:HEADER] + b"".join(chunks[number] for number in order), content)
+
+
+def test_neither_a_chunk_nor_a_file_can_take_the_place_of_another_or_bear_another_key() -> None:
+    one, other = sealed_file(bytes(2 * CHUNK)), sealed_file(bytes(2 * CHUNK))
+    refused(one[: -CHUNK - TAG] + other[-CHUNK - TAG :], bytes(2 * CHUNK))
+    refused(sealed_file(b"content"), b"", name="cd" * 32)
+    refused(sealed_file(b"content", key="then"), b"")
+
+
+def test_without_its_key_a_file_stays_closed() -> None:
+    with pytest.raises(KeyUnavailableError, match="'now'"):
+        unsealed_file(sealed_file(b"content"), keys=ring(then=new_key()))
+
+
+def test_a_file_can_be_read_without_pecia_as_the_docs_say() -> None:
+    content = bytes(range(CHUNK + 1))
+    stored = sealed_file(content)
+    header, body = stored[:HEADER], stored[HEADER:]
+    derived = HKDF(SHA256(), length=32, salt=header[-16:], info=b"pecia file").derive(base64.b64decode(KEY))
+    cipher, bound_to = AESGCM(derived), header + NAME.encode()
+
+    first = cipher.decrypt(bytes(12), body[: CHUNK + TAG], bound_to)
+    last = cipher.decrypt((1).to_bytes(11) + b"\x01", body[CHUNK + TAG :], bound_to)
+
+    assert header[:-16] == b"PECIA\x01\x03now"
+    assert first + last == content

@@ -1,11 +1,24 @@
+"""Which engine the settings choose, what it can do before it has started, and what it lacks."""
+
 import importlib.util
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pecia.cli.app import app
+from pecia_schemas.running import Lack
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.registry import create_engine
+from pecia_schemas.states import Stage
+from pecia_workers.app import queues_of
+from pecia_workers.engines import registry
+from pecia_workers.engines.base import Engine, EngineUnavailableError, stages_of, stages_served
+from pecia_workers.engines.openai.engine import OpenAiEngine
+from pecia_workers.engines.ray.engine import RayEngine
+from pecia_workers.engines.registry import create_engine, find_tessdata
+from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
+from pecia_workers.engines.vllm.engine import VllmEngine
 
 
 @pytest.mark.parametrize(
@@ -56,3 +69,106 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, package: str, *, installed: bool) 
         return ModuleSpec(name, None) if installed else None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://h", "PECIA_PAYLOAD_URL": "/p"}
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("openai", OpenAiEngine(WorkerSettings(engine_url="http://h/v1"))),
+        ("cpu", create_engine(WorkerSettings(engine="cpu"))),
+        ("rapidocr", create_engine(WorkerSettings(engine="rapidocr"))),
+        ("simulated", SimulatedEngine()),
+        ("simulated:instant", InstantEngine()),
+        ("vllm", VllmEngine(WorkerSettings(model="m"))),
+        ("ray", RayEngine(WorkerSettings(model="m"))),
+    ],
+)
+def test_an_engine_can_do_what_is_said_of_it(name: str, engine: Engine) -> None:
+    assert stages_of(name) == engine.capabilities.stages
+
+
+def test_a_worker_does_all_that_its_engine_can_or_one_kind_of_it() -> None:
+    def served(**settings: str) -> frozenset[Stage]:
+        return stages_served(WorkerSettings.model_validate(settings))
+
+    assert served(engine="vllm") == {Stage.READ, Stage.CAPTION, Stage.SUMMARIZE}
+    assert served(engine="vllm", stages="read") == {Stage.READ}
+    assert served(engine="vllm", stages="caption") == {Stage.CAPTION, Stage.SUMMARIZE}
+    assert served(engine="rapidocr") == {Stage.READ}
+    assert served(engine="rapidocr", stages="caption") == set()
+
+
+def test_an_urgent_caption_goes_before_a_normal_page() -> None:
+    queues = queues_of(stages_of("vllm"))
+    assert queues.index("caption.urgent") < queues.index("read.normal") < queues.index("summarize.bulk")
+    assert not [queue for queue in queues if queue.startswith("ingest")]
+
+
+def test_a_worker_whose_engine_cannot_do_its_kind_does_not_start() -> None:
+    ended = CliRunner().invoke(app, ["worker", "engine", "--stages", "caption"], env=STORES)
+    assert ended.exit_code == 2
+    assert "'cpu' cannot caption" in ended.output
+
+
+@pytest.fixture(autouse=True)
+def _bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine whose own data lies in `system`, if anywhere."""
+    monkeypatch.delenv("TESSDATA_PREFIX", raising=False)
+    monkeypatch.setattr(registry, "_SYSTEM", (str(tmp_path / "system" / "*" / "tessdata"),))
+
+
+def with_data(directory: Path, *languages: str) -> Path:
+    directory.mkdir(parents=True)
+    for language in languages or ("kor", "eng"):
+        (directory / f"{language}.traineddata").write_bytes(b"data")
+    return directory
+
+
+def test_the_data_of_the_newest_tesseract_of_the_system_is_found(tmp_path: Path) -> None:
+    with_data(tmp_path / "system" / "4.00" / "tessdata")
+    newest = with_data(tmp_path / "system" / "5" / "tessdata")
+    assert find_tessdata() == newest
+
+
+@pytest.mark.parametrize("below", [".", "tessdata"])
+def test_the_environment_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
+    with_data(tmp_path / "system" / "5" / "tessdata")
+    own = with_data(tmp_path / "own" / below)
+    monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path / "own"))
+    assert find_tessdata() == own
+
+
+def test_a_directory_that_is_set_is_the_only_one_that_counts(tmp_path: Path) -> None:
+    with_data(tmp_path / "system" / "5" / "tessdata")
+    assert find_tessdata(str(with_data(tmp_path / "set"))) == tmp_path / "set"
+    assert find_tessdata(str(with_data(tmp_path / "half", "kor"))) is None
+
+
+def test_an_engine_that_lacks_korean_does_not_say_that_it_reads_it_but_what_it_takes() -> None:
+    pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+    able = create_engine(WorkerSettings()).capabilities
+    assert able.languages == frozenset({"en", "zh"})
+    assert "pip install 'pecia[korean]'" in able.remedies["ko"]
+
+
+def test_an_engine_with_korean_says_so_and_its_results_are_told_apart_by_its_data(tmp_path: Path) -> None:
+    pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    data = with_data(tmp_path / "set")
+    settings = WorkerSettings(tessdata=str(data))
+
+    before = create_engine(settings).capabilities
+    (data / "kor.traineddata").write_bytes(b"other data")
+    after = create_engine(settings).capabilities
+
+    assert before.languages == frozenset({"en", "ko", "zh"})
+    assert before.remedies == {}
+    assert before.revision != after.revision
+
+
+def test_a_job_that_waits_for_a_reader_of_korean_is_told_what_it_takes() -> None:
+    lack = Lack(job_id=None, stage="read", need="language", value="ko", parts=1)
+    assert "pecia[korean] and tesseract-ocr-kor" in lack.sentence

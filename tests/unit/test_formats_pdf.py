@@ -35,10 +35,9 @@ WORDS = st.text(st.sampled_from("aäßőЖ혈압약诊断12.,%"), min_size=1, ma
 def sheet(colour: Any = (0, 0, 0)) -> NDArray[np.uint8]:
     """Return a page with a line of print in each of four places."""
     image = Image.new("RGB", SIDE, "white")
+    font = ImageFont.load_default(28)
     for number in range(len(LINES)):
-        ImageDraw.Draw(image).text(
-            (60, 100 * number + 60), f"Line {number}", fill=colour, font=ImageFont.load_default(28)
-        )
+        ImageDraw.Draw(image).text((60, 100 * number + 60), f"Line {number}", fill=colour, font=font)
     return np.asarray(image)
 
 
@@ -93,8 +92,7 @@ def test_any_words_are_extracted_in_their_order(path: Path, lines: list[str]) ->
 
 
 def test_a_line_is_found_where_it_stands(path: Path) -> None:
-    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
-    text = document[0].get_textpage()
+    text = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())[0].get_textpage()
     assert text.count_rects() == len(LINES)
     for row in range(len(LINES)):
         left, bottom, right, top = text.get_rect(row)
@@ -139,10 +137,10 @@ def test_a_page_without_lines_has_its_text_in_order(path: Path) -> None:
     rects = document[0].get_textpage()
     boxes = [rects.get_rect(row) for row in range(rects.count_rects())]
     assert len(boxes) > 20, "a paragraph is more than one row"
-    assert all(
-        left >= 0 and bottom >= 0 and right <= SIDE[0] and top <= SIDE[1]
-        for left, bottom, right, top in boxes
-    )
+    left, bottom, right, top = zip(*boxes, strict=True)
+    assert min(left + bottom) >= 0
+    assert max(right) <= SIDE[0]
+    assert max(top) <= SIDE[1]
 
 
 def test_a_page_that_was_not_read_is_there_without_text_or_says_why_it_is_missing(path: Path) -> None:
@@ -151,9 +149,8 @@ def test_a_page_that_was_not_read_is_there_without_text_or_says_why_it_is_missin
     assert len(document) == 3
     assert texts(document)[1:] == ["", "Page 3 is missing: damaged."]
     assert np.abs(rendered(document[1]).astype(int) - sheet()).mean() < 1.5
-    assert (
-        document.get_metadata_dict()["Subject"] == "Page 2 is missing: damaged. Page 3 is missing: damaged."
-    )
+    missing = "Page 2 is missing: damaged. Page 3 is missing: damaged."
+    assert document.get_metadata_dict()["Subject"] == missing
 
 
 def test_text_is_kept_though_its_picture_cannot_be_drawn(path: Path) -> None:
@@ -171,10 +168,8 @@ def test_it_tells_nothing_but_its_pages(path: Path) -> None:
 
 def test_pages_beyond_one_piece_keep_their_order_and_leave_no_file(path: Path) -> None:
     pages = tuple(read(number, f"page {number}") for number in range(1, 41))
-    small = sheet()[:300, :400]
-    document = written(
-        path, Document(pages=pages), **dict.fromkeys((f"p{number}" for number in range(1, 41)), small)
-    )
+    small = {f"p{number}": sheet()[:300, :400] for number in range(1, 41)}
+    document = written(path, Document(pages=pages), **small)
     assert texts(document) == [f"page {number}" for number in range(1, 41)]
     assert list(path.parent.iterdir()) == [path]
 
@@ -218,9 +213,8 @@ def test_a_sheet_is_as_large_as_its_paper_or_as_a4(
 ) -> None:
     buffer = io.BytesIO()
     Image.new("L", pixels, 255).save(buffer, "JPEG")
-    picture = Picture(
-        encoding=Encoding.GREY, data=buffer.getvalue(), width=pixels[0], height=pixels[1], dpi=dpi
-    )
+    width, height = pixels
+    picture = Picture(encoding=Encoding.GREY, data=buffer.getvalue(), width=width, height=height, dpi=dpi)
 
     def draw(number: int, *, rotation: int, skew: float) -> Picture:
         assert (number, rotation, skew) == (1, 0, 0.0)

@@ -219,8 +219,7 @@ def test_a_proxy_in_the_environment_is_not_used(receiver: Receiver, monkeypatch:
 
 
 def test_a_redirect_is_an_answer(receiver: Receiver) -> None:
-    reply = post(receiver.url(path="/redirect"), GuardedBackend(allow=LOOPBACK, ports=()))
-    assert reply.status == 302
+    assert post(receiver.url(path="/redirect"), GuardedBackend(allow=LOOPBACK, ports=())).status == 302
     assert receiver.hits == ["/redirect"]
 
 

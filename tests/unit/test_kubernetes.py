@@ -58,6 +58,14 @@ def name_of(thing: Object) -> str:
     return f"{thing['kind']}-{thing['metadata']['name']}"
 
 
+def specs_of(kind: str, *overlays: str) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one["spec"] for one in of_kind(kind, *overlays)}
+
+
+(SETTINGS,) = (one["data"] for one in of_kind("ConfigMap"))
+NETWORK = specs_of("NetworkPolicy")
+
+
 def every_object() -> list[Any]:
     extra = read(MANIFESTS / "namespace.yaml") + read(MANIFESTS / "secrets.example.yaml")
     found = [one for overlay in OVERLAYS for one in rendered(overlay)] + extra
@@ -136,8 +144,7 @@ def test_what_a_pod_runs_is_a_verb_of_the_command(workload: Object) -> None:
     container = container_of(workload)
     assert container["command"] == ["pecia"]
     verb, *arguments = container["args"]
-    command = COMMAND.get_command(typer.Context(COMMAND), verb)
-    command.make_context(verb, list(arguments))
+    COMMAND.get_command(typer.Context(COMMAND), verb).make_context(verb, list(arguments))
 
 
 @pytest.mark.parametrize("workload", workloads(), ids=name_of)
@@ -170,8 +177,7 @@ PAGES = {"flower": WorkerSettings().flower_port, "gateway": WorkerSettings().gat
 
 @pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
 def test_a_pod_has_time_to_drain_and_to_give_back(workload: Object) -> None:
-    (settings,) = of_kind("ConfigMap")
-    drain = timedelta(seconds=int(settings["data"]["PECIA_DRAIN_TIMEOUT"]))
+    drain = timedelta(seconds=int(SETTINGS["PECIA_DRAIN_TIMEOUT"]))
     if workload["metadata"]["name"] not in PAGES:
         assert timedelta(seconds=pod_of(workload)["terminationGracePeriodSeconds"]) >= drain + GIVING_BACK
 
@@ -179,10 +185,9 @@ def test_a_pod_has_time_to_drain_and_to_give_back(workload: Object) -> None:
 @pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
 def test_probes_ask_a_port_that_is_served(workload: Object) -> None:
     container, pod = container_of(workload), pod_of(workload)
-    (settings,) = of_kind("ConfigMap")
     port = PAGES.get(workload["metadata"]["name"], 9464)
-    assert settings["data"]["PECIA_METRICS_PORT"] == "9464"
-    assert settings["data"]["PECIA_METRICS_ADDRESS"] == "0.0.0.0"  # noqa: S104  in a container
+    assert SETTINGS["PECIA_METRICS_PORT"] == "9464"
+    assert SETTINGS["PECIA_METRICS_ADDRESS"] == "0.0.0.0"  # noqa: S104  in a container
     names = {one["name"]: one["containerPort"] for one in container["ports"]}
     for probe in ("livenessProbe", "readinessProbe"):
         assert names[container[probe]["httpGet"]["port"]] == port
@@ -191,21 +196,18 @@ def test_probes_ask_a_port_that_is_served(workload: Object) -> None:
 
 
 def test_who_opens_documents_has_a_spool_that_can_be_written() -> None:
-    (settings,) = of_kind("ConfigMap")
     for workload in of_kind("Deployment"):
         paths = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
         opens = workload["metadata"]["name"] in ("ingest", "engine", "engine-gpu")
-        assert (settings["data"]["PECIA_SPOOL_DIR"] in paths) is opens
+        assert (SETTINGS["PECIA_SPOOL_DIR"] in paths) is opens
         assert "/tmp" in paths  # noqa: S108
 
 
 def test_images_are_those_of_compose_in_this_version() -> None:
     for overlay in OVERLAYS:
         images = named_images(overlay)
-        used = {
-            container_of(one)["image"] for one in rendered(overlay) if one["kind"] in ("Deployment", "Job")
-        }
-        assert used <= images.keys()
+        runs = [one for one in rendered(overlay) if one["kind"] in ("Deployment", "Job")]
+        assert {container_of(one)["image"] for one in runs} <= images.keys()
         assert {image.rsplit(":", 1)[1] for image in images.values()} == {version("pecia")}
 
 
@@ -224,8 +226,7 @@ def selected(selector: Object) -> set[str]:
 
 
 def _holds(expression: Object, labels: dict[str, str]) -> bool:
-    among = labels.get(expression["key"]) in expression["values"]
-    return among is (expression["operator"] == "In")
+    return (labels.get(expression["key"]) in expression["values"]) is (expression["operator"] == "In")
 
 
 WORKERS = {"ingest", "engine", "engine-gpu", "webhooks", "upkeep"}
@@ -240,12 +241,11 @@ POLICIES = {
 
 
 def test_every_selector_finds_the_pods_that_it_means() -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
     (monitor,) = of_kind("PodMonitor")
     services = [selected({"matchLabels": one["spec"]["selector"]}) for one in of_kind("Service")]
     budgets = [selected(one["spec"]["selector"]) for one in of_kind("PodDisruptionBudget")]
     assert labels_of_pods().keys() == EVERYBODY
-    assert {name: selected(policies[name]["podSelector"]) for name in POLICIES} == POLICIES
+    assert {name: selected(NETWORK[name]["podSelector"]) for name in POLICIES} == POLICIES
     assert selected(monitor["spec"]["selector"]) == WORKERS
     assert services == [{"flower"}, {"gateway"}]
     assert sorted(name for names in budgets for name in names) == sorted({*WORKERS, "gateway"})
@@ -253,35 +253,30 @@ def test_every_selector_finds_the_pods_that_it_means() -> None:
 
 
 def test_policies_close_everything_and_open_the_ports_that_are_served() -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
-    assert set(policies["nothing"]) == {"podSelector", "policyTypes"}
+    assert set(NETWORK["nothing"]) == {"podSelector", "policyTypes"}
     ports = {port["name"] for one in of_kind("Deployment") for port in container_of(one)["ports"]}
-    opened = [rule["ports"] for policy in policies.values() for rule in policy.get("ingress", ())]
+    opened = [rule["ports"] for policy in NETWORK.values() for rule in policy.get("ingress", ())]
     assert {port["port"] for rule in opened for port in rule} == ports
 
 
 def test_traces_get_to_the_collector() -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
-    (rule,) = policies["traces"]["egress"]
-    (settings,) = of_kind("ConfigMap")
-    collector = urlsplit(settings["data"]["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    (rule,) = NETWORK["traces"]["egress"]
+    collector = urlsplit(SETTINGS["OTEL_EXPORTER_OTLP_ENDPOINT"])
     assert rule["ports"] == [{"port": collector.port}]
     namespace = rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
     assert collector.hostname == f"collector.{namespace}"
 
 
 def test_no_pod_reaches_the_metadata_of_the_cloud() -> None:
-    for policy in of_kind("NetworkPolicy"):
-        for rule in policy["spec"].get("egress", ()):
-            for target in rule["to"]:
-                block = target.get("ipBlock", {})
-                assert block.get("cidr") != "0.0.0.0/0" or "169.254.0.0/16" in block["except"]
+    rules = [rule for policy in NETWORK.values() for rule in policy.get("egress", ())]
+    for block in [target.get("ipBlock", {}) for rule in rules for target in rule["to"]]:
+        assert block.get("cidr") != "0.0.0.0/0" or "169.254.0.0/16" in block["except"]
 
 
 @pytest.mark.parametrize("overlay", ["cpu", "gpu"])
 def test_what_is_scaled_exists_once_and_nothing_else_says_how_many(overlay: str) -> None:
-    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind("Deployment", overlay)}
-    scaled = {one["spec"]["scaleTargetRef"]["name"] for one in of_kind("ScaledObject", overlay)}
+    scaled = {spec["scaleTargetRef"]["name"] for spec in specs_of("ScaledObject", overlay).values()}
+    deployments = specs_of("Deployment", overlay)
     assert scaled == {name for name, spec in deployments.items() if "replicas" not in spec}
     (authentication,) = of_kind("TriggerAuthentication", overlay)
     for reference in authentication["spec"]["secretTargetRef"]:

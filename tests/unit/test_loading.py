@@ -110,8 +110,7 @@ from pecia.cli import main
 atexit.register(lambda: print(gc.get_freeze_count() > 0))
 main(["--version"])
 """
-    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert printed.endswith("True\n")
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).endswith("True\n")
 
 
 def test_the_client_is_imported_without_what_connects_stores_or_writes(client: dict[str, set[str]]) -> None:

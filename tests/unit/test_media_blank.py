@@ -20,9 +20,10 @@ def scanned(image: Image.Image, noise: float = 0.0, seed: int = 0) -> NDArray[np
     return np.repeat(grey.clip(0, 255).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
 
 
-def write(image: Image.Image, text: str, points: float = 11, ink: int = 30) -> None:
+def write(image: Image.Image, text: str, points: float = 11, ink: int = 30) -> Image.Image:
     font = ImageFont.load_default(points * 150 / 72)
     ImageDraw.Draw(image).text((500, 800), text, fill=ink, font=font)
+    return image
 
 
 @pytest.mark.parametrize("noise", [0, 6, 12])
@@ -55,10 +56,8 @@ def test_the_dark_edge_a_scanner_leaves_is_no_writing(edges: tuple[tuple[int, in
 
 def test_one_line_near_the_edge_of_the_page_is_writing() -> None:
     image = sheet()
-    font = ImageFont.load_default(24)
-    ImageDraw.Draw(image).text(
-        (60, A4[1] - 60), "This page is left empty on purpose. " * 3, fill=0, font=font
-    )
+    text = "This page is left empty on purpose. " * 3
+    ImageDraw.Draw(image).text((60, A4[1] - 60), text, fill=0, font=ImageFont.load_default(24))
     assert not prepare(scanned(image)).blank
 
 
@@ -70,24 +69,20 @@ def test_light_that_falls_off_to_one_side_is_no_writing() -> None:
 @pytest.mark.parametrize("text", ["END", "Page 2", "See overleaf.", "normal", "Dr. Dummer"])
 @pytest.mark.parametrize("points", [9, 11, 14])
 def test_one_short_printed_line_is_enough_not_to_be_blank(text: str, points: float) -> None:
-    image = sheet(245)
-    write(image, text, points)
-    assert not prepare(scanned(image, 6)).blank
+    assert not prepare(scanned(write(sheet(245), text, points), 6)).blank
 
 
-def test_faint_print_is_seen() -> None:
-    image = sheet(250)
-    write(image, "Copy of a copy", ink=150)
-    assert not prepare(scanned(image, 4)).blank
+def test_faint_print_and_light_print_on_dark_ground_are_seen() -> None:
+    assert not prepare(scanned(write(sheet(250), "Copy of a copy", ink=150), 4)).blank
+    assert not prepare(scanned(write(sheet(30), "Radiograph of the left hand", ink=230))).blank
 
 
 @pytest.mark.parametrize(("contrast", "noise"), [(30, 6), (20, 6), (12, 3), (8, 1)])
 def test_print_hardly_darker_than_its_paper_and_its_noise_is_seen(contrast: int, noise: float) -> None:
     image = sheet(235)
     for top in range(200, 900, 50):
-        ImageDraw.Draw(image).text(
-            (150, top), "Copy of a copy of a letter", fill=235 - contrast, font=ImageFont.load_default(24)
-        )
+        text, font = "Copy of a copy of a letter", ImageFont.load_default(24)
+        ImageDraw.Draw(image).text((150, top), text, fill=235 - contrast, font=font)
     assert not prepare(scanned(image, noise)).blank
 
 
@@ -96,12 +91,6 @@ def test_noise_that_jpeg_has_smeared_is_no_writing(noise: float) -> None:
     file = io.BytesIO()
     Image.fromarray(scanned(sheet(240), noise)).save(file, "JPEG", quality=60)
     assert prepare(np.array(Image.open(file))).blank
-
-
-def test_light_print_on_dark_ground_is_seen() -> None:
-    image = sheet(30)
-    write(image, "Radiograph of the left hand", ink=230)
-    assert not prepare(scanned(image)).blank
 
 
 def test_a_drawing_without_letters_is_not_blank() -> None:
@@ -117,6 +106,5 @@ def test_a_photograph_that_fills_its_page_is_not_blank() -> None:
 
 def test_a_picture_of_a_few_pixels_does_not_break_the_test() -> None:
     assert prepare(np.full((1, 1, 3), 255, dtype=np.uint8)).blank
-    assert not prepare(
-        np.indices((20, 20)).sum(axis=0, keepdims=True).T.repeat(3, 2).astype(np.uint8) % 2 * 255
-    ).blank
+    chequered = np.indices((20, 20)).sum(axis=0, keepdims=True).T.repeat(3, 2).astype(np.uint8) % 2 * 255
+    assert not prepare(chequered).blank

@@ -152,8 +152,7 @@ def test_run_lengths_are_read(file: MakeFile) -> None:
 
 
 def test_each_frame_is_a_page(file: MakeFile) -> None:
-    frames = np.stack([RAMP, 255 - RAMP, RAMP // 2])
-    path = file(secondary_capture(frames, frames=3))
+    path = file(secondary_capture(np.stack([RAMP, 255 - RAMP, RAMP // 2]), frames=3))
     assert [page.index for page in inspect_file(path, LIMITS)] == [0, 1, 2]
     assert [page.index for page in inspect_file(path, LIMITS, PageRanges.parse("2-"))] == [1, 2]
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
@@ -212,12 +211,8 @@ def test_names_of_patients_are_not_even_read(
     file: MakeFile, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("DEBUG")
-    strange = (
-        secondary_capture(RAMP)
-        .replace(PATIENT.encode(), b"Quillfeather\\Alma")
-        .replace(b"4711", b"\xff\xfe11")
-    )
-    path = file(strange)
+    strange = secondary_capture(RAMP).replace(PATIENT.encode(), b"Quillfeather\\Alma")
+    path = file(strange.replace(b"4711", b"\xff\xfe11"))
 
     inspect_file(path, LIMITS)
     page_pixels(path, 0, LIMITS)
@@ -235,6 +230,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.pages import Limits
+from pecia_workers.media.pages import Limits
+from pecia_workers.media.pages import MediaError
 try:
     inspect_file(Path({str(path)!r}), Limits.of(WorkerSettings()))
 except MediaError as error:
@@ -242,6 +239,5 @@ except MediaError as error:
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
-    assert told.startswith(
-        "unsupported_type: The file is DICOM, which this fleet does not read: install pecia[dicom]"
-    )
+    said = "unsupported_type: The file is DICOM, which this fleet does not read: install pecia[dicom]"
+    assert told.startswith(said)

@@ -1,4 +1,7 @@
+"""Files as they come: whole, damaged, too large, or in disguise."""
+
 import io
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
+from pecia_workers.media.pdf import PdfPages
 from pictures import encoded, marked
 from videos import video
 
@@ -25,8 +29,7 @@ pillow_heif.register_heif_opener()
 def pdf(*sizes: tuple[float, float], rotate: int = 0) -> bytes:
     document = pypdfium2.PdfDocument.new()
     for width, height in sizes:
-        page = document.new_page(width, height)
-        page.set_rotation(rotate)
+        document.new_page(width, height).set_rotation(rotate)
     buffer = io.BytesIO()
     document.save(buffer)
     document.close()
@@ -155,9 +158,8 @@ def test_a_page_that_is_not_there_is_named_so(file: MakeFile, limits: Limits) ->
 
 
 def test_limits_are_checked_before_anything_is_decoded(file: MakeFile, limits: Limits) -> None:
-    tight = replace(
-        limits, file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72
-    )
+    sizes = {"file_bytes": 100_000, "page_pixels": 10_000, "total_pixels": 25_000}
+    tight = replace(limits, **sizes, pages=3, render_dpi=72)
     frame = marked(100, 90)
     two, three = (encoded(frame, "TIFF", save_all=True, append_images=[frame] * more) for more in (1, 2))
 
@@ -246,3 +248,94 @@ def test_an_error_holds_neither_the_files_name_nor_its_text(tmp_path: Path, limi
         load_page(path, 0, limits)
     assert "Sampleton" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def zipped(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            # without the time, which ids of tests hold
+            archive.writestr(zipfile.ZipInfo(name), "Alma Sampleton")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (zipped("[Content_Types].xml", "word/document.xml"), "an Office document: export it as PDF"),
+        (zipped("mimetypeapplication/vnd.oasis.opendocument.text"), "an Office document: export it as PDF"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "an Office document: export it as PDF"),
+        (b"{\\rtf1\\ansi Alma}", "an Office document: export it as PDF"),
+        (zipped("scan.png"), "an archive: unpack it"),
+        (b"\x1f\x8b\x08\0" + bytes(20), "an archive: unpack it"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "PostScript: convert it to PDF"),
+        (b"\xc5\xd0\xd3\xc6" + bytes(40), "PostScript: convert it to PDF"),
+        (
+            b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>',
+            "an SVG drawing: export it as PDF",
+        ),
+        (b"<svg width='1'/>", "an SVG drawing: export it as PDF"),
+        (b"\xef\xbb\xbf\n <!DOCTYPE HTML>\n<p>Not found</p>", "a web page, perhaps a server's message"),
+        ("<html>안녕</html>".encode("utf-16"), "a web page, perhaps a server's message"),
+        (b'<?xml version="1.0"?><ClinicalDocument/>', "XML: it is text already"),
+        (b"From: a@example.org\r\nMIME-Version: 1.0\r\n\r\n", "an e-mail: send what is attached to it"),
+        ("처방전: Alma Sampleton".encode(), "plain text: there is nothing to recognise"),
+        (b"BMI of 25", "plain text: there is nothing to recognise"),
+        (b"8BPS\0\1", "a picture of a kind that is not read: save it as PNG or JPEG"),
+        (b"P5 is the fifth of the group\n", "plain text: there is nothing to recognise"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "a sound recording"),
+        (b"MZ\x90\0\3\0", "a program"),
+        (b"\x7fELF\2\1\1" + bytes(200), "a program"),
+        (bytes(5_000), "of no kind that is known here"),
+        (b"%", "plain text: there is nothing to recognise"),
+        (bytes(range(200)), "of no kind that is known here"),
+    ],
+)
+def test_a_file_in_disguise_is_told_apart(content: bytes, says: str, file: MakeFile, limits: Limits) -> None:
+    with pytest.raises(MediaError) as caught:
+        inspect_file(file(content), limits)
+    assert str(caught.value).startswith(f"unsupported_type: The file is {says}")
+    assert "Sampleton" not in str(caught.value)
+
+
+PAGES = 100
+SIDE = 1000  # pixels
+SCAN_BYTES = 1_000_000
+
+
+def long_scan(path: Path) -> Path:
+    noise = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)
+    scan = encoded(Image.fromarray(noise), "JPEG", quality=95)
+    assert len(scan) > SCAN_BYTES
+    document = pypdfium2.PdfDocument.new()
+    for _ in range(PAGES):
+        picture = pypdfium2.PdfImage.new(document)
+        picture.load_jpeg(io.BytesIO(scan), inline=True)
+        picture.set_matrix(pypdfium2.PdfMatrix().scale(100, 100))
+        page = document.new_page(100, 100)
+        page.insert_obj(picture)
+        page.gen_content()
+        page.close()
+    document.save(path)
+    document.close()
+    return path
+
+
+def memory_kib() -> int:
+    with Path("/proc/self/status").open(encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+
+
+@pytest.mark.gate
+def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path, limits: Limits) -> None:
+    with long_scan(tmp_path / "scan.pdf").open("rb") as file:
+        document = PdfPages(file, limits)
+        document.pixels(0)
+        before = memory_kib()
+
+        for index in range(PAGES):
+            document.pixels(index)
+
+        grown = (memory_kib() - before) * 1024
+        document.close()
+    assert grown < PAGES * SCAN_BYTES / 2

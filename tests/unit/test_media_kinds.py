@@ -200,8 +200,7 @@ def test_a_frame_that_is_described_badly_fails_alone(file: MakeFile) -> None:
 
 def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(file: MakeFile) -> None:
     whole = numbered(5)
-    offsets = _directories(whole)
-    path = file(whole[: offsets[3] + 1])
+    path = file(whole[: _directories(whole)[3] + 1])
     assert len(inspect_file(path, LIMITS)) == 4
     assert (page_pixels(path, 2, LIMITS) == 2).all()
     with pytest.raises(MediaError, match="damaged"):

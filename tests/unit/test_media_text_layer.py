@@ -1,6 +1,9 @@
-"""A PDF page's own text: exact where it is trusted, and not trusted where it may be wrong."""
+"""A PDF page's own text: exact where it is trusted, not trusted where it may be wrong; and fonts that are missing."""
 
+import shutil
 import string
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,10 @@ import hand_made_pdfs as pdfs
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
+from pecia_workers.commands import doctor
+from pecia_workers.confinement import Guard, missing_guards
 from pecia_workers.media.decoding import load_page
+from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
 from pictures import encoded
@@ -114,8 +120,7 @@ def test_a_page_is_turned_until_its_text_stands_upright(degrees: int, tmp_path: 
 
 
 def test_the_crop_box_is_what_counts(tmp_path: Path) -> None:
-    cropped = pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]")
-    page = read(cropped, tmp_path)
+    page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]"), tmp_path)
     assert text_of(page.blocks).split("\n") == PROSE
     first = page.blocks[0].lines[0].box
     assert first.bottom < page.pixels.shape[0]
@@ -213,3 +218,35 @@ def test_a_page_is_not_turned_if_that_step_is_left_out(tmp_path: Path) -> None:
     page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /Rotate 90"), tmp_path, Plan(steps=steps))
     assert page.rotation == 0
     assert not page.blocks
+
+
+_WITHOUT_FONTS = """
+from pecia_workers import confinement
+from pecia_workers.media.glyphs import scripts_without_a_font
+confinement._READABLE = tuple(place for place in confinement._READABLE if "fonts" not in place)
+assert confinement.confine_files()
+print(*scripts_without_a_font())
+"""
+
+
+def _installed(language: str) -> bool:
+    lister = shutil.which("fc-list")
+    return bool(
+        lister and subprocess.run([lister, f":lang={language}"], check=True, capture_output=True).stdout
+    )
+
+
+@pytest.mark.skipif(Guard.LANDLOCK in missing_guards(), reason="the kernel hides no files")
+def test_all_scripts_are_without_a_font_where_there_are_no_fonts() -> None:
+    found = subprocess.run([sys.executable, "-c", _WITHOUT_FONTS], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["Chinese", "Japanese", "Korean"]
+
+
+@pytest.mark.skipif(not _installed("ko"), reason="no Korean font is installed")
+def test_a_script_whose_font_is_installed_is_not_named() -> None:
+    assert "Korean" not in scripts_without_a_font()
+
+
+def test_the_doctor_names_the_scripts_that_draw_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "scripts_without_a_font", lambda: ("Chinese", "Japanese"))
+    assert "none for Chinese or Japanese" in doctor._look_at_fonts().detail

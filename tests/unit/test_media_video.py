@@ -118,15 +118,13 @@ def test_frames_together_keep_to_pixels_and_shape(frames: int, width: int, heigh
     assert 2 <= scaled_height <= height
     if min(scaled_width, scaled_height) > 2:
         assert frames * scaled_width * scaled_height <= pixels
-        assert scaled_width / scaled_height == pytest.approx(
-            width / height, rel=2 / min(scaled_width, scaled_height)
-        )
+        closely = 2 / min(scaled_width, scaled_height)
+        assert scaled_width / scaled_height == pytest.approx(width / height, rel=closely)
 
 
 @pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (0, -1)), (180, (-1, -1)), (270, (-1, 0))])
 def test_a_clip_from_a_phone_stands_upright(file: MakeFile, degrees: int, corner: tuple[int, int]) -> None:
-    clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=3)
-    frame = clip.frames[-1]
+    frame = clip_of(file(turned(video(1), degrees)), 0, 1, most=3).frames[-1]
     assert frame.shape == ((160, 96, 3) if degrees % 180 else (96, 160, 3))
     assert frame[corner].mean() > 200
     assert max([frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]) < 60
@@ -193,8 +191,7 @@ def test_whatever_is_broken_costs_frames_or_one_clear_error(
     path.write_bytes(content)
 
     with suppress(MediaError):
-        info = probe_video(path, LIMITS)
-        clip = clip_of(path, 0, info.duration, method=method, most=3)
+        clip = clip_of(path, 0, probe_video(path, LIMITS).duration, method=method, most=3)
         assert len(clip.frames) == len(clip.times) > 0
 
 
@@ -227,10 +224,8 @@ def test_a_video_beyond_the_limits_is_refused(file: MakeFile) -> None:
     expect(FailureCode.TOO_LONG, lambda: probe_video(path, replace(LIMITS, video_s=2)))
     expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, page_pixels=160 * 96 - 1)))
     expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, file_bytes=100)))
-    expect(
-        FailureCode.TOO_LONG,
-        lambda: load_clip(path, Stretch(start=0, end=3), plan(), replace(LIMITS, decode_s=0)),
-    )
+    stretch = Stretch(start=0, end=3)
+    expect(FailureCode.TOO_LONG, lambda: load_clip(path, stretch, plan(), replace(LIMITS, decode_s=0)))
     expect(FailureCode.TOO_LONG, lambda: LIMITS.check_segments(1_001))
 
 

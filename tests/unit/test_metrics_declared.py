@@ -1,12 +1,17 @@
-"""Names and labels of the metrics: by Prometheus' conventions, and never a word about a patient."""
+"""Metrics by Prometheus' conventions, and what ships for Prometheus and Grafana asks for those that there are."""
 
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client import Metric
+import yaml
+from prometheus_client import Metric, ProcessCollector
 
+from command import ran
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Lane, Stage
@@ -34,8 +39,7 @@ def families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
 
 
 def shown(family: Metric) -> str:
-    suffix = {"counter": "_total", "info": "_info"}
-    return family.name + suffix.get(family.type, "")
+    return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
 
 
 def row(source: str, family: Metric, labels: tuple[str, ...]) -> str:
@@ -59,3 +63,119 @@ def test_labels_are_of_a_few_kinds_that_have_few_values() -> None:
 def test_the_page_lists_every_metric_as_it_is_declared() -> None:
     told = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith("| `pecia_")]
     assert told == [row(*declared) for declared in families()]
+
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
+BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
+RUNBOOK = ROOT / "docs" / "alerts.md"
+PAGE = ROOT / "docs" / "metrics.md"
+
+FUNCTIONS = {
+    *("sum", "max", "min", "avg", "rate", "increase", "absent", "time", "histogram_quantile"),
+    *("by", "and", "or"),
+}
+TARGET = {"instance", "job"}
+SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "info": ("_info",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+
+
+def exported() -> dict[str, set[str]]:
+    """Return every time series that a process of the fleet can show, with its labels."""
+    found: dict[str, set[str]] = {"up": TARGET}
+    collectors: list[Any] = [ProcessCollector(registry=None)]
+    for registry in (metrics.REGISTRY, metrics.FLEET, metrics.GPUS):
+        collectors += registry._collector_to_names
+    for collector in collectors:
+        for family in collector.collect():
+            labels = {*getattr(collector, "_labelnames", ()), *TARGET}
+            for suffix in SUFFIXES[family.type]:
+                own = {"le"} if suffix == "_bucket" else set()
+                found[family.name + suffix] = labels | own
+    return found
+
+
+EXPORTED = exported()
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels(board: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(board.read_text())["panels"]
+    return found
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    for alert in alerts():
+        yield alert["alert"], alert["expr"]
+    for number, told in enumerate(re.findall(r"`([a-z_]+\([^`]*)`", PAGE.read_text())):
+        yield f"page {number}", told
+    for board in BOARDS:
+        for panel in panels(board):
+            for number, target in enumerate(panel.get("targets", [])):
+                yield f"{panel['title']} {number}", target["expr"]
+
+
+def names(expression: str) -> set[str]:
+    """Return the words of an expression that are neither functions, labels, numbers nor times."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", " ", expression)
+    return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
+
+
+def labels(expression: str) -> set[str]:
+    matchers = re.findall(r"\{([^}]*)\}", expression)
+    asked = {label for matcher in matchers for label in re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', matcher)}
+    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
+    return asked | {label.strip() for group in grouped for label in group.split(",")}
+
+
+@pytest.mark.parametrize(("name", "expression"), list(queries()), ids=[name for name, _ in queries()])
+def test_a_query_asks_for_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
+    asked = names(expression)
+    assert asked, name
+    assert asked <= EXPORTED.keys()
+    assert labels(expression) <= set().union(*(EXPORTED[metric] for metric in asked))
+
+
+def test_what_an_engine_says_is_on_the_dashboard() -> None:
+    targets = [target for board in BOARDS for panel in panels(board) for target in panel.get("targets", [])]
+    shown = set().union(*(names(target["expr"]) for target in targets))
+    engines = {name for name in EXPORTED if name.startswith("pecia_engine")}
+    assert {name for name in engines - shown if not name.endswith(("_sum", "_count"))} == set()
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_says_how_urgent_it_is_what_it_means_and_where_to_read_on(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("page", "ticket")
+    assert alert["annotations"]["summary"]
+    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    assert ROOT / page == RUNBOOK
+    assert anchor == alert["alert"].lower()
+
+
+def entries() -> dict[str, str]:
+    parts = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_runbook_has_an_entry_from_symptom_to_fix_for_each_alert_and_no_other() -> None:
+    assert list(entries()) == [alert["alert"] for alert in alerts()]
+    for entry in entries().values():
+        told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
+        assert told == ["Symptom", "Check", "Cause", "Fix"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+@pytest.mark.parametrize(
+    "arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")]
+)
+def test_prometheus_takes_the_rules_and_they_fire_when_they_should(arguments: tuple[str, ...]) -> None:
+    told = ran("promtool", *arguments, cwd=RULES.parent)
+    assert told.returncode == 0, told.stdout + told.stderr

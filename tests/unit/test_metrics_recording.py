@@ -37,6 +37,9 @@ class Counts:
         now = REGISTRY.get_sample_value(name, labels) or 0.0
         return now - self._before.get((name, frozenset(labels.items())), 0.0)
 
+    def of_engine(self, *names: str) -> list[float]:
+        return [self(f"pecia_{name}", engine="test") for name in names]
+
 
 @pytest.fixture
 def grown() -> Counts:
@@ -91,20 +94,13 @@ def test_a_committed_page_counts_by_its_verdict_with_the_tokens_thrown_away(grow
 
 
 def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Counts) -> None:
-    generation = Generation(
-        text=WORD,
-        verdict=Verdict.OK,
-        usage=TokenUsage(prompt=100, cached=40, output=20),
-        first_token_s=0.5,
-        waited_s=2.0,
-    )
-    meter.generated("test", generation, 5.0)
-    assert grown("pecia_prompt_tokens_total", engine="test") == 100
-    assert grown("pecia_cached_tokens_total", engine="test") == 40
-    assert grown("pecia_output_tokens_total", engine="test") == 20
-    assert grown("pecia_engine_request_seconds_sum", engine="test") == 3
+    usage = TokenUsage(prompt=100, cached=40, output=20)
+    answer = Generation(text=WORD, verdict=Verdict.OK, usage=usage, first_token_s=0.5, waited_s=2.0)
+    meter.generated("test", answer, 5.0)
+    tokens = ("prompt_tokens_total", "cached_tokens_total", "output_tokens_total")
+    assert grown.of_engine(*tokens) == [100, 40, 20]
+    assert grown.of_engine("engine_request_seconds_sum", "first_token_seconds_sum") == [3, 0.5]
     assert grown("pecia_admission_wait_seconds_sum") == 2
-    assert grown("pecia_first_token_seconds_sum", engine="test") == 0.5
     meter.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 
@@ -116,14 +112,11 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
     seen = meter.EngineWatch("test")
     for _ in range(3):
         seen.saw(LOOK, 0.75)
-    assert grown("pecia_engine_preemptions_total", engine="test") == 7
-    assert grown("pecia_engine_mispriced_requests_total", engine="test") == 3
-    assert grown("pecia_engine_draft_tokens_total", engine="test") == 50
-    assert grown("pecia_engine_accepted_draft_tokens_total", engine="test") == 36
-    assert REGISTRY.get_sample_value("pecia_engine_running_requests", {"engine": "test"}) == 4
-    assert REGISTRY.get_sample_value("pecia_engine_preparing_requests", {"engine": "test"}) == 5
-    assert REGISTRY.get_sample_value("pecia_engine_kv_cache_used_ratio", {"engine": "test"}) == 0.5
-    assert REGISTRY.get_sample_value("pecia_engine_budget_share_ratio", {"engine": "test"}) == 0.75
+    sums = ("preemptions", "mispriced_requests", "draft_tokens", "accepted_draft_tokens")
+    assert grown.of_engine(*(f"engine_{name}_total" for name in sums)) == [7, 3, 50, 36]
+    now = ("running_requests", "preparing_requests", "kv_cache_used_ratio", "budget_share_ratio")
+    values = [REGISTRY.get_sample_value(f"pecia_engine_{name}", {"engine": "test"}) for name in now]
+    assert values == [4, 5, 0.5, 0.75]
 
 
 def test_nothing_of_a_part_is_in_the_metrics() -> None:

@@ -5,6 +5,7 @@ tests/integration/test_client_contract_webhooks.py.
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from command import run_pecia
 from pecia import Lane
 from pecia.testing import FakeFleet
 from snippets import ROOT, blocks
@@ -113,3 +115,22 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return made | set(re.findall(r"^\((\S+)\)=$", text, re.MULTILINE))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "--real" not in command])
+def test_a_command_of_the_page_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("day.csv").write_text("arrived,document_type\n0,chart\n3.5,prescription\n")
+    program, *words = shlex.split(command)
+    result = run_pecia(*words)
+    assert program == "pecia"
+    assert result.returncode == 0, result.stderr

@@ -1,12 +1,21 @@
-"""Lines as they were recognised, character by character."""
+"""Lines as they were recognised, character by character: how sure, which spaces were lost, which signs are raised."""
 
+from importlib.util import find_spec
+
+import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from pecia_workers.reading.characters import (
     Character,
+    Raised,
     agreed,
+    as_raised,
+    place_of,
+    raised_signs,
     sureness_of,
     text_of_characters,
+    with_lost_spaces,
     words_and_spaces,
 )
 
@@ -70,3 +79,134 @@ def test_a_second_reading_that_joins_or_parts_words_or_loses_them_changes_nothin
     first: list[Character], second: list[Character]
 ) -> None:
     assert agreed(first, second) == first
+
+
+needs_opencv = pytest.mark.skipif(not find_spec("cv2"), reason="pecia[cpu] brings OpenCV")
+
+SIZE, LEFT = 40, 12
+
+
+def respaced(drawn: str, recognised: str, *, off: float = 0.0) -> str:
+    """What becomes of a line that was recognised with other spaces than it was drawn with.
+
+    `off`: how far right of its place each character was seen, in pixels.
+    """
+    font = ImageFont.load_default(SIZE)
+    width = round(font.getlength(drawn)) + 2 * LEFT
+    image = Image.new("RGB", (width, 56), "white")
+    ImageDraw.Draw(image).text((LEFT, 4), drawn, fill="black", font=font)
+    middles = [
+        (LEFT + (font.getlength(drawn[:n]) + font.getlength(drawn[: n + 1])) / 2 + off) / width
+        for n, one in enumerate(drawn)
+        if one != " "
+    ]
+    places = iter(middles)
+    line = [Character(one, -1.0 if one == " " else next(places), 1.0) for one in recognised]
+    return text_of_characters(with_lost_spaces(line, np.array(image)))
+
+
+@needs_opencv
+@pytest.mark.parametrize(
+    ("drawn", "recognised"),
+    [
+        ("to ensure all information is", "to ensure allinformation is"),
+        ("2 Small cones at 3 each", "2Small cones at 3 each"),
+        ("Total (incl GST) is", "Total(incl GST) is"),
+        ("5 mg", "5mg"),
+        ("11.7 mg/dL", "11.7mg/dL"),
+    ],
+)
+def test_a_space_that_recognition_lost_is_found_in_the_ink(drawn: str, recognised: str) -> None:
+    assert respaced(drawn, recognised) == drawn
+
+
+@needs_opencv
+@pytest.mark.parametrize(
+    "text",
+    [
+        "received by the 1st of 11 patients, i.e. 11.1 % (all ill)",
+        "Tel: 01-117 171, M.D.I.",
+        "5mg",
+        "ward 4B",
+        "III",
+        "7",
+    ],
+)
+def test_no_word_is_torn_apart(text: str) -> None:
+    assert respaced(text, text) == text
+
+
+@needs_opencv
+def test_figures_are_not_parted_for_a_gap_nor_a_word_for_a_character_seen_beside_its_place() -> None:
+    assert respaced("the 12 34 of it", "the 1234 of it") == "the 1234 of it"
+    assert respaced("no pause", "no pause", off=-9) == "no pause"
+
+
+@needs_opencv
+def test_chinese_is_written_without_spaces() -> None:
+    line = [Character("如", 0.2, 1.0), Character("、", 0.3, 1.0), Character("气", 0.9, 1.0)]
+    assert with_lost_spaces(line, np.full((40, 200, 3), 255, np.uint8)) == line
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after", "raised"),
+    [
+        ("RBC 3.60 x10", "6", "/L", "⁶"),
+        ("WBC 5.1 × 10", "9", "", "⁹"),  # noqa: RUF001  the sign of multiplication
+        ("10", "9", "/L", "⁹"),
+        ("about 10", "-12", " mol", "⁻¹²"),
+        ("32 kg/m", "2", ", obese", "²"),
+        ("25 cm", "3", "", "³"),
+    ],
+)
+def test_exponents_of_ten_and_of_lengths_are_raised(before: str, text: str, after: str, raised: str) -> None:
+    assert as_raised(text, before, after) == raised
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        *(("95", "1", "657010"), ("RM", "5", "1.50"), ("Sa", "1", "les"), ("K", "1", "L.")),
+        *(("INVOICE NO:180", "7", "8/103"), ("2 x 10", "1", ".50"), ("2 x 10", "1", "5"), ("210", "9", "/L")),
+        *(("10", "1", "/12/2018"), ("10", "2", " boxes"), ("from", "2", ""), ("5 m", "2", "nd")),
+        *(("5 m", "7", ""), ("x10", "0", "")),
+    ],
+)
+def test_other_numbers_and_words_keep_what_was_recognised(before: str, text: str, after: str) -> None:
+    assert as_raised(text, before, after) is None
+
+
+@pytest.mark.parametrize(("text", "base"), [("x10", "x10"), ("RM5", None), ("Sa", None), ("1.73m", "1.73m")])
+def test_only_what_has_exponents_has_a_place_for_one(text: str, base: str | None) -> None:
+    line = [Character(one, 0.1 * n, 1) for n, one in enumerate(text)]
+    sign = Raised(
+        start=0.1 * len(text), end=0.1 * len(text) + 0.05, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8)
+    )
+    assert place_of(sign, line) == (base and slice(len(base), len(base)))
+
+
+def test_a_ring_that_was_read_for_a_raised_nine_gives_way_to_it() -> None:
+    line = [Character(one, 0.1 * n, 1) for n, one in enumerate("x10°/L")]
+    sign = Raised(start=0.27, end=0.33, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8))
+    assert place_of(sign, line) == slice(3, 4)
+
+
+def crop(text: str, raised: str = "") -> Image.Image:
+    image = Image.new("RGB", (260, 44), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(32)
+    draw.text((10, 3), text, fill="black", font=font)
+    draw.text((11 + font.getlength(text), 1), raised, fill="black", font=ImageFont.load_default(19))
+    return image
+
+
+def test_a_small_number_above_the_line_is_a_raised_sign() -> None:
+    [sign] = raised_signs(np.array(crop("3.6 x10", "6")))
+    assert 0.4 < sign.start < sign.end < 0.75
+
+
+def test_the_upper_part_of_a_broken_letter_is_none() -> None:
+    broken = crop("3.6 x105")
+    ImageDraw.Draw(broken).line(
+        (10 + ImageFont.load_default(32).getlength("3.6 x10"), 22, 260, 22), fill="white", width=3
+    )
+    assert list(raised_signs(np.array(broken))) == []

@@ -16,19 +16,16 @@ DOUBTFUL = Doubtful(word=0.7, value=0.8)
 LINE = "the patient was seen in clinic with cough and fever"
 
 
-def sheet() -> Image.Image:
-    return Image.new("RGB", (1240, 1754), "white")
-
-
-def print_line(image: Image.Image, top: int, ink: int = 0, size: int = 26) -> None:
-    ImageDraw.Draw(image).text((100, top), LINE, fill=(ink, ink, ink), font=ImageFont.load_default(size))
-
-
-def two_lines() -> Image.Image:
-    image = sheet()
-    for top in (200, 600):
-        print_line(image, top)
+def sheet(*lines: tuple[int, int], size: int = 26) -> Image.Image:
+    """Return a page with a line of print at each height, in an ink of its own."""
+    image = Image.new("RGB", (1240, 1754), "white")
+    for top, ink in lines:
+        font = ImageFont.load_default(size)
+        ImageDraw.Draw(image).text((100, top), LINE, fill=(ink, ink, ink), font=font)
     return image
+
+
+ONE_LINE, TWO_LINES = [(200, 0)], [(200, 0), (600, 0)]
 
 
 def letters(image: Image.Image) -> Letters:
@@ -36,8 +33,7 @@ def letters(image: Image.Image) -> Letters:
 
 
 def read(pieces: list[Line], image: Image.Image, *left_out: Line) -> PageRead:
-    pixels = np.array(image)
-    found = layout(pieces, pixels, source=Source.OCR)
+    found = layout(pieces, np.array(image), source=Source.OCR)
     return page_read(found, pieces, letters(image), DOUBTFUL, left_out=left_out)
 
 
@@ -47,22 +43,16 @@ def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
 
 
 def test_faint_print_beside_strong_print_is_found() -> None:
-    image = sheet()
-    print_line(image, 200)
-    both = len(letters(image))
-    print_line(image, 600, ink=225)
-    assert len(letters(image)) == pytest.approx(2 * both, abs=4)
+    strong, faint = sheet(*ONE_LINE), sheet(*ONE_LINE, (600, 225))
+    assert len(letters(faint)) == pytest.approx(2 * len(letters(strong)), abs=4)
 
 
 def test_the_height_is_that_of_the_small_print() -> None:
-    image = sheet()
-    for top in range(200, 600, 60):
-        print_line(image, top, size=40)
-    for top in range(800, 1000, 30):
-        print_line(image, top, size=20)
-    small = sheet()
-    print_line(small, 200, size=20)
-    assert letters(image).small_height == pytest.approx(letters(small).small_height, abs=1)
+    image = sheet(*((top, 0) for top in range(200, 600, 60)), size=40)
+    small = sheet(*((top, 0) for top in range(800, 1000, 30)), size=20)
+    image.paste(small.crop((0, 700, 1240, 1754)), (0, 700))
+    alone = letters(sheet(*ONE_LINE, size=20)).small_height
+    assert letters(image).small_height == pytest.approx(alone, abs=1)
 
 
 def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
@@ -77,7 +67,7 @@ def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
 
 
 def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
-    image = two_lines()
+    image = sheet(*TWO_LINES)
     missed = letters(image).outside([np.array([(90, 190), (1000, 190), (1000, 240), (90, 240)], np.float32)])
     [row] = missed.rows()
     assert missed.share_of(letters(image)) == pytest.approx(0.5)
@@ -85,10 +75,7 @@ def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
 
 
 def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> None:
-    image = two_lines()
-
-    page = read([piece(190)], image)
-
+    page = read([piece(190)], sheet(*TWO_LINES))
     [doubt] = page.doubts
     assert page.coverage == pytest.approx(0.5)
     assert doubt.reason is DoubtReason.UNCOVERED
@@ -104,28 +91,19 @@ def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> No
 def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
     text: str, confidence: float, doubts: list[bool]
 ) -> None:
-    image = sheet()
-    print_line(image, 200)
-
-    page = read([piece(190, confidence, text)], image)
-
+    page = read([piece(190, confidence, text)], sheet(*ONE_LINE))
     assert [doubt.on_value for doubt in page.doubts] == doubts
 
 
 def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:
-    image = sheet()
-    print_line(image, 200)
-
-    page = read([piece(190)], image, piece(500, 0.8, "11"))
-
+    page = read([piece(190)], sheet(*ONE_LINE), piece(500, 0.8, "11"))
     [doubt] = page.doubts
     assert (doubt.text, doubt.on_value) == ("11", True)
     assert "11" not in text_of(page.blocks)
 
 
 def test_a_number_alone_in_its_cell_is_told_apart_from_specks() -> None:
-    image = sheet()
-    print_line(image, 200)
+    image = sheet(*ONE_LINE)
     draw = ImageDraw.Draw(image)
     draw.text((300, 500), "14", fill="black", font=ImageFont.load_default(26))
     draw.ellipse((700, 500, 704, 504), fill="black")
@@ -138,8 +116,7 @@ def test_a_number_alone_in_its_cell_is_told_apart_from_specks() -> None:
 
 
 def test_light_letters_on_a_small_dark_field_are_found() -> None:
-    image = sheet()
-    print_line(image, 200)
+    image = sheet(*ONE_LINE)
     before = letters(image)
     draw = ImageDraw.Draw(image)
     draw.rectangle((300, 500, 440, 536), fill="teal")

@@ -1,5 +1,6 @@
-"""What an answer to `fields=` is worth."""
+"""What a language model is asked to do with a page, and what its answer to `fields=` is worth."""
 
+import itertools
 import json
 from typing import Any
 
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from chat_server import serving
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.storable import storable
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.ladder import Reading
-from pecia_workers.reading.page import Fields, closed, fields_instruction, judge, parser
+from pecia_workers.reading.page import Fields, closed, fields_instruction, instruction_for, judge, parser
 
 SCHEMA = {
     "type": "object",
@@ -128,3 +130,20 @@ def test_the_answer_that_followed_is_kept_else_the_best_as_text_and_the_others_a
 def test_the_instruction_tells_the_schema_with_its_descriptions(language: str | None) -> None:
     schema = {"type": "object", "properties": {"약": {"description": "약 이름"}}}
     assert '"약":{"description":"약 이름"}' in fields_instruction(schema, language)
+
+
+@pytest.mark.parametrize("document_type", DocumentType)
+@pytest.mark.parametrize(("language", "word"), [("en", "Transcribe"), ("ko", "마크다운"), ("zh", "转写")])
+def test_every_kind_of_document_has_its_words_in_every_language(
+    document_type: DocumentType, language: str, word: str
+) -> None:
+    assert word in instruction_for(document_type, language)
+    assert "Markdown" in instruction_for(document_type, language) or language == "ko"
+
+
+@pytest.mark.parametrize("language", [None, "fr"])
+def test_any_other_page_is_asked_for_in_english(language: str | None) -> None:
+    english = instruction_for(DocumentType.CHART, "en")
+    assert instruction_for(DocumentType.CHART, language) == english
+    kinds = itertools.product(DocumentType, ("en", "ko", "zh"))
+    assert len({instruction_for(*kind) for kind in kinds}) == 3 * len(DocumentType), "no two are the same"

@@ -97,8 +97,7 @@ def test_the_last_answer_decides_what_is_tried_next(answers: list[Answer], tried
 
 def test_a_page_that_the_engine_shrank_is_shrunk_further() -> None:
     shrunk = replace(said(Verdict.TRUNCATED), shrunk_to=(400, 200))
-    engine = ScriptedEngine(in_turn([shrunk, said(Verdict.OK)]))
-    readings = climb(engine)
+    readings = climb(ScriptedEngine(in_turn([shrunk, said(Verdict.OK)])))
     assert [reading.seen for reading in readings] == [(400, 200), (300, 150)]
 
 

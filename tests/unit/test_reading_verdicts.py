@@ -1,7 +1,10 @@
-"""How far a reading can be trusted."""
+"""How far a reading can be trusted, and what the log-probabilities of a model's tokens say of its words."""
 
 import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line, Source, Word, plain_blocks
 from pecia_schemas.results import Verdict
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.ladder import judged, rank
+from pecia_workers.reading.ladder import doubtful_words, judged, rank, sureness
 
 BOX = Box(left=0, top=0, right=10, bottom=10)
 AGAINST = [Verdict.TRUNCATED, Verdict.REPETITION, Verdict.UNREADABLE]
@@ -103,8 +106,7 @@ def test_nothing_is_better_than_the_engine_says(text: str, told: Verdict) -> Non
 def test_a_fence_around_the_page_is_no_part_of_it(label: str) -> None:
     text = "# Report\n```\ncode\n```\nend"
     for end in ("\n```", "\n```\n", ""):
-        answer = judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK))
-        assert answer.text == text
+        assert judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK)).text == text
 
 
 @pytest.mark.parametrize("text", ["```\ncode\n```", "a\n```markdown\nb\n```", ""])
@@ -122,3 +124,53 @@ def test_judging_twice_changes_nothing(text: str, fences: str) -> None:
 def test_an_engine_that_reads_nothing_is_believed() -> None:
     for told in itertools.chain([Verdict.OK], AGAINST):
         assert verdict("", told) is told
+
+
+def doubtful(sure: Sequence[tuple[str, float]]) -> tuple[Doubt, ...]:
+    return doubtful_words(sure, "".join(text for text, _ in sure))
+
+
+def tokens(*sure: tuple[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple((text, math.log(probability)) for text, probability in sure)
+
+
+UNSURE_OF_A_DOSE = tokens(
+    ("Take", 0.9), (" aspi", 0.9), ("rin", 0.3), (" 1", 0.99), ("00", 0.4), (" mg", 0.9)
+)
+
+
+def test_a_page_is_as_sure_as_the_geometric_mean_of_its_tokens() -> None:
+    assert sureness(tokens(("a", 0.9), ("b", 0.4))) == pytest.approx(0.6)
+    assert sureness(()) is None
+
+
+def test_a_word_is_as_sure_as_its_least_likely_token() -> None:
+    assert [(doubt.text, doubt.on_value) for doubt in doubtful(UNSURE_OF_A_DOSE)] == [("100", True)]
+
+
+def test_less_is_asked_of_prose_than_of_a_value() -> None:
+    (doubt,) = doubtful(tokens(("of", 0.1), (" the", 0.5), (" ward", 0.19999), (" 7", 0.6)))[1:]
+    assert (doubt.text, doubt.reason, doubt.on_value) == ("ward", DoubtReason.LOW_CONFIDENCE, False)
+
+
+def test_markup_is_no_word_and_belongs_to_none() -> None:
+    assert [doubt.text for doubt in doubtful(tokens(("| ", 0.1), ("**5.1**", 0.1), (" |\n", 0.1)))] == ["5.1"]
+
+
+def test_a_special_token_is_not_on_the_page() -> None:
+    assert doubtful_words(tokens(("Take", 0.9), ("<|im_end|>", 0.1)), "Take") == ()
+
+
+def test_a_doubtful_value_is_for_review() -> None:
+    reading = Generation(text="Take aspirin 100 mg", verdict=Verdict.OK, tokens=UNSURE_OF_A_DOSE)
+    assert judged(reading).verdict is Verdict.REVIEW
+    sure = tuple((text, 0.0) for text, _ in UNSURE_OF_A_DOSE)
+    assert judged(Generation(text=reading.text, verdict=Verdict.OK, tokens=sure)).verdict is Verdict.OK
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.lists(st.integers(0, 200), max_size=20))
+def test_however_words_are_cut_into_tokens_the_same_words_are_doubtful(text: str, cuts: list[int]) -> None:
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    cut = [(text[start:end], -9.0) for start, end in pairwise(ends) if start < end]
+    whole = [(text, -9.0)] if text else []
+    assert doubtful(cut) == doubtful(whole)

@@ -1,6 +1,7 @@
-"""When a failed part is tried again."""
+"""When a failed part or a delivery is tried again, and when not any more."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given
@@ -8,30 +9,90 @@ from hypothesis import strategies as st
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import DeliveryState
+from pecia_workers.outgoing import parse_retry_after
+from pecia_workers.webhooks import DeliveryPolicy, Reply, RetrySchedule, SendFailure
 from pecia_workers.worker.attempts import retry_delay
-
-SETTINGS = WorkerSettings(max_attempts=10_000, retry_delay=timedelta(seconds=2))
-
-
-@pytest.mark.parametrize(("strikes", "longest_s"), [(0, 2), (1, 4), (3, 16), (9, 600), (5_000, 600)])
-def test_the_wait_doubles_up_to_ten_minutes(strikes: int, longest_s: int) -> None:
-    waits = [retry_delay(FailureCode.TIMEOUT, strikes, SETTINGS) for _ in range(50)]
-    assert all(wait is not None and longest_s / 2 <= wait.total_seconds() <= longest_s for wait in waits)
-    assert len(set(waits)) > 1
 
 
 @given(
     code=st.sampled_from(FailureCode),
-    strikes=st.integers(0, 10**6),
+    strikes=st.integers(0, 9) | st.integers(0, 10**6),
     attempts=st.integers(1, 10**6),
     first_ms=st.integers(1, 10**7),
 )
-def test_every_wait_is_within_its_bounds_and_every_part_gets_all_its_attempts(
+def test_a_wait_doubles_up_to_ten_minutes_give_or_take_and_every_part_gets_all_its_attempts(
     code: FailureCode, strikes: int, attempts: int, first_ms: int
 ) -> None:
     first = timedelta(milliseconds=first_ms)
-    wait = retry_delay(code, strikes, WorkerSettings(max_attempts=attempts, retry_delay=first))
-    assert (wait is not None) is (code.retryable and strikes + 1 < attempts)
-    if wait is not None:
-        doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
-        assert doubled / 2 <= wait <= doubled
+    settings = WorkerSettings(max_attempts=attempts, retry_delay=first)
+    waits = {retry_delay(code, strikes, settings) for _ in range(20)}
+    if not code.retryable or strikes + 1 >= attempts:
+        assert waits == {None}
+        return
+    doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
+    assert all(wait is not None and doubled / 2 <= wait <= doubled for wait in waits)
+    assert len(waits) > 1
+
+
+SCHEDULE = RetrySchedule()
+POLICY = DeliveryPolicy(attempts=12)
+
+
+def reply(status: int, retry_after: str | None = None) -> Reply:
+    return Reply(status=status, retry_after=retry_after)
+
+
+@given(attempt=st.integers(min_value=1, max_value=10_000))
+def test_a_wait_grows_threefold_up_to_half_a_day_give_or_take_a_fifth(attempt: int) -> None:
+    middle = min(5 * 3 ** min(attempt - 1, 20), 12 * 3600)
+    waits = {SCHEDULE.after(attempt).total_seconds() for _ in range(20)}
+    assert 0.8 * middle <= min(waits) < max(waits) <= 1.2 * middle
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(1, 5), (60, 60), (10**9, 12 * 3600), (-5, 5)])
+def test_a_receiver_gets_the_wait_it_asks_for_within_bounds(asked: int, granted: int) -> None:
+    assert SCHEDULE.after(1, asked=timedelta(seconds=asked)) == timedelta(seconds=granted)
+
+
+@pytest.mark.parametrize("header", [None, "", "soon", "-1", "1.5", "²", "Mon, 99 Foo"])
+def test_a_retry_after_without_sense_asks_for_nothing(header: str | None) -> None:
+    assert parse_retry_after(header) is None
+
+
+def test_a_retry_after_is_seconds_or_a_date() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+    waits = parse_retry_after("120"), parse_retry_after(later)
+    assert waits[0] == timedelta(minutes=2)
+    assert waits[1] is not None
+    assert timedelta(minutes=9) < waits[1] <= timedelta(minutes=10)
+
+
+@pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
+def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
+    assert SCHEDULE.after(1, asked=parse_retry_after(header)) <= SCHEDULE.longest
+
+
+@pytest.mark.parametrize(
+    ("state", "statuses"),
+    [
+        (DeliveryState.DELIVERED, (200, 201, 202, 204, 299)),
+        (DeliveryState.DEAD, (410,)),
+        (DeliveryState.PENDING, (301, 307, 400, 401, 404, 429, 500, 503)),
+    ],
+)
+def test_2xx_is_delivery_410_the_end_else_try_again(state: DeliveryState, statuses: tuple[int, ...]) -> None:
+    for status in statuses:
+        outcome = POLICY.answered(1, reply(status))
+        assert (outcome.state, outcome.status) == (state, status)
+        assert outcome.error == (None if state is DeliveryState.DELIVERED else f"http_{status}")
+        assert (outcome.retry_in > timedelta(seconds=3)) is (state is DeliveryState.PENDING)
+
+
+def test_silence_is_tried_again_an_answer_says_when_and_the_last_try_is_the_last() -> None:
+    silent = POLICY.unanswered(2, SendFailure.TIMEOUT)
+    assert (silent.state, silent.status, silent.error) == (DeliveryState.PENDING, None, "timeout")
+    assert POLICY.answered(1, reply(503, "90")).retry_in == timedelta(seconds=90)
+    assert POLICY.answered(11, reply(500)).state is DeliveryState.PENDING
+    assert POLICY.answered(12, reply(500)).state is DeliveryState.DEAD
+    assert POLICY.unanswered(12, SendFailure.BROKEN).state is DeliveryState.DEAD

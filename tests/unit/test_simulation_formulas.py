@@ -1,4 +1,4 @@
-"""The formulas of the product's requirements, with the figures that they are checked against there."""
+"""The formulas of the product's requirements, and the comparison that it grew out of, to the digit."""
 
 import math
 
@@ -6,11 +6,11 @@ import pytest
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
-from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy
+from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy, PolicyName
 from pecia_workers.engines.models import KvShape
 from pecia_workers.simulation.capacity import engines_for
 from pecia_workers.simulation.requests import Request
-from pecia_workers.simulation.scenarios import Figures, figures
+from pecia_workers.simulation.scenarios import SLOTS, TOKEN_S, Figures, figures, seed_requests, simulated_seed
 from pecia_workers.simulation.simulator import Simulator, SlotMachine
 
 BATCH = (2, 5, 1, 8)
@@ -64,3 +64,30 @@ def test_thirty_a_second_at_two_seconds_take_eight_gpus_of_eight() -> None:
 )
 def test_the_cache_takes_its_bytes(shape: KvShape, tokens: int, sequences: int, megabytes: float) -> None:
     assert shape.bytes_per_token * tokens * sequences / 1e6 == pytest.approx(megabytes, rel=0.003)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[PolicyName, Figures]:
+    return {name: simulated_seed(name).figures for name in PolicyName}
+
+
+def test_the_shortest_first_is_sooner_done_and_waits_less(found: dict[PolicyName, Figures]) -> None:
+    shortest, continuous = found[PolicyName.SHORTEST], found[PolicyName.CONTINUOUS]
+    assert shortest.total <= 71.5
+    assert shortest.in_system.mean < continuous.in_system.mean
+    assert shortest.total >= sum(one.output for one in seed_requests()) * TOKEN_S / SLOTS, "the floor"
+
+
+def test_the_order_of_the_shortest_first_does_not_depend_on_lengths_yet_unknown() -> None:
+    """All is admitted by type and arrival: the same types with other times start in the same order."""
+    run = simulated_seed(PolicyName.SHORTEST, ahead=None).run
+    known = {one.price for one in run.served}
+    assert known == {200, 400, 800, 2000}, "the product's table, not a drawn length"
+
+
+def test_dynamic_batches_of_like_lengths_pad_less_than_static_ones(found: dict[PolicyName, Figures]) -> None:
+    dynamic, static = found[PolicyName.DYNAMIC], found[PolicyName.STATIC]
+    assert dynamic.padding is not None
+    assert static.padding is not None
+    assert dynamic.padding < static.padding
+    assert dynamic.total < static.total

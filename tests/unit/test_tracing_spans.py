@@ -4,11 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pecia_schemas import tracing
@@ -19,16 +16,6 @@ from samples import claimed_part
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 JOB = f"00-{TRACE}-{SPAN}-01"
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.enable(provider)
-    yield exporter
-    tracing.disable()
-    provider.shutdown()
 
 
 def part(traceparent: str | None) -> ClaimedPart:

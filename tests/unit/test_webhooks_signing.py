@@ -1,13 +1,20 @@
-"""What is signed can be verified, and nothing else."""
+"""What is signed can be verified, by us and by libraries of others, and nothing else."""
 
 import base64
-from collections.abc import Mapping
+import json
+import subprocess
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import standardwebhooks
 from pydantic import SecretStr
 
+from limits import WAIT_S
+from npm_files import NothingThereError, absent, installed, tools
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.events import NoticeType
@@ -106,3 +113,62 @@ def test_a_secret_that_is_no_key_is_the_receivers_own_mistake(secret: str) -> No
     request = signed()
     with pytest.raises(ConfigurationError, match="whsec_"):
         verify(request.body, request.headers, secret)
+
+
+VERIFIERS = Path(__file__).parents[1] / "shared" / "verifiers"
+FORMER = "whsec_" + base64.b64encode(b"o" * 24).decode()
+NOTICE = {"type": "job.succeeded", "data": {"metadata": {"ward": "café 3 \u2028 漢字"}}}
+
+Verify = Callable[[SignedNotice, str], Any]
+
+
+def by_npm(name: str, request: SignedNotice, secret: str) -> Any:
+    try:
+        node, folder = tools()[0], installed(VERIFIERS)
+    except NothingThereError as error:
+        absent(error)
+    told = json.dumps({"secret": secret, "headers": dict(request.headers), "body": request.body.decode()})
+    command = [node, "verify.cjs", name]
+    ran = subprocess.run(
+        command, cwd=folder, input=told.encode(), capture_output=True, check=True, timeout=WAIT_S
+    )
+    return json.loads(ran.stdout)
+
+
+def by_python(request: SignedNotice, secret: str) -> Any:
+    try:
+        return standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+    except standardwebhooks.WebhookVerificationError as error:
+        return {"refused": str(error)}
+
+
+@pytest.fixture(params=["standardwebhooks", "svix", "python"])
+def library(request: pytest.FixtureRequest) -> Verify:
+    """A library of others that receivers verify callbacks with: what a request holds, or `{"refused": why}`."""
+    return by_python if request.param == "python" else partial(by_npm, request.param)
+
+
+def signed_by(*secrets: str, at: datetime | None = None) -> SignedNotice:
+    return Signer(*map(SecretStr, secrets)).sign(new_id(), NOTICE, at=at)
+
+
+@pytest.mark.gate
+def test_a_library_verifies_what_we_sign(library: Verify) -> None:
+    assert library(signed_by(SECRET), SECRET) == NOTICE
+
+
+@pytest.mark.gate
+def test_a_library_verifies_by_either_secret_while_it_is_rotated(library: Verify) -> None:
+    request = signed_by(SECRET, FORMER)
+    assert [library(request, secret) for secret in (SECRET, FORMER)] == [NOTICE, NOTICE]
+
+
+@pytest.mark.gate
+def test_a_library_refuses_what_was_changed_or_signed_with_another_secret_or_long_ago(
+    library: Verify,
+) -> None:
+    request = signed_by(SECRET)
+    changed = SignedNotice(body=json.dumps({}).encode(), headers=request.headers)
+    old = signed_by(SECRET, at=datetime.now(UTC) - timedelta(minutes=6))
+    answers = [library(changed, SECRET), library(request, FORMER), library(old, SECRET)]
+    assert [list(answer) for answer in answers] == [["refused"]] * 3

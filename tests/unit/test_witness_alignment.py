@@ -99,8 +99,7 @@ def test_no_number_of_a_row_that_was_made_up_is_on_the_page(lines: list[str], pl
 def test_a_paragraph_in_lines_of_its_own_agrees(cuts: list[int]) -> None:
     text = " ".join((LINES[8], LINES[9]))
     places = sorted({0, *(text.find(" ", cut) for cut in cuts), len(text)})
-    lines = [text[start:end] for start, end in itertools.pairwise(places)]
-    found = aligned(lines, LINES[8:10])
+    found = aligned([text[start:end] for start, end in itertools.pairwise(places)], LINES[8:10])
     assert (lost(found), missing(found)) == ([], [])
 
 

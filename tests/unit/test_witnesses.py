@@ -11,7 +11,9 @@ from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Sourc
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.media.pages import PageImage
 from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
-from scripted_engine import Answer, ScriptedEngine
+from samples import engine_request
+from samples import page as sample_page
+from scripted_engine import ScriptedEngine
 
 TEXT = "Sodium 140 mmol/l"
 PIXELS = np.full((100, 300, 3), 255, np.uint8)
@@ -27,18 +29,11 @@ READ = Generation(text=TEXT, verdict=Verdict.OK, blocks=SEEN)
 
 
 def request(priority: int = 1) -> EngineRequest:
-    return EngineRequest(id=str(uuid4()), part=uuid4(), images=(PIXELS,), workload="mixed", priority=priority)
+    return engine_request(str(uuid4()), part=uuid4(), images=(PIXELS,), workload="mixed", priority=priority)
 
 
 def page(text: str = TEXT, source: Source = Source.MODEL) -> Page:
-    return Page(
-        number=1,
-        blocks=plain_blocks(text, source=source),
-        verdict=Verdict.OK,
-        width=300,
-        height=100,
-        engine="vllm",
-    )
+    return sample_page(blocks=plain_blocks(text, source=source), width=300, height=100, engine="vllm")
 
 
 def task(**options: str) -> ReadDocument:
@@ -97,16 +92,14 @@ async def test_the_layer_is_heard_first_and_a_task_may_choose(
     assert (heard.witness.source if heard.witness else None) is source
 
 
-async def test_the_cpu_engine_is_no_witness_of_itself_nor_of_a_language_that_it_does_not_read() -> None:
-    engine = ScriptedEngine(lambda _: READ)
-    witnesses = Witnesses(Witness.AUTO, engine, 1)
+async def test_the_cpu_engine_is_no_witness_of_itself() -> None:
+    witnesses = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: READ), 1)
     own = await hear(witnesses).compared(page(source=Source.OCR))
     assert (own.witness, own.verdict, own.doubts) == (None, Verdict.OK, ())
 
 
-@pytest.mark.parametrize("answer", [EngineError("broken")])
-async def test_without_the_witness_that_was_due_no_value_is_ok(answer: Answer) -> None:
-    failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: answer), 1)
+async def test_without_the_witness_that_was_due_no_value_is_ok() -> None:
+    failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: EngineError("broken")), 1)
     missing = Witnesses(Witness.NONE)
     pages = [await hear(failing).compared(page()), await hear(missing, witness="ocr").compared(page())]
     prose = await hear(failing).compared(page("without any"))

@@ -1,17 +1,163 @@
-"""The pool's other thread: how parts that do not end by themselves unwind, and what is told of them."""
+"""A part's time limit counts its work; what is begun ends before its caller goes on; how parts unwind."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from pathlib import Path
 from threading import Event
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from fixture_types import Eventually
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.engines.base import Budget
+from pecia_workers.ledger.database import outlast
+from pecia_workers.worker.attempts import clocked, limited, waited_s, waiting, worked_s
+from pecia_workers.worker.payloads import Spool
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
+
+LIMIT_S = 0.2
+LONG_S = 3 * LIMIT_S
+PART = uuid4()
+
+
+async def wait() -> None:
+    with waiting():
+        await asyncio.sleep(LONG_S)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run the work of one part under the limit."""
+
+    async def limited_work() -> None:
+        with clocked(PART):
+            async with limited(LIMIT_S):
+                await work()
+
+    asyncio.run(limited_work())
+
+
+def test_work_ends_at_the_limit() -> None:
+    with pytest.raises(TimeoutError):
+        run(asyncio.Event().wait)
+
+
+def test_a_wait_may_be_longer_than_the_limit() -> None:
+    async def work() -> None:
+        await wait()
+        assert worked_s() < LIMIT_S
+        assert waited_s(str(PART)) >= LONG_S
+
+    run(work)
+
+
+def test_work_after_a_wait_has_what_was_left() -> None:
+    async def work() -> None:
+        await wait()
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        run(work)
+
+
+def test_of_waits_side_by_side_the_last_counts() -> None:
+    async def work() -> None:
+        with waiting():
+            await asyncio.create_task(wait())
+            await asyncio.sleep(LONG_S)
+
+    run(work)
+
+
+def test_postgres_may_be_away_for_longer_than_the_limit() -> None:
+    async def work() -> None:
+        back = asyncio.get_running_loop().time() + LONG_S
+
+        async def ask() -> None:
+            if asyncio.get_running_loop().time() < back:
+                raise psycopg.OperationalError
+
+        await outlast(ask)
+
+    run(work)
+
+
+def test_the_store_may_take_longer_than_the_limit(tmp_path: Path) -> None:
+    """Another part is fetching the same document."""
+    store = PayloadStore.open(str(tmp_path))
+    reference = store.deposit(b"content").reference
+    spool = Spool(store, tmp_path)
+
+    async def work() -> None:
+        fetching = spool._enter(reference).ready
+        await fetching.acquire()
+        asyncio.get_running_loop().call_later(LONG_S, fetching.release)
+        async with spool.open(reference):
+            pass
+
+    run(work)
+
+
+def test_outside_of_a_part_nothing_is_counted() -> None:
+    asyncio.run(wait())
+    assert (worked_s(), waited_s(str(PART))) == (0.0, 0.0)
+
+
+async def test_what_is_begun_ends_though_its_caller_is_cancelled_again_and_again() -> None:
+    may_end, ended = asyncio.Event(), False
+
+    async def work() -> None:
+        nonlocal ended
+        await may_end.wait()
+        ended = True
+
+    waiting = asyncio.create_task(finish(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended
+
+
+async def test_a_thread_never_outlives_its_caller() -> None:
+    may_end = threading.Event()
+
+    waiting = asyncio.create_task(finish_in_thread(may_end.wait, 10))
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_what_the_work_raises_is_raised_unless_the_caller_was_cancelled() -> None:
+    may_fail = asyncio.Event()
+
+    async def work() -> None:
+        await may_fail.wait()
+        raise LookupError
+
+    waiting = asyncio.create_task(finish(work()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    may_fail.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(LookupError):
+        await finish(work())
 
 
 class Unwinding:

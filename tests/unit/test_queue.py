@@ -1,15 +1,17 @@
-"""The Celery message of a part is made of what the claim checked, and of nothing else."""
+"""The Celery message of a part is made of what the claim checked; one URL of Redis serves our scripts and kombu."""
 
 import json
 from uuid import uuid4
 
 import pytest
+from kombu.connection import Connection
 from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp, queues_of, worker_argv
-from pecia_workers.queue.lists import Claimed
+from pecia_workers.queue import transport
+from pecia_workers.queue.lists import Claimed, celery_settings
 from pecia_workers.queue.transport import envelope, task_name
 
 
@@ -48,3 +50,29 @@ def test_a_workers_arguments_name_its_queues_and_its_role() -> None:
     assert "--queues=ingest.urgent,ingest.normal,ingest.bulk" in argv
     assert any(argument.startswith("--hostname=ingest@") for argument in argv)
     assert "--loglevel=DEBUG" in argv
+
+
+def _connection(url: str) -> Connection:
+    transport.install()
+    settings = celery_settings(url)
+    return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(("host", "name"), [("redis.example", "redis.example"), ("[fd00::7]", "fd00::7")])
+def test_a_tcp_url_keeps_account_password_and_database(host: str, name: str) -> None:
+    connection = _connection(f"redis://fleet:p%40ss%2Fword@{host}:6380/3")
+    assert (connection.hostname, connection.port, connection.virtual_host) == (name, 6380, "3")
+    assert (connection.userid, connection.password) == ("fleet", "p@ss/word")
+
+
+def test_a_unix_socket_becomes_kombus_form_and_tls_verifies_unless_the_url_says_otherwise() -> None:
+    socket = celery_settings("unix:///run/redis.sock?db=2")["broker_url"]
+    assert socket == "redis+socket:///run/redis.sock?virtual_host=2"
+    assert celery_settings("rediss://redis.example/0")["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
+    trusting = celery_settings("rediss://redis.example/0?ssl_cert_reqs=none&ssl_ca_certs=/etc/ca.pem")
+    assert trusting["broker_use_ssl"] == {"ssl_cert_reqs": "none", "ssl_ca_certs": "/etc/ca.pem"}
+
+
+def test_every_redis_scheme_gets_our_transport() -> None:
+    for url in ("redis://localhost/0", "rediss://localhost/0", "unix:///run/redis.sock"):
+        assert isinstance(_connection(url).transport, transport.Transport)

@@ -1,17 +1,88 @@
-"""Which page is prepared next, what those that are ready may take, and how one is made to fit."""
+"""Requests that an engine makes ready and works on: whose turn it is, what fits, and when a text is a loop."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest
-from pecia_workers.engines.requests import Preparation, Prepared, RequestLimits
+from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.ray.engine import ending_of
+from pecia_workers.engines.requests import LOOPS, Preparation, Prepared, RequestLimits, Turns, is_loop
+from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.engines.vllm.engine import preparers
+from samples import engine_request
+
+
+class Ringing(SimulatedEngine):
+    """Answers when its bell rings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell = asyncio.Event()
+
+    async def _answer(self, request: EngineRequest) -> Generation:  # noqa: ARG002  all are answered alike
+        await self.bell.wait()
+        return Generation(text="", verdict=Verdict.OK)
+
+
+async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> None:
+    engine = Ringing()
+    first = asyncio.create_task(engine.generate(engine_request("part")))
+    await asyncio.sleep(0)
+    with pytest.raises(EngineError, match="in flight already"):
+        await engine.generate(engine_request("part"))
+    engine.bell.set()
+    assert (await first).verdict is Verdict.OK
+
+    assert not engine._in_flight
+
+
+async def test_when_all_are_ended_nothing_is_left_that_runs() -> None:
+    engine = Ringing()
+    reading = [asyncio.create_task(engine.generate(engine_request(str(number)))) for number in range(3)]
+    await asyncio.sleep(0)
+    await engine._end_all()
+    await asyncio.wait(reading)
+
+    assert [one.cancelled() for one in reading] == [True, True, True]
+    assert not engine._in_flight
+
+
+async def _served(turns: Turns, served: list[str], rank: int, name: str) -> None:
+    async with turns.turn(rank):
+        served.append(name)
+        await asyncio.sleep(0)
+
+
+async def test_the_most_urgent_comes_next_and_equals_as_they_came() -> None:
+    turns, served = Turns(), list[str]()
+    comers = [(2, "first"), (2, "bulk 1"), (2, "bulk 2"), (0, "urgent"), (1, "normal")]
+    await asyncio.gather(*(_served(turns, served, rank, name) for rank, name in comers))
+    assert served == ["first", "urgent", "normal", "bulk 1", "bulk 2"]
+
+
+async def test_one_that_gives_up_lets_the_next_come() -> None:
+    """One while it waits, one in the moment in which its turn has come."""
+
+    turns, served = Turns(), list[str]()
+    async with turns.turn(0):
+        waiting = [
+            asyncio.create_task(_served(turns, served, rank, name))
+            for rank, name in enumerate(("gives up when called", "gives up", "last"))
+        ]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+    waiting[0].cancel()
+    await asyncio.wait_for(waiting[2], 5)
+    await _served(turns, served, 0, "later")
+    assert served == ["last", "later"]
+
 
 PAGE_BYTES = 100
 WORDS = 10
@@ -61,15 +132,8 @@ class Desk:
         return await self.preparation.prepare(request, room)
 
 
-def page(name: str = "page", rank: int = 2, side: int = 280, **changes: Any) -> EngineRequest:
-    request = EngineRequest(
-        id=name,
-        images=(np.zeros((side, side, 3), np.uint8),),
-        workload=DocumentType.LAB_RESULT,
-        priority=rank,
-        max_output_tokens=20,
-    )
-    return replace(request, **changes)
+def page(name: str = "page", rank: int = 2, side: int = 280, **about: Any) -> EngineRequest:
+    return engine_request(name, side, priority=rank, max_output_tokens=20, **about)
 
 
 def prompt_of(request: EngineRequest) -> Prepared:
@@ -137,9 +201,8 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
 
 
 async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
-    fitted = await Desk(most_tokens=1_000).prepared(
-        page(side=2_800), RequestLimits(context=1_000, item=1_000)
-    )
+    room = RequestLimits(context=1_000, item=1_000)
+    fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), room)
     assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
 
 
@@ -154,8 +217,7 @@ async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fi
 async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(
     room: RequestLimits, most: int
 ) -> None:
-    fitted = await Desk().prepared(page(side=560), room)
-    tokens = prompt_of(fitted).tokens - WORDS
+    tokens = prompt_of(await Desk().prepared(page(side=560), room)).tokens - WORDS
     assert 0.9 * most < tokens <= most
 
 
@@ -183,3 +245,37 @@ def test_the_settings_say_how_many_there_are_or_else_the_cores() -> None:
     assert preparers(WorkerSettings(preparers=7)) == 7
     assert preparers(WorkerSettings(preparers=0)) == 0
     assert 0 <= preparers(WorkerSettings()) <= 4
+
+
+LEAST, MOST, COUNT = LOOPS["min_pattern_size"], LOOPS["max_pattern_size"], LOOPS["min_count"]
+patterns = st.lists(st.text(max_size=3), min_size=LEAST, max_size=MOST)
+
+
+@given(before=st.lists(st.text(max_size=3), max_size=30), pattern=patterns)
+def test_a_pattern_often_enough_at_the_end_is_a_loop(before: list[str], pattern: list[str]) -> None:
+    assert is_loop([*before, *pattern * COUNT])
+
+
+@pytest.mark.parametrize("size", [LEAST, MOST])
+def test_a_pattern_that_comes_less_often_is_none(size: int) -> None:
+    pattern = [str(number) for number in range(size)]
+    assert not is_loop(["before", *pattern * COUNT][2:])
+    assert not is_loop([*pattern * COUNT, "after"])
+
+
+def test_a_short_pattern_is_a_loop_once_it_is_as_long_as_the_shortest_and_a_long_one_may_come_again() -> None:
+    assert not is_loop(["|"] * (LEAST * COUNT - 1))
+    assert is_loop(["|"] * (LEAST * COUNT))
+    assert not is_loop([str(number) for number in range(MOST + 1)] * COUNT)
+
+
+END = 2
+LOOP = list(range(10, 18)) * 12
+
+
+@given(st.lists(st.integers(3, 999), max_size=40))
+def test_an_answer_of_which_the_tokens_alone_are_told_was_whole_cut_off_or_a_loop(answer: list[int]) -> None:
+    assert ending_of([*answer, END], {END}) is Verdict.OK
+    assert ending_of(answer, {END}) is Verdict.TRUNCATED
+    assert ending_of([*answer, *LOOP], {END}) is Verdict.REPETITION
+    assert ending_of([*answer, *LOOP, END], {END}) is Verdict.OK

@@ -1,13 +1,24 @@
-"""What is expected of an output's length: the table first, then what was seen."""
+"""What was learned: how long an output will be, and how much of the budget may be used."""
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
-from pecia_workers.batching.learned import ENOUGH, STEPS, LearnedLengths, length_of, quantile, step_of
+from pecia_workers.batching.learned import (
+    ENOUGH,
+    STEPS,
+    Headroom,
+    LearnedLengths,
+    length_of,
+    quantile,
+    step_of,
+)
+from pecia_workers.engines.base import Budget, Load
 
+BUDGET = Budget(slots=8, tokens=1_000)
 LENGTHS = st.lists(st.integers(1, 100_000), min_size=ENOUGH, max_size=200)
 
 
@@ -24,18 +35,6 @@ def test_the_table_is_believed_until_enough_was_seen_of_the_same_workload() -> N
     assert having_seen([10] * ENOUGH).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
 
 
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
-def test_an_expectation_lies_within_a_step_of_what_was_seen(lengths: list[int], share: float) -> None:
-    expected = having_seen(lengths, share).expected("chart")
-    assert min(lengths) <= expected <= max(lengths) * 2**0.25
-
-
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
-def test_that_share_of_what_was_seen_is_no_longer(lengths: list[int], share: float) -> None:
-    expected = having_seen(lengths, share).expected("chart")
-    assert sum(length <= expected for length in lengths) >= share * len(lengths) - 1e-6
-
-
 @given(tokens=st.integers(1, 131_072))
 def test_a_step_is_named_by_its_longest_length_at_most_a_fifth_too_long(tokens: int) -> None:
     assert tokens <= length_of(step_of(tokens)) <= tokens * 2**0.25
@@ -48,8 +47,8 @@ def test_a_larger_share_expects_no_less(weights: list[float]) -> None:
     assert found == sorted(found)
 
 
-@given(lengths=LENGTHS, share=st.floats(0.05, 0.95), written=st.integers(0, 200_000))
-def test_what_is_still_written_is_expected_to_be_as_long_as_what_was_longer(
+@given(lengths=LENGTHS, share=st.floats(0.05, 0.95), written=st.just(0) | st.integers(0, 200_000))
+def test_an_expectation_lies_within_a_step_of_what_was_longer_and_that_share_of_it_is_no_longer(
     lengths: list[int], share: float, written: int
 ) -> None:
     learned = having_seen(lengths, share)
@@ -80,3 +79,25 @@ def test_what_the_fleet_knows_and_what_was_seen_here_count_together() -> None:
     learned = having_seen([10] * 20)
     learned.learn(fleet)
     assert learned.expected("chart") == length_of(step_of(1_000))
+
+
+def load(kv_used: float = 0.5, preemptions: int = 0) -> Load:
+    return Load(running=1, waiting=0, kv_used=kv_used, preemptions=preemptions)
+
+
+def test_each_preemption_makes_it_smaller_and_air_lets_it_grow_again() -> None:
+    headroom = Headroom()
+    shares = []
+    for now, kv_used in enumerate((0.5, 0.95, 0.5)):
+        headroom.room(BUDGET, load(kv_used, preemptions=1), now)
+        shares.append(headroom.cache)
+    assert shares == pytest.approx([0.95, 0.95, 0.97])
+
+
+@given(looks=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.floats(0, 100))))
+def test_it_never_leaves_its_bounds(looks: list[tuple[float, int, float]]) -> None:
+    headroom, now, preempted = Headroom(), 0.0, 0
+    for kv_used, more, passed in looks:
+        now, preempted = now + passed, preempted + more
+        headroom.room(BUDGET, load(kv_used, preempted), now)
+        assert 0.5 <= headroom.cache <= 1.0

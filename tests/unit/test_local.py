@@ -1,4 +1,4 @@
-"""Where a local fleet lives, and what its children are told."""
+"""Where a local fleet lives, what its children are told, and the documents that it is tried with."""
 
 import os
 import socket
@@ -6,10 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from pydantic import SecretStr
 
+from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.home import Home, default_home
+from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.local.services import Flower, environment
 
 
@@ -77,3 +81,41 @@ def test_flower_is_found_where_it_is_served(tmp_path: Path, address: str, prefix
     settings = WorkerSettings(flower_address=address, flower_url_prefix=prefix)
     flower = Flower(settings, password_file=tmp_path / "p")
     assert flower.url == url.format(flower.port)
+
+
+def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> None:
+    first, again, other = (sample_document(DocumentType.LAB_RESULT, seed) for seed in (1, 1, 2))
+    assert first.pages[0].image.tobytes() == again.pages[0].image.tobytes()
+    assert first.text == again.text != other.text
+
+
+@pytest.mark.parametrize(
+    ("read", "known", "expected"),
+    [("ab c\nd", "a bcd", 1.0), ("abxd", "abcd", 0.75), ("", "abcd", 0.0), ("", "", 1.0), ("x", "", 0.0)],
+)
+def test_accuracy_counts_wrong_characters_and_no_white_space(read: str, known: str, expected: float) -> None:
+    assert accuracy(read, known) == expected
+
+
+def test_sample_draws_the_documents_of_the_demo_and_prints_where_they_are(tmp_path: Path) -> None:
+    done = run_pecia("sample", tmp_path / "new" / "papers")
+    assert done.returncode == 0, done.stderr
+    written = [Path(line) for line in done.stdout.splitlines()]
+    assert sorted(written) == sorted((tmp_path / "new" / "papers").iterdir())
+    assert {path.suffix for path in written} == {".pdf", ".png", ".jpg"}
+    with Image.open(tmp_path / "new/papers/prescription.png") as picture:
+        picture.load()
+
+
+def test_sample_leaves_a_file_that_is_there_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lab.png").write_text("mine")
+    assert run_pecia("sample", tmp_path).returncode == 0
+    assert (tmp_path / "lab.png").read_text() == "mine"
+    assert (tmp_path / "chart.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_sample_names_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_pecia("sample", tmp_path / "file" / "papers")
+    assert done.returncode == 2
+    assert "file/papers cannot be written" in done.stderr
