@@ -83,7 +83,7 @@ CATALOGUE = (
         script="recovery.py",
         heading="A worker killed in the midst of its work",
         about="`kill -9` with eight jobs of half a second running, and a new worker on the same machine at once; "
-        "leases of 15 s for everybody. Told is how much later the last job is done than without the kill.",
+        "leases of 15 s for everybody. The figure is how much later the last job is done than without the kill.",
         sizes=_sizes("--jobs 12 --patience 20 --sides Pecia", "--patience 45", "--rounds 3"),
     ),
     Benchmark(
