@@ -39,7 +39,7 @@ def open_client(database_url: str, redis_url: str, payload_url: str) -> Iterator
 
 
 @pytest.fixture
-def ward(open_client: Make) -> Client:
+def ward(open_client: Callable[..., Client]) -> Client:
     return open_client("ward-3")
 
 

@@ -123,7 +123,7 @@ def test_what_a_document_is_known_by_tells_nothing_of_it(pecia: Pecia, archive: 
     assert not [key for (key,) in (*in_clear, *all_keys) if NAME in key or "archive" in key]
 
 
-def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, house: House) -> None:
+def test_a_dry_run_counts_and_submits_nothing(pecia: Pecia, archive: Path, house: House) -> None:
     size = sum(path.stat().st_size for path in archive.rglob("*.png"))
     assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
     assert house.query("SELECT count(*) FROM jobs") == [(0,)]

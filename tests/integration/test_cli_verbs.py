@@ -55,7 +55,7 @@ def stored(house: House) -> tuple[ReadDocument, timedelta | None, datetime | Non
     return read, pause, expires
 
 
-def test_options_reach_the_task(pecia: Pecia, house: House) -> None:
+def test_options_of_the_command_reach_the_task(pecia: Pecia, house: House) -> None:
     how = ["--preset", "quality", "--temperature", "0.2", "--top-k", "5", "--seed", "7"]
     told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", "--no-cache", *how)
     assert told.exit_code == 0, told.output

@@ -148,7 +148,7 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
         eventually(lambda: status(port, "/healthz") == 200)
 
 
-def test_whether_postgres_answers(postgres_server: Make) -> None:
+def test_a_killed_postgres_does_not_answer(postgres_server: Make) -> None:
     server = postgres_server()
     url = server.url_of("postgres")
     assert answers(url)

@@ -86,7 +86,7 @@ def test_the_dead_list_is_bounded(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize(("sent", "taken"), [("1e300", 2**31 - 1), ("0.25", 1), ("7.9", 7)])
-def test_costs_are_clamped(redis: Redis, sent: str, taken: int) -> None:
+def test_a_cost_out_of_range_is_clamped(redis: Redis, sent: str, taken: int) -> None:
     redis.lpush("read.normal", json.dumps(GOOD).replace('"cost": 1', f'"cost": {sent}'))
     assert [one.cost for one in claim(redis).parts] == [taken]
 

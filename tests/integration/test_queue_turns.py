@@ -65,17 +65,12 @@ def _raw(redis: Redis) -> list[dict[str, str]]:
     return [json.loads(raw) for name in lists for raw in redis.lrange(name, 0, -1)]
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
-        st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
-        st.tuples(st.sampled_from(["give back", "acknowledge"])),
-    ),
-    max_size=25,
-)
+PUBLISH = st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN))
+CLAIM = st.tuples(st.just("claim"), st.integers(1, 2 * TURN))
+END = st.tuples(st.sampled_from(["give back", "acknowledge"]))
 
 
-@given(steps=STEPS)
+@given(steps=st.lists(PUBLISH | CLAIM | END, max_size=25))
 def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
     redis.flushall()
     sent: dict[UUID, list[UUID]] = defaultdict(list)
@@ -110,15 +105,7 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
-@given(
-    steps=st.lists(
-        st.one_of(
-            st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
-            st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
-        ),
-        max_size=25,
-    )
-)
+@given(steps=st.lists(PUBLISH | CLAIM, max_size=25))
 def test_no_flow_waits_for_more_than_its_turn(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
     """One turn of each other flow for a document that arrives; two at most for one that goes on while others arrive."""
     redis.flushall()

@@ -280,7 +280,7 @@ def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Des
     assert "http" not in answer.text
 
 
-def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Make) -> None:
+def test_a_correction_is_stored_encrypted_and_shown_plain(open_desk: Any, house: House, read: Make) -> None:
     job, keys = read(), json.dumps({"one": new_key()})
     with open_desk(encryption_keys=keys) as desk:
         desk.decide(job, target="b0t1-2", text="Quillfeather")

@@ -15,7 +15,7 @@ from redis import Redis
 
 import pecia_migrations
 from compose_stack import COMPOSE
-from fixture_types import Eventually, Make, Picture
+from fixture_types import Eventually, Picture
 from forking import Started
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.servers import EmbeddedPostgres, postgres_programs
@@ -28,7 +28,7 @@ HOME = "/var/lib/pecia"
 
 
 @pytest.fixture
-def postgres(postgres_server: Make) -> EmbeddedPostgres:
+def postgres(postgres_server: Callable[..., EmbeddedPostgres]) -> EmbeddedPostgres:
     """Postgres as it is in its container: a database `pecia`, its owner of that name, and the role of the fleet."""
     server = postgres_server()
     with psycopg.connect(server.url, autocommit=True) as connection:

@@ -55,7 +55,7 @@ def test_an_object_of_a_bucket_that_is_named_is_fetched(
         (("archive", "secrets"), "secrets/scan.pdf", True),
     ],
 )
-def test_only_named_is_read(
+def test_only_objects_of_named_buckets_are_read(
     s3_options: dict[str, str], put: Put, named: tuple[str, ...], key: str, allowed: bool
 ) -> None:
     url = put(key)

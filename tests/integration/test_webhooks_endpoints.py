@@ -1,7 +1,6 @@
 """Registered endpoints on a real outbox: secrets of their own, pauses, an end, and a record of every try."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -35,6 +34,7 @@ from receivers import (
     Outbox,
     Receiver,
     Request,
+    client,
     client_of,
     outbox,
     receiver,
@@ -44,7 +44,7 @@ from receivers import (
     working,
 )
 
-__all__ = ["outbox", "receiver", "settings"]
+__all__ = ["client", "outbox", "receiver", "settings"]
 
 OLD = f'{{"old": "{new_key()}"}}'
 NEW = f'{{"new": "{new_key()}"}}'
@@ -52,12 +52,6 @@ QUICK: dict[str, Any] = {
     "webhook_retry_delay": timedelta(milliseconds=20),
     "webhook_retry_longest": timedelta(milliseconds=100),
 }
-
-
-@pytest.fixture
-def client(outbox: Outbox) -> Iterator[Client]:
-    with client_of(outbox) as client:
-        yield client
 
 
 def verifies(request: Request, secret: str | None) -> bool:

@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -14,11 +13,11 @@ import pytest
 from fixture_types import Eventually
 from pecia import Client, Delivery
 from pecia.webhooks import verify
-from receivers import SECRET, Answer, Outbox, Receiver, client_of, outbox, receiving, settings_for, working
+from receivers import SECRET, Answer, Outbox, Receiver, client, outbox, receiving, settings_for, working
 
 pytestmark = pytest.mark.gate
 
-__all__ = ["outbox"]
+__all__ = ["client", "outbox"]
 
 EACH = 8
 TROUBLE_S = 1.5
@@ -39,12 +38,6 @@ TROUBLES = {
 }
 """Over after a while."""
 ENDLESS = {"redirecting": Answer(302, headers={"location": "/elsewhere"}), "gone": Answer(410)}
-
-
-@pytest.fixture
-def client(outbox: Outbox) -> Iterator[Client]:
-    with client_of(outbox) as client:
-        yield client
 
 
 def test_every_delivery_arrives_or_is_visibly_dead(
@@ -104,7 +97,7 @@ def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
     assert all(one.error or one.status == 204 for one in delivery.attempts)
 
 
-def test_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Eventually) -> None:
+def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Eventually) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)

@@ -213,6 +213,12 @@ def outbox(database_url: str) -> Iterator[Outbox]:
 
 
 @pytest.fixture
+def client(outbox: Outbox) -> Iterator[Client]:
+    with client_of(outbox) as client:
+        yield client
+
+
+@pytest.fixture
 def settings(database_url: str) -> WorkerSettings:
     return settings_for(database_url)
 

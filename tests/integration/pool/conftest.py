@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from fixture_types import Eventually, Make
+from fixture_types import Eventually
 from forking import Program, Programs, Started
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
@@ -149,7 +149,7 @@ def make_fleet(
 
 
 @pytest.fixture
-def fleet(redis_url: str, make_fleet: Make) -> Fleet:
+def fleet(redis_url: str, make_fleet: Callable[..., Fleet]) -> Fleet:
     return make_fleet(redis_url)
 
 

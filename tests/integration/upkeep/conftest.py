@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 from redis import Redis
 
-from fixture_types import Make
 from http_doubles import at_work
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
@@ -51,7 +50,7 @@ def settings_for(database_url: str, redis_url: str) -> Callable[..., WorkerSetti
 
 
 @pytest.fixture
-def settings(settings_for: Make) -> WorkerSettings:
+def settings(settings_for: Callable[..., WorkerSettings]) -> WorkerSettings:
     return settings_for()
 
 

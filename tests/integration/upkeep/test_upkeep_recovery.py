@@ -349,3 +349,9 @@ def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_thei
     with psycopg.connect(tables.database_url) as commit:
         commit.execute("SELECT FROM jobs FOR NO KEY UPDATE")
         assert reap() == 3
+
+
+def test_jobs_expire_while_redis_is_away(tables: Any, run: Make, settings_for: Make) -> None:
+    job_id = tables.add_job(expires_in=timedelta(seconds=-1))
+    assert run(expire, settings_for(redis_url="unix:///nowhere/redis.sock")) == 1
+    assert tables.job(job_id)["state"] == "expired"
