@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 from pydantic import SecretStr
 
+from fixture_types import RunFleet
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
@@ -96,7 +97,7 @@ def run_fleet(
 
 
 @pytest.fixture(scope="session")
-def fleet(run_fleet: Callable[..., AbstractContextManager[RunningFleet]]) -> Iterator[RunningFleet]:
+def fleet(run_fleet: RunFleet) -> Iterator[RunningFleet]:
     """A fleet with the CPU engine, as a user has it; all tests share it."""
     with run_fleet("ocr") as fleet:
         yield fleet

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,13 @@ from PIL import Image
 from pyarrow import parquet
 
 from command import run_pecia
+from fixture_types import RunFleet
 from limits import WAIT_S
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(2_000, marks=pytest.mark.gate)])
 def test_a_folder_is_left_followed_thinned_and_exported(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path, count: int
+    run_fleet: RunFleet, tmp_path: Path, count: int
 ) -> None:
     for number in range(count):
         half = tmp_path / ("later" if number % 2 else "now")

@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from command import run_pecia
+from fixture_types import Draw, RunFleet
 from http_doubles import free_port
 from limits import WAIT_S
 from npm_files import NothingThereError, absent, installed, tools
@@ -26,7 +26,7 @@ TYPESCRIPT = Path(__file__).with_name("typescript")
 
 
 @pytest.fixture(scope="module")
-def fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def fleet(run_fleet: RunFleet) -> Iterator[Any]:
     with run_fleet("gateway", gateway=True, gateway_port=free_port(), engine="simulated") as fleet:
         yield fleet
 
@@ -39,7 +39,7 @@ def made(fleet: Any, *words: str) -> dict[str, Any]:
     return key
 
 
-def test_a_client_over_http_reads_too(fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path) -> None:
+def test_a_client_over_http_reads_too(fleet: Any, drawn: Draw, tmp_path: Path) -> None:
     key = made(fleet, "intake", "--tenant", "clinic")
     scan = tmp_path / "scan.png"
     scan.write_bytes(drawn("Ward 7"))
@@ -63,7 +63,7 @@ def test_a_client_over_http_reads_too(fleet: Any, drawn: Callable[[str], bytes],
     assert {one["name"]: one["pages"] for one in json.loads(usage)["groups"]}["clinic"] >= 1
 
 
-def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path) -> None:
+def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Draw, tmp_path: Path) -> None:
     shown = made(fleet, "verbs", "--tenant", "clinic")["key"]
     env = {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown}
     scan = tmp_path / "scan.png"

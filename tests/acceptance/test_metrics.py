@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fixture_types import Draw, Eventually, RunFleet
+from fixture_types import Draw, Eventually, Make, RunFleet
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas.tasks import DocumentType
@@ -94,7 +94,7 @@ def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_
 
 
 def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
-    seen: tuple[Client, Pages], drawn: Draw, open_receiver: Callable[..., Any], eventually: Eventually
+    seen: tuple[Client, Pages], drawn: Draw, open_receiver: Make, eventually: Eventually
 ) -> None:
     client, pages = seen
     receiver = open_receiver()

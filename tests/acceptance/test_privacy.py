@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +26,7 @@ from PIL.PngImagePlugin import PngInfo
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from dicom_files import secondary_capture
 from document_server import Answer, handing_out
-from fixture_types import Draw, Eventually, RunFleet
+from fixture_types import Draw, Eventually, Make, RunFleet
 from limits import WAIT_S
 from overhearing import (
     celery_events,
@@ -148,7 +148,7 @@ def overheard(  # noqa: PLR0917  fixtures
     server: ChatServerDouble,
     flower: httpx2.Client,
     sources: list[Path | str],
-    open_receiver: Callable[..., Any],
+    open_receiver: Make,
     eventually: Eventually,
 ) -> Overheard:
     """Run what succeeds, fails and is cancelled, let a model go wrong, erase it all; listen everywhere meanwhile."""

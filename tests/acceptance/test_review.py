@@ -9,8 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, serving
+from fixture_types import Eventually, RunFleet
 from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
@@ -48,9 +49,7 @@ class Archive:
 
 
 @pytest.fixture(scope="module")
-def archive(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Archive]:
+def archive(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     drawn = [
         lied_about(drawn_page(KINDS[seed % 3], seed), seed, swaps=SWAPS, inventions=0, omissions=0)
         for seed in range(PAGES)
@@ -184,7 +183,7 @@ def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -
 
 
 def test_twenty_pages_are_reviewed_by_keyboard_alone(
-    browser: Browser, archive: Archive, eventually: Callable[..., Any]
+    browser: Browser, archive: Archive, eventually: Eventually
 ) -> None:
     before = figures(archive)
     with reviewing(archive) as address, opened(browser, address) as page:

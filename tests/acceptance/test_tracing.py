@@ -3,7 +3,7 @@
 import io
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from redis import Redis
 
 from chat_server import Behaviour, ChatServerDouble, serving
 from collector import Collector, Told, application, collecting
-from fixture_types import Draw, Eventually, RunFleet
+from fixture_types import Draw, Eventually, Make, RunFleet
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import tracing
@@ -106,7 +106,7 @@ def named_in(traceparent: str) -> tuple[str, str]:
 
 
 def test_a_job_is_one_trace_from_the_application_to_the_receiver(
-    scene: Scene, drawn: Draw, open_receiver: Callable[..., Any], tmp_path: Path
+    scene: Scene, drawn: Draw, open_receiver: Make, tmp_path: Path
 ) -> None:
     receiver, document = open_receiver(), tmp_path / f"{FILE_NAME}.tiff"
     page = Image.open(io.BytesIO(drawn(TEXT)))

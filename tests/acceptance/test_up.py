@@ -1,4 +1,4 @@
-"""`pecia up` in one terminal, everything else in another: what a person sees, and what is left when it ends."""
+"""`pecia up` in one terminal, everything else in another, and `pecia demo`: what a person sees, and what is left."""
 
 import io
 import json
@@ -24,6 +24,7 @@ from http_doubles import free_port
 from limits import WAIT_S
 
 pytestmark = pytest.mark.gate
+
 
 SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
 PECIA = (sys.executable, "-m", "pecia")
@@ -214,3 +215,65 @@ def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
     process.wait()
     eventually(lambda: desk.processes() == {}, what="an empty list of processes")
     assert desk.run("list").returncode == 4
+
+
+DEMO = (sys.executable, "-m", "pecia", "demo")
+EXHIBITS = {
+    "hospital chart": "succeeded",
+    "diagnosis certificate": "succeeded",
+    "lab result": "succeeded",
+    "scan turned": "succeeded",
+    "damaged upload": "failed (damaged)",
+    "prescription": "succeeded",
+}
+"""How the rows of the table begin, and the state that stands in them."""
+
+
+@pytest.fixture
+def temporary(short_path: Path) -> Iterator[Path]:
+    """The system's temporary directory, as the demo sees it; what is left running there is ended."""
+    yield short_path
+    for pid in processes_with(short_path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def environment(temporary: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(temporary), "COLUMNS": "160"}
+
+
+def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
+    demo = subprocess.run(
+        DEMO, env=environment(temporary), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for title, state in EXHIBITS.items():
+        row = next(line for line in demo.stdout.splitlines() if line.startswith(title))
+        assert state in row
+        assert "verified" in row
+    assert "pages/s" in demo.stdout
+    steps = demo.stdout.partition("Drawing documents")[0].splitlines()
+    assert steps[1:3] == ["Starting postgres …", "Starting redis …"]
+    assert "engine: ready" in steps
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == {}
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing_either(temporary: Path, eventually: Eventually) -> None:
+    with subprocess.Popen(
+        DEMO,
+        env=environment(temporary),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as demo:
+        eventually(lambda: len(processes_with(temporary)) > 5)  # it is in the middle of its start
+
+        demo.send_signal(signal.SIGINT)
+        output = demo.communicate(timeout=WAIT_S)
+
+    assert demo.returncode != 0
+    assert b"Traceback" not in output[1]
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == {}

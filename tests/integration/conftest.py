@@ -16,11 +16,13 @@ from uuid import UUID
 import pytest
 from PIL import Image, ImageDraw
 from redis import Redis
+from typer.testing import CliRunner, Result
 
 from chat_server import Behaviour, ChatServerDouble, serving
-from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
+from forking import LastingTemplate, Programs, Started, forget_templates, fork_from, own_template
 from house import House, claimed
 from pecia import Client, Document, Job, ReadDocument
+from pecia.cli.app import app
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.failures import Failure, FailureCode
@@ -31,6 +33,7 @@ from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import connect
+from tables import Tables
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -117,6 +120,21 @@ def client(house: House) -> Iterator[Client]:
 
 
 @pytest.fixture
+def tables(database_url: str) -> Tables:
+    return Tables(database_url)
+
+
+@pytest.fixture
+def pecia(stores: dict[str, str]) -> Callable[..., Result]:
+    """Runs a command line in this process, with what is typed at it and more of an environment."""
+
+    def run(*words: object, typed: str | None = None, **environment: str) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words], env=stores | environment, input=typed)
+
+    return run
+
+
+@pytest.fixture
 def scribe(house: House) -> Scribe:
     return Scribe(house)
 
@@ -127,6 +145,15 @@ def programs() -> Iterator[Programs]:
     template = own_template()
     yield Programs(template)
     template.stop()
+
+
+@pytest.fixture
+def started(programs: Programs, stores: dict[str, str], tmp_path: Path) -> Iterator[Started]:
+    """Starts workers on the test's stores, with the quickest engine, which outlive nothing of the test."""
+    quick = {"PECIA_ENGINE": "simulated:instant", "PECIA_DECODE_PROCESSES": "1"}
+    started = Started(programs, tmp_path, stores | quick)
+    yield started
+    started.end()
 
 
 @pytest.fixture(scope="session")
@@ -198,6 +225,23 @@ def s3_endpoint() -> Iterator[str]:
     urlopen(Request(f"http://{host}:{port}/archive", method="PUT")).close()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_options(s3_endpoint: str) -> dict[str, str]:
+    """How a fleet reaches that server."""
+    keys = {"access_key_id": "key", "secret_access_key": "secret"}
+    return {"endpoint": s3_endpoint, "region": "eu-central-1", **keys}
+
+
+@pytest.fixture(scope="session")
+def s3(s3_options: dict[str, str]) -> Any:
+    """A client of that server which puts and lists what a test wants."""
+    import boto3  # type: ignore[import-untyped]  # noqa: PLC0415  few tests want it
+
+    endpoint, region, key, secret = s3_options.values()
+    about = {"endpoint_url": endpoint, "region_name": region, "aws_access_key_id": key}
+    return boto3.client("s3", aws_secret_access_key=secret, **about)
 
 
 @pytest.fixture

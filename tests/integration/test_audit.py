@@ -12,7 +12,7 @@ import pytest
 
 import pecia.accounts
 from command import ran
-from fixture_types import Picture
+from fixture_types import Make, Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas.failures import FailureCode
 
@@ -112,7 +112,7 @@ def test_what_the_page_shows_from_python_and_psql_runs_as_it_stands(
 
 
 def test_an_application_whose_role_is_set_up_as_the_page_says_cannot_change_the_trail(
-    read: Job[Any], ward: Client, open_client: Callable[..., Client], database_url: str
+    read: Job[Any], ward: Client, open_client: Make, database_url: str
 ) -> None:
     _, revoking = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     name = f"application_{os.getpid()}"

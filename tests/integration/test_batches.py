@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import psycopg
 import pytest
 from pydantic import SecretStr
@@ -77,22 +76,9 @@ def test_a_label_is_encrypted_and_comes_under_another_key_with_the_rest(house: H
 
 @pytest.mark.gate
 def test_an_export_goes_below_a_prefix_of_a_bucket(
-    client: Client, scribe: Any, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, scribe: Any, s3: Any, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {
-        "endpoint": s3_endpoint,
-        "region": "eu-central-1",
-        "access_key_id": "key",
-        "secret_access_key": "secret",
-    }
-    monkeypatch.setenv("PECIA_SOURCE_OPTIONS", json.dumps(options))
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=s3_endpoint,
-        region_name="eu-central-1",
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    )
+    monkeypatch.setenv("PECIA_SOURCE_OPTIONS", json.dumps(s3_options))
     (job,) = submitted(client, "week")
     scribe.cut(job.id, 1)
     scribe.read(job.id, 0)

@@ -3,39 +3,34 @@
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from pecia import UnavailableError
 from pecia.cli import endings
-from pecia.cli.app import app
 from pecia.cli.endings import Ending
 
 pytestmark = pytest.mark.gate
 
-REGION = "eu-central-1"
-CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
 NAME = "Quillfeather"
 KEYS = '{"one": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}'
 Pecia = Callable[..., Result]
 
 
 @pytest.fixture
-def pecia(stores: dict[str, str]) -> Pecia:
-    def run(*words: object, **environment: str) -> Result:
-        return CliRunner().invoke(app, ["backfill", *map(str, words)], env=stores | environment)
-
-    return run
+def pecia(pecia: Pecia) -> Pecia:
+    return partial(pecia, "backfill")
 
 
 @pytest.fixture
-def archive(tmp_path: Path, picture: Callable[..., bytes]) -> Path:
+def archive(tmp_path: Path, picture: Picture) -> Path:
     """Three scans at two depths, and something else."""
     archive = tmp_path / "archive"
     (archive / "2019").mkdir(parents=True)
@@ -46,28 +41,22 @@ def archive(tmp_path: Path, picture: Callable[..., bytes]) -> Path:
 
 
 @pytest.fixture
-def bucket(s3_endpoint: str) -> Any:
-    """Puts objects into a bucket of its own, and says how it is reached."""
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=s3_endpoint,
-        region_name=REGION,
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    )
-    s3.create_bucket(Bucket="scans", CreateBucketConfiguration={"LocationConstraint": REGION})
+def bucket(s3: Any) -> Any:
+    """Puts objects into a bucket of its own."""
+    s3.create_bucket(Bucket="scans", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     yield s3
     for one in s3.list_objects_v2(Bucket="scans")["Contents"]:
         s3.delete_object(Bucket="scans", Key=one["Key"])
     s3.delete_bucket(Bucket="scans")
 
 
-def reached(endpoint: str) -> dict[str, str]:
-    return {"PECIA_SOURCE_OPTIONS": json.dumps({"endpoint": endpoint, **CREDENTIALS})}
+@pytest.fixture
+def reached(s3_options: dict[str, str]) -> dict[str, str]:
+    return {"PECIA_SOURCE_OPTIONS": json.dumps(s3_options)}
 
 
 def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
-    pecia: Pecia, archive: Path, house: House, picture: Callable[..., bytes]
+    pecia: Pecia, archive: Path, house: House, picture: Picture
 ) -> None:
     first = pecia(archive, "--step", 2, "--type", "chart", "--metadata", "run=2019")
     again = pecia(archive)
@@ -87,7 +76,7 @@ def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
 
 
 def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_fetch(
-    pecia: Pecia, bucket: Any, s3_endpoint: str, house: House
+    pecia: Pecia, bucket: Any, reached: dict[str, str], house: House
 ) -> None:
     for key, content in {
         "in/a.pdf": b"a",
@@ -97,9 +86,9 @@ def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_
     }.items():
         bucket.put_object(Bucket="scans", Key=key, Body=content)
 
-    first = pecia("s3://scans/in/", **reached(s3_endpoint))
+    first = pecia("s3://scans/in/", **reached)
     bucket.put_object(Bucket="scans", Key="in/a.pdf", Body=b"another")
-    again = pecia("s3://scans/in", **reached(s3_endpoint))
+    again = pecia("s3://scans/in", **reached)
 
     assert first.stdout == "2 documents: 2 handed over, 0 handed over before, 0 refused.\n", first.output
     assert again.stdout == "2 documents: 1 handed over, 1 handed over before, 0 refused.\n", again.output
@@ -107,16 +96,18 @@ def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_
     assert urls == [("s3://scans/in/a.pdf",), ("s3://scans/in/a.pdf",), ("s3://scans/in/deep/b.pdf",)]
 
 
-def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, s3_endpoint: str) -> None:
-    told = pecia("s3://nobody/in", **reached(s3_endpoint))
+def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, reached: dict[str, str]) -> None:
+    told = pecia("s3://nobody/in", **reached)
     assert told.exit_code != 0
     assert "cannot be listed" in str(told.exception)
 
 
-def test_an_object_without_url_is_refused(pecia: Pecia, bucket: Any, s3_endpoint: str, house: House) -> None:
+def test_an_object_without_url_is_refused(
+    pecia: Pecia, bucket: Any, reached: dict[str, str], house: House
+) -> None:
     for key in ("in/no\u00a0break.pdf", "in/scan.pdf"):
         bucket.put_object(Bucket="scans", Key=key, Body=b"a")
-    told = pecia("s3://scans/in", **reached(s3_endpoint))
+    told = pecia("s3://scans/in", **reached)
     assert told.exit_code == 2
     assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
     assert "break.pdf: The URL has no form that is fetched" in told.stderr
@@ -132,7 +123,7 @@ def test_what_a_document_is_known_by_tells_nothing_of_it(pecia: Pecia, archive: 
     assert not [key for (key,) in (*in_clear, *all_keys) if NAME in key or "archive" in key]
 
 
-def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, house: House) -> None:
+def test_a_dry_run_counts_and_submits_nothing(pecia: Pecia, archive: Path, house: House) -> None:
     size = sum(path.stat().st_size for path in archive.rglob("*.png"))
     assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
     assert house.query("SELECT count(*) FROM jobs") == [(0,)]
@@ -150,7 +141,7 @@ def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeat
 
 
 def test_no_more_is_handed_over_than_may_wait(
-    pecia: Pecia, archive: Path, house: House, eventually: Callable[..., Any]
+    pecia: Pecia, archive: Path, house: House, eventually: Eventually
 ) -> None:
     def handed_over() -> int:
         ((count,),) = house.query("SELECT count(*) FROM jobs")

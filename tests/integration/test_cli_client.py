@@ -26,6 +26,7 @@ import pytest
 from PIL import Image
 
 from command import run_pecia
+from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import TokenUsage
@@ -381,7 +382,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert {one["job"] for one in changes} == {job}
 
 
-def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: Callable[..., Any]) -> None:
+def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: Eventually) -> None:
     shell.draw("b.png", "a.png")
     (shell.directory / "notes.txt").write_text("call back")
     ours, its = pty.openpty()

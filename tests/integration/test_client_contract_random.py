@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from contract_fleets import real_fleet
-from pecia import CaptionVideo, FailureCode, Lane, PeciaError, ReadDocument
+from fixture_types import Picture
+from hand_made_pdfs import blank_pdf
+from house import House
+from limits import WAIT_S
+from pecia import CaptionVideo, Client, FailureCode, Job, Lane, PeciaError, ReadDocument
 from pecia.testing import FakeFleet
 from real_fleet import RealFleet
 
-pytestmark = pytest.mark.gate
-
 __all__ = ["real_fleet"]
+
 
 Pair = tuple[Any, Any]
 """The same thing of the fake fleet and of the real one."""
@@ -140,6 +143,7 @@ def _events(job: Any) -> Any:
     return [(event.state, event.reason) for event in told if event.part_id is None], moves
 
 
+@pytest.mark.gate
 def test_both_tell_the_same_of_whatever_is_done(real_fleet: RealFleet) -> None:
     Twins.real = real_fleet
     run_state_machine_as_test(
@@ -148,3 +152,33 @@ def test_both_tell_the_same_of_whatever_is_done(real_fleet: RealFleet) -> None:
             stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
         ),
     )
+
+
+def told(job: Job[Any]) -> Any:
+    """What can be seen of a job that is over, but for ids, times, names and text."""
+    events = [
+        (event.state, event.attempt, event.reason, event.part_id is None)
+        for event in job.events(timeout=WAIT_S)
+    ]
+    pages = [page.number for page in job.pages(timeout=WAIT_S)] if job.state.has_result else []
+    code = job.failure.code if job.failure else None
+    return job.state, job.progress, code, pages, Counter(events), [event for event in events if event[3]]
+
+
+@pytest.mark.usefixtures("shared_template")
+def test_a_real_worker_and_a_fake_fleet_agree(client: Client, house: House, picture: Picture) -> None:
+    document, scan, sheet = blank_pdf(3), picture(), b"name;dose"
+    answers: dict[bytes, Any] = {document: ["1", "2", "3"], scan: "x", sheet: FailureCode.UNSUPPORTED_TYPE}
+    tasks = [
+        ReadDocument(document),
+        ReadDocument(document, pages="1,3"),
+        ReadDocument(document, pages="7"),
+        ReadDocument(scan),
+        ReadDocument(sheet),
+    ]
+    real = client.submit_many(tasks)
+    house.work_off()
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, lambda task: answers[task.source])
+        fake = fleet.client().submit_many(tasks)
+        assert [told(job) for job in fake.wait(WAIT_S)] == [told(job) for job in real.wait(WAIT_S)]

@@ -228,7 +228,7 @@ def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
 
 @pytest.mark.servers
 @pytest.mark.operators
-def test_usage_is_told_apart(accounted: Client) -> None:
+def test_usage_is_grouped_by_each_dimension(accounted: Client) -> None:
     expected: dict[str, list[str | None]] = {
         "document_type": ["chart", None],
         "kind": ["document.read", "video.caption"],

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
-from fixture_types import Picture
+from fixture_types import Make, Picture
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -28,7 +28,6 @@ from pecia import (
     JobTimeoutError,
     ReadDocument,
 )
-from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from synced import synced
 
 PDF = b"%PDF-1.7"
@@ -72,7 +71,7 @@ def open_client(request: pytest.FixtureRequest, house: House) -> Iterator[Callab
 
 @pytest.mark.parametrize("wait", ["result", "pages", "events", "as_completed"])
 def test_a_waiting_client_hears_the_announcement(
-    open_client: Callable[..., Client], scribe: Any, picture: Picture, wait: str
+    open_client: Make, scribe: Any, picture: Picture, wait: str
 ) -> None:
     client = open_client()
     job = client.submit(ReadDocument(picture()))
@@ -84,7 +83,7 @@ def test_a_waiting_client_hears_the_announcement(
 
 
 def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_itself(
-    open_client: Callable[..., Client], tmp_path: Path, house: House, scribe: Any, picture: Picture
+    open_client: Make, tmp_path: Path, house: House, scribe: Any, picture: Picture
 ) -> None:
     client = open_client(redis_url=f"unix://{tmp_path}/none.sock", poll_interval=timedelta(milliseconds=100))
     job = client.submit(ReadDocument(picture()))
@@ -94,10 +93,7 @@ def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_
 
 
 def test_a_redis_that_dies_during_the_wait_is_survived(
-    open_client: Callable[..., Client],
-    redis_server: Callable[..., EmbeddedRedis],
-    picture: Picture,
-    scribe: Any,
+    open_client: Make, redis_server: Make, picture: Picture, scribe: Any
 ) -> None:
     redis = redis_server()
     client = open_client(redis_url=redis.url, poll_interval=timedelta(milliseconds=200))
@@ -106,9 +102,7 @@ def test_a_redis_that_dies_during_the_wait_is_survived(
         assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
 
 
-def test_a_restarted_redis_is_found_again(
-    open_client: Callable[..., Client], redis_server: Callable[..., EmbeddedRedis], house: House
-) -> None:
+def test_a_restarted_redis_is_found_again(open_client: Make, redis_server: Make, house: House) -> None:
     redis = redis_server()
     client = open_client(redis_url=redis.url)
     client.submit(ReadDocument(PDF))
@@ -119,7 +113,7 @@ def test_a_restarted_redis_is_found_again(
 
 
 def test_a_postgres_that_restarts_during_the_wait_is_survived(
-    open_client: Callable[..., Client], postgres_server: Callable[..., EmbeddedPostgres]
+    open_client: Make, postgres_server: Make
 ) -> None:
     postgres = postgres_server(durable=True)
     pecia_migrations.upgrade(postgres.url)

@@ -149,7 +149,7 @@ print(confine_calls()); socket.socket().close()
     [(FILTER_ALONE, "refused\n" * 3), (THREADS_OF_LIBRARIES, "refused\n"), (UNKNOWN_PROCESSOR, "False\n")],
     ids=["writes, without Landlock", "threads that libraries started", "not on an unknown processor"],
 )
-def test_the_filter_refuses(tmp_path: Path, script: str, told: str) -> None:
+def test_the_system_call_filter_refuses(tmp_path: Path, script: str, told: str) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "new")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == told
 

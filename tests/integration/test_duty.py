@@ -1,4 +1,4 @@
-"""A job that no running worker can serve says so, and says what to start."""
+"""A job that no running worker can serve says so, and what to start; what operators see of open work at a glance."""
 
 import re
 from collections.abc import Callable
@@ -9,12 +9,14 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Picture
+from fixture_types import Eventually, Make, Picture
 from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
-from pecia_workers.ledger.standing import engines_on_duty, roles_on_duty, unserved
-
-pytestmark = pytest.mark.gate
+from pecia.cli import watching
+from pecia.cli.backfill import _uncut
+from pecia.cli.watching import follow, unserved_told
+from pecia.errors import JobTimeoutError
+from pecia_workers.ledger.standing import MOST_JOBS, Glance, engines_on_duty, glance, roles_on_duty, unserved
 
 OCR = {
     "model": "PP-OCR",
@@ -50,9 +52,8 @@ def page_job(client: Client, picture: Picture) -> Callable[..., Job[Any]]:
     return lambda **asked: client.submit(ReadDocument(picture(), **asked))
 
 
-def test_a_page_that_nobody_reads_says_so_until_somebody_does(
-    page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
-) -> None:
+@pytest.mark.gate
+def test_a_page_that_nobody_reads_says_so_until_somebody_does(page_job: Make, on_duty: Make) -> None:
     job = page_job(language="ko", fields=FIELDS, adapter="radiology")
     on_duty("ingest", "ingest")
     on_duty("dead", "read", capabilities=VLM, silent_s=60)
@@ -61,6 +62,7 @@ def test_a_page_that_nobody_reads_says_so_until_somebody_does(
     assert job.hint() is None
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -73,7 +75,7 @@ def test_a_page_that_nobody_reads_says_so_until_somebody_does(
     ],
 )
 def test_a_page_says_what_those_who_read_cannot_do(
-    page_job: Callable[..., Job[Any]], on_duty: Callable[..., None], asked: dict[str, Any], said: str | None
+    page_job: Make, on_duty: Make, asked: dict[str, Any], said: str | None
 ) -> None:
     job = page_job(**asked)
     on_duty("ocr", "read", capabilities=OCR)
@@ -84,8 +86,9 @@ def test_a_page_says_what_those_who_read_cannot_do(
     assert job.hint() is None
 
 
+@pytest.mark.gate
 def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
-    client: Client, page_job: Callable[..., Job[Any]], picture: Picture
+    client: Client, page_job: Make, picture: Picture
 ) -> None:
     later = client.submit(ReadDocument(picture(shade=1)), not_before=timedelta(hours=1))
     over = page_job()
@@ -93,9 +96,8 @@ def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
     assert client.group([later, over]).hints() == {}
 
 
-def test_each_job_of_a_group_says_its_own(
-    client: Client, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
-) -> None:
+@pytest.mark.gate
+def test_each_job_of_a_group_says_its_own(client: Client, page_job: Make, on_duty: Make) -> None:
     video = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
     page = page_job()
     on_duty("ocr", "read", capabilities=OCR)
@@ -104,8 +106,9 @@ def test_each_job_of_a_group_says_its_own(
     }
 
 
+@pytest.mark.gate
 def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
-    house: House, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
+    house: House, page_job: Make, on_duty: Make
 ) -> None:
     on_duty("ocr", "read", capabilities=OCR)
     on_duty("gone", "read", capabilities=VLM, silent_s=60)
@@ -126,6 +129,7 @@ def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
     ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
@@ -139,3 +143,76 @@ def test_a_segment_that_was_cut_and_a_summary_say_which_engines_caption(
     job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
     house.query("UPDATE parts SET stage = %s", stage)
     assert said in str(job.hint())
+
+
+PDF_TO_BE = b"%PDF-1.4"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_UNSERVED_S", 0.05)
+
+
+def test_what_nobody_does_is_said_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
+    with pytest.raises(JobTimeoutError):
+        follow(group, timeout=1)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith("pecia: still waiting: no running worker cuts documents")
+    assert "start `pecia worker ingest`" in told[0]
+
+
+def test_who_reads_pages_beside_is_told_only_of_documents_that_nobody_cuts(
+    client: Client, picture: Picture, eventually: Eventually, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, document = client.submit(ReadDocument(picture())), client.submit(ReadDocument(PDF_TO_BE))
+    told: list[str] = []
+
+    def lines() -> list[str]:
+        told.extend(capsys.readouterr().err.splitlines())
+        return told
+
+    with unserved_told(lambda: _uncut([client.group([page, document])])):
+        eventually(lines)
+
+    assert "cuts documents" in told[0]
+    document.cancel()
+    with unserved_told(lambda: _uncut([client.group([page, document])])), pytest.raises(JobTimeoutError):
+        page.wait(0.5)
+    assert capsys.readouterr().err == ""
+
+
+_JOBS = """
+    INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client, finished_at)
+    SELECT gen_random_uuid(), 'document.read', 'normal', %s, '{}', '', '', gen_random_uuid(), 'test',
+           now() - CAST(%s AS interval)
+    FROM generate_series(1, %s)
+"""
+_PARTS = """
+    INSERT INTO parts (id, job_id, stage, ordinal, lane, state, cost, engine, finished_at)
+    SELECT gen_random_uuid(), id, 'read', 0, 'normal', 'done', 1, 'cpu', finished_at FROM jobs WHERE state = 'succeeded'
+"""
+
+
+def look(house: House) -> Glance:
+    async def ask(database: AsyncEngine) -> Glance:
+        async with database.connect() as connection:
+            return await connection.run_sync(glance)
+
+    return house.ask(ask)
+
+
+def test_open_jobs_are_counted_and_what_ended_in_the_last_minute(house: House) -> None:
+    for state, number in [("queued", 2), ("running", 1)]:
+        house.query(_JOBS, state, None, number)
+    for state, number in [("succeeded", 3), ("partial", 1), ("failed", 1), ("cancelled", 1)]:
+        house.query(_JOBS, state, "0 s", number)
+        house.query(_JOBS, state, "61 s", number)
+    house.query(_PARTS)
+    assert look(house) == Glance(queued=2, running=1, done=3, failed=2, parts=3)
+
+
+def test_no_more_open_jobs_are_counted_than_a_glance_takes(house: House) -> None:
+    house.query(_JOBS, "queued", None, MOST_JOBS + 1)
+    assert look(house).queued == MOST_JOBS

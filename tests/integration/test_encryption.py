@@ -160,7 +160,7 @@ def test_a_client_without_the_key_is_told_which_setting(ward: Ward, keys: dict[s
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_spans_hold_everything_once(ward: Ward, size: int) -> None:
+def test_spans_cover_every_row_once(ward: Ward, size: int) -> None:
     for text in ("one", "two", "three"):
         ward.read(text, keys={})
     parts = sorted(str(row["part_id"]) for row in ward.rows("SELECT part_id FROM results"))

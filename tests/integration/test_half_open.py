@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.soak.proxy import Proxy
+from tests.soak.surroundings import Proxy
 
 from fixture_types import Eventually
 from house import House, hear_nothing

@@ -1,4 +1,4 @@
-"""What is announced in Redis is a hint: whoever can publish there makes nobody believe anything."""
+"""What is announced in Redis is a hint that makes nobody believe anything; who listens there can leave at any time."""
 
 import asyncio
 import logging
@@ -12,12 +12,16 @@ import pytest
 from redis import Redis
 
 from fixture_types import Picture
+from house import hear_nothing
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.queue.bus import Bus
+from pecia_workers.worker import attempts, runtime
 
 pytestmark = pytest.mark.gate
+
 
 JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
 
@@ -81,3 +85,23 @@ def _announcing(redis_url: str, channel: str, *messages: bytes) -> Iterator[None
     finally:
         stop.set()
         thread.join()
+
+
+async def test_a_worker_may_stop_while_it_connects(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py may swallow a cancellation while it connects."""
+    monkeypatch.setattr(runtime, "_LOOK_S", 0.01)
+    monkeypatch.setattr(attempts, "_AGAIN_S", 0.01)
+
+    async def nothing(_: object) -> list[ClaimedPart]:
+        return []
+
+    for steps in range(20):
+        bus = Bus(redis_url)
+        claims = runtime.DirectClaims(bus, claim=nothing, free=lambda: 0, run=hear_nothing)
+        claims.start()
+        await asyncio.sleep(0.01)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            await claims.stop()
+        await bus.close()

@@ -4,7 +4,6 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -12,12 +11,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from fixture_types import Make
 from pecia_workers.local import servers
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import Account, EmbeddedError, spawn
 from pecia_workers.local.servers import (
     EmbeddedPostgres,
-    EmbeddedRedis,
     postgres_programs,
     start_postgres,
     start_redis,
@@ -26,7 +25,7 @@ from pecia_workers.local.servers import (
 pytestmark = pytest.mark.gate
 
 
-def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
+def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Make) -> None:
     server = postgres_server()
     server.kill()
     lock = server.data / "postmaster.pid"
@@ -39,9 +38,7 @@ def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Callable[..
             stranger.kill()
 
 
-def test_two_servers_never_share_their_data(
-    redis_server: Callable[..., EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_servers_never_share_their_data(redis_server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecia_workers.local.servers.LEAVING_S", 0.1)
     server = redis_server()
     with pytest.raises(
@@ -59,7 +56,7 @@ def test_a_database_whose_making_was_interrupted_is_made_again(short_path: Path)
     assert not unfinished.exists()
 
 
-def test_what_a_statement_was_about_is_not_logged(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
+def test_what_a_statement_was_about_is_not_logged(postgres_server: Make) -> None:
     server = postgres_server()
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE TABLE pages (body text CHECK (length(body) < 5))")
@@ -86,9 +83,7 @@ def _fill(client: Redis) -> None:
         client.set(f"k{number}", b"x" * 10_000)
 
 
-def test_nobody_else_can_reach_the_servers(
-    session_postgres: EmbeddedPostgres, redis_server: Callable[..., EmbeddedRedis]
-) -> None:
+def test_nobody_else_can_reach_the_servers(session_postgres: EmbeddedPostgres, redis_server: Make) -> None:
     redis = redis_server(durable=False)
     for directory in (session_postgres.sockets, redis.socket.parent):
         assert directory.stat().st_mode & 0o077 == 0

@@ -2,29 +2,25 @@
 
 import socket
 import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
-from uuid import uuid4
 
 import pytest
 from redis import Redis
 
-from fixture_types import Eventually
+from fixture_types import Eventually, Make
 from house import House
 from limits import WAIT_S
-from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.messages import publish
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import Lane, Stage
 from pecia_workers.ledger.database import answers
-from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.metrics import REGISTRY
 from pecia_workers.metrics_page import worker_page
 from pecia_workers.queue.lists import connect
 from pecia_workers.queue.transport import Capacity, Keeper
+from queueing import messages
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 
@@ -44,17 +40,12 @@ def keeper(redis: Redis) -> Keeper:
     return Keeper(redis, hold_limit=timedelta(minutes=5))
 
 
-def queue_parts(redis: Redis, count: int) -> None:
-    about: dict[str, Any] = {"stage": Stage.READ, "lane": Lane.NORMAL, "cost": 20}
-    publish(redis, [PartMessage(part=part, flow=part, **about) for part in (uuid4() for _ in range(count))])
-
-
 def value(name: str) -> float:
     return REGISTRY.get_sample_value(name) or 0.0
 
 
 def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Redis) -> None:
-    queue_parts(redis, 6)
+    publish(redis, messages(6, cost=20))
     assert not keeper.is_open
     keeper.gate = Gate()
     assert keeper.is_open
@@ -89,7 +80,7 @@ def test_a_claim_that_brings_nothing_is_no_move(keeper: Keeper) -> None:
 
 
 def test_an_overdue_part_is_counted(redis: Redis) -> None:
-    queue_parts(redis, 1)
+    publish(redis, messages(cost=20))
     now = [0.0]
     keeper = Keeper(redis, hold_limit=timedelta(minutes=5), clock=lambda: now[0])
     keeper.gate = Gate()
@@ -119,10 +110,7 @@ def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
 
 
 def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
-    redis_server: Callable[..., EmbeddedRedis],
-    database_url: str,
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
+    redis_server: Make, database_url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics._LOOK_S", 0.05)
     server = redis_server()
@@ -153,14 +141,14 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
         eventually(lambda: status(port, "/readyz") == 200)
         time.sleep(1)
         assert status(port, "/healthz") == 200
-        queue_parts(redis, 1)
+        publish(redis, messages(cost=20))
         eventually(lambda: status(port, "/healthz") == 503)
         assert status(port, "/readyz") == 503
         keeper.claim(QUEUES)
         eventually(lambda: status(port, "/healthz") == 200)
 
 
-def test_whether_postgres_answers(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
+def test_a_killed_postgres_does_not_answer(postgres_server: Make) -> None:
     server = postgres_server()
     url = server.url_of("postgres")
     assert answers(url)

@@ -1,60 +1,45 @@
 """Quarantine: parts on which a worker died run apart from all others, and what kills its worker again runs alone."""
 
 from collections import Counter
-from itertools import count as counting
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
+import queueing
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import (
     SERVED,
     Claimed,
-    Ended,
     LaneRules,
-    Lists,
     drainers_name,
     hand_back,
     held_parts,
 )
+from queueing import let_go, messages
 
 pytestmark = pytest.mark.gate
 
 LISTS = [f"read.{lane}" for lane in Lane]
 MAX_DEATHS = 3
-NUMBERS = counting(1)
 
 
-def send(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL, deaths: int = 0) -> list[str]:
-    parts = sorted(uuid4() for _ in range(count))
-    publish(
-        redis,
-        [
-            PartMessage(part=part, stage=Stage.READ, lane=lane, cost=1, flow=part, deaths=deaths)
-            for part in parts
-        ],
-    )
-    return [str(part) for part in parts]
+def send(redis: Redis, count: int = 1, **about: Any) -> list[str]:
+    sent = messages(count, **about)
+    publish(redis, sent)
+    return [str(one.part) for one in sent]
 
 
-def claim(
-    redis: Redis, worker: str, *, idle: bool = True, slots: int = 100, rules: LaneRules | None = None
-) -> list[Claimed]:
-    claim = Lists(redis, rules).claim(LISTS, worker=worker, number=next(NUMBERS), slots=slots, idle=idle)
-    return list(claim.parts)
+def claim(redis: Redis, worker: str, **more: Any) -> list[Claimed]:
+    return list(queueing.claim(redis, LISTS, worker=worker, **more).parts)
 
 
 def ids(claimed: list[Claimed]) -> list[str]:
     return [one.part for one in claimed]
-
-
-def let_go(redis: Redis, worker: str, **ended: list[str]) -> None:
-    parts = Ended(**{how: tuple(parts) for how, parts in ended.items()})
-    Lists(redis).claim((), worker=worker, number=next(NUMBERS), slots=0, ended=parts)
 
 
 def bury(redis: Redis, worker: str, held: list[Claimed]) -> None:

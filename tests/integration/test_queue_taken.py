@@ -1,12 +1,11 @@
 """What a worker took is its own until it lets go of it; a lost reply loses nothing and does nothing twice."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import count
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -17,14 +16,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from fixture_types import Eventually
+import queueing
+from fixture_types import Eventually, Make
 from limits import WAIT_S
 from pecia_schemas.messages import PartMessage, bell_name, publish
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import (
     Ended,
-    Lists,
     celery_settings,
     connect,
     count_taken,
@@ -34,9 +33,9 @@ from pecia_workers.queue.lists import (
     takers,
 )
 from pecia_workers.queue.transport import Capacity, Keeper
+from queueing import messages
 
 QUEUE = "read.normal"
-NUMBERS = count(1)
 HOLD_LIMIT = timedelta(minutes=1)
 
 
@@ -48,15 +47,14 @@ def send(redis: Redis, *parts: str) -> None:
 
 
 def send_new(redis: Redis, number: int = 1) -> list[str]:
-    parts = [str(uuid4()) for _ in range(number)]
-    send(redis, *parts)
-    return parts
+    sent = messages(number)
+    publish(redis, sent)
+    return [str(one.part) for one in sent]
 
 
 def claim(redis: Redis, worker: str, *, slots: int = 100, **ended: tuple[str, ...]) -> list[str]:
     """Let go of these, then take parts; `slots=0` takes none."""
-    lists, number = Lists(redis), next(NUMBERS)
-    claim = lists.claim([QUEUE], worker=worker, number=number, slots=slots, idle=True, ended=Ended(**ended))
+    claim = queueing.claim(redis, [QUEUE], worker=worker, slots=slots, ended=Ended(**ended))
     return [one.part for one in claim.parts]
 
 
@@ -311,7 +309,7 @@ def test_a_settlement_that_failed_is_tried_again_after_a_while(redis: Redis) -> 
     assert count_taken(redis) == {}
 
 
-def test_redis_is_told_once_it_is_back(redis_server: Callable[..., Any], eventually: Eventually) -> None:
+def test_redis_is_told_once_it_is_back(redis_server: Make, eventually: Eventually) -> None:
     server = redis_server()
     with connect(server.url) as redis:
         keeper = open_keeper(redis)
@@ -330,7 +328,7 @@ def test_redis_is_told_once_it_is_back(redis_server: Callable[..., Any], eventua
         assert (keeper.held, count_taken(redis)) == (0, {})
 
 
-def test_a_full_redis_lets_workers_claim_and_settle(redis_server: Callable[..., Any]) -> None:
+def test_a_full_redis_lets_workers_claim_and_settle(redis_server: Make) -> None:
     """What they let go of is what makes room."""
     with connect(redis_server().url) as redis:
         keeper = open_keeper(redis)
@@ -348,7 +346,7 @@ def test_a_full_redis_lets_workers_claim_and_settle(redis_server: Callable[..., 
         assert (waiting(redis), takers(redis)) == (2, set())
 
 
-def test_a_worker_starts_to_listen_on_a_full_redis(redis_server: Callable[..., Any]) -> None:
+def test_a_worker_starts_to_listen_on_a_full_redis(redis_server: Make) -> None:
     """One that did not could not make room either."""
     transport.install()
     url = redis_server().url

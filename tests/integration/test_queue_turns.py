@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter, defaultdict
-from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,44 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
-from pecia_schemas.states import Lane, Stage
+from pecia_schemas.messages import BEHIND_TURNS, TURN, publish, rest_name, standing_name
 from pecia_workers.queue.lists import (
-    Ended,
-    Lists,
     count_taken,
     count_waiting,
     hand_back,
     held_parts,
     mend_turns,
 )
+from queueing import claim, let_go, messages
 
 QUEUE = "read.normal"
-NUMBERS = count(1)
 FLOWS = [uuid4() for _ in range(4)]
 
 
-def messages(flow: UUID, count: int) -> list[PartMessage]:
-    return [
-        PartMessage(part=uuid4(), stage=Stage.READ, lane=Lane.NORMAL, cost=1, flow=flow) for _ in range(count)
-    ]
-
-
-def claim(redis: Redis, slots: int) -> list[UUID]:
-    claim = Lists(redis).claim([QUEUE], worker="me", number=next(NUMBERS), slots=slots, idle=True)
-    return [UUID(one.part) for one in claim.parts]
-
-
-def let_go(redis: Redis, **ended: list[UUID]) -> None:
-    parts = Ended(**{how: tuple(map(str, parts)) for how, parts in ended.items()})
-    Lists(redis).claim((), worker="me", number=next(NUMBERS), slots=0, ended=parts)
+def claimed(redis: Redis, slots: int) -> list[UUID]:
+    return [UUID(one.part) for one in claim(redis, [QUEUE], slots=slots).parts]
 
 
 def claim_all(redis: Redis) -> list[UUID]:
-    claimed: list[UUID] = []
-    while some := claim(redis, 100):
-        claimed += some
-    return claimed
+    found: list[UUID] = []
+    while some := claimed(redis, 100):
+        found += some
+    return found
 
 
 def expect_markers_where_something_waits(redis: Redis) -> None:
@@ -64,7 +48,7 @@ def expect_markers_where_something_waits(redis: Redis) -> None:
 
 
 def test_a_short_document_waits_for_one_turn_of_a_long_one(redis: Redis) -> None:
-    long, short = messages(FLOWS[0], 300), messages(FLOWS[1], 3)
+    long, short = messages(300, flow=FLOWS[0]), messages(3, flow=FLOWS[1])
     publish(redis, long)
     publish(redis, short)
     order = claim_all(redis)
@@ -75,7 +59,7 @@ def test_a_short_document_waits_for_one_turn_of_a_long_one(redis: Redis) -> None
 
 def test_long_documents_take_turns(redis: Redis) -> None:
     for flow in FLOWS[:3]:
-        publish(redis, messages(flow, 3 * TURN))
+        publish(redis, messages(3 * TURN, flow=flow))
     flow_of = {one["part"]: one["flow"] for one in _raw(redis) if "part" in one}
     order = [flow_of[str(part)] for part in claim_all(redis)]
     turns = [order[start : start + TURN] for start in range(0, len(order), TURN)]
@@ -87,17 +71,12 @@ def _raw(redis: Redis) -> list[dict[str, str]]:
     return [json.loads(raw) for name in lists for raw in redis.lrange(name, 0, -1)]
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
-        st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
-        st.tuples(st.sampled_from(["give back", "acknowledge"])),
-    ),
-    max_size=25,
-)
+PUBLISH = st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN))
+CLAIM = st.tuples(st.just("claim"), st.integers(1, 2 * TURN))
+END = st.tuples(st.sampled_from(["give back", "acknowledge"]))
 
 
-@given(steps=STEPS)
+@given(steps=st.lists(PUBLISH | CLAIM | END, max_size=25))
 def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
     redis.flushall()
     sent: dict[UUID, list[UUID]] = defaultdict(list)
@@ -107,11 +86,11 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
         match what:
             case "publish":
                 flow, count = FLOWS[numbers[0]], numbers[1]
-                new = messages(flow, count)
+                new = messages(count, flow=flow)
                 publish(redis, new)
                 sent[flow] += [message.part for message in new]
             case "claim":
-                held += claim(redis, numbers[0])
+                held += claimed(redis, numbers[0])
             case "give back":
                 let_go(redis, unfinished=held)
                 held = []
@@ -132,15 +111,7 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
-@given(
-    steps=st.lists(
-        st.one_of(
-            st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
-            st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
-        ),
-        max_size=25,
-    )
-)
+@given(steps=st.lists(PUBLISH | CLAIM, max_size=25))
 def test_no_flow_waits_for_more_than_its_turn(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
     """One turn of each other flow for a document that arrives; two at most for one that goes on while others arrive."""
     redis.flushall()
@@ -162,7 +133,7 @@ def test_no_flow_waits_for_more_than_its_turn(redis: Redis, steps: list[tuple[An
 
     for what, *numbers in [*steps, ("claim", 10_000)]:
         if what == "publish":
-            flow, new = FLOWS[numbers[0]], messages(FLOWS[numbers[0]], numbers[1])
+            flow, new = FLOWS[numbers[0]], messages(numbers[1], flow=FLOWS[numbers[0]])
             publish(redis, new)
             flow_of |= {message.part: flow for message in new}
             if not waiting[flow]:
@@ -170,20 +141,13 @@ def test_no_flow_waits_for_more_than_its_turn(redis: Redis, steps: list[tuple[An
                 passed[flow] = Counter()
             waiting[flow] += len(new)
         else:
-            for part in claim(redis, numbers[0]):
+            for part in claimed(redis, numbers[0]):
                 serve(part)
     assert waiting.total() == 0
 
 
-def test_what_waits_behind_a_turn_is_counted_and_found(redis: Redis) -> None:
-    parts = messages(FLOWS[0], 100)
-    publish(redis, parts)
-    assert count_waiting(redis)[QUEUE] == 100
-    assert held_parts(redis) == {str(message.part) for message in parts}
-
-
 def test_a_marker_that_somebody_deleted_is_set_again(redis: Redis) -> None:
-    parts = messages(FLOWS[0], 100)
+    parts = messages(100, flow=FLOWS[0])
     publish(redis, parts)
     assert mend_turns(redis) == 0
     redis.delete(QUEUE)
@@ -194,14 +158,14 @@ def test_a_marker_that_somebody_deleted_is_set_again(redis: Redis) -> None:
 
 def test_a_marker_that_somebody_forged_serves_nobody(redis: Redis) -> None:
     redis.lpush(QUEUE, json.dumps({"flow": str(FLOWS[1])}))
-    parts = messages(FLOWS[0], 2)
+    parts = messages(2, flow=FLOWS[0])
     publish(redis, parts)
     assert claim_all(redis) == [message.part for message in parts]
     assert redis.keys("*.*:*") == []
 
 
 def test_a_count_that_went_wrong_is_forgotten_with_the_empty_list(redis: Redis) -> None:
-    publish(redis, messages(FLOWS[0], 3))
+    publish(redis, messages(3, flow=FLOWS[0]))
     redis.hset(standing_name(QUEUE), str(FLOWS[0]), 1000)
     claim_all(redis)
     assert not redis.exists(standing_name(QUEUE))

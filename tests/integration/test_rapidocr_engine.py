@@ -1,8 +1,10 @@
-"""The CPU engine on documents whose text is known."""
+"""The CPU engine on documents whose text is known; nothing that it loads reports home."""
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from exact_pages import table_in_a_column
 from forking import forked_for
+from limits import WAIT_S
 from pecia_schemas.blocks import text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -24,11 +27,12 @@ from pecia_workers.local.samples import WRITERS, accuracy, sample_document, writ
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
 
+pytestmark = pytest.mark.gate
+
+
 rapidocr = pytest.importorskip(
     "pecia_workers.engines.cpu.rapidocr", reason="pecia[local] brings the CPU engine"
 )
-
-pytestmark = pytest.mark.gate
 
 Read = Callable[..., list[Generation]]
 
@@ -209,3 +213,28 @@ async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
 
     assert [isinstance(outcome, EngineError) for outcome in outcomes].count(True) == 1
     assert [isinstance(outcome, BaseException) for outcome in outcomes].count(True) == 1
+
+
+LOAD_EVERY_MODEL = """
+from pecia_workers.engines.cpu import rapidocr
+from pecia_workers.media.orientation import line_classifier
+
+rapidocr.load_model()
+assert line_classifier() is not None
+"""
+
+
+def test_loading_the_models_leaves_no_device_id_and_no_reports_to_send(tmp_path: Path) -> None:
+    places = {"HOME": tmp_path, "TMPDIR": tmp_path, "XDG_CACHE_HOME": tmp_path, "XDG_DATA_HOME": tmp_path}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")
+    }
+
+    subprocess.run(
+        [sys.executable, "-c", LOAD_EVERY_MODEL],
+        env=inherited | {name: str(path) for name, path in places.items()},
+        timeout=WAIT_S,
+        check=True,
+    )
+
+    assert list(tmp_path.iterdir()) == []

@@ -15,12 +15,12 @@ import httpx2
 import pytest
 from PIL import Image, ImageDraw
 from pydantic import SecretStr
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from fixture_types import Make, Picture
 from gateways import serving
 from house import House
 from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict
-from pecia.cli.app import app
 from pecia.configuration import resolve
 from pecia.review.app import Work, make_app
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason, Line, Source, Table, Word
@@ -121,17 +121,12 @@ def open_desk(house: House) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def pecia(stores: dict[str, str]) -> Pecia:
-    return lambda *arguments: CliRunner().invoke(app, arguments, env=stores)
-
-
-@pytest.fixture
 def desk(open_desk: Any) -> Iterator[Desk]:
     with open_desk() as desk:
         yield desk
 
 
-def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable[..., Job[Any]]) -> None:
+def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Make) -> None:
     page = desk.look(read())
     assert [(one["target"], one["now"], one["suggested"]) for one in page["doubts"]] == [
         ("b0t1-2", "500", "50"),
@@ -142,7 +137,7 @@ def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Callable
     assert page["blocks"][0]["tokens"][1]["box"] == [50, 0, 90, 12]
 
 
-def test_corrections_leave_the_original(desk: Desk, read: Callable[..., Job[Any]], client: Client) -> None:
+def test_corrections_leave_the_original(desk: Desk, read: Make, client: Client) -> None:
     job = read()
     for number, doubt in enumerate(desk.look(job)["doubts"][:2]):
         assert desk.decide(job, number, target=doubt["target"], text=doubt["suggested"]).status_code == 200
@@ -176,7 +171,7 @@ def test_corrections_leave_the_original(desk: Desk, read: Callable[..., Job[Any]
     assert [entry.action for entry in client.audit(client="eva")] == ["revised"] * 4 + ["pages"]
 
 
-def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callable[..., Job[Any]]) -> None:
+def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Make) -> None:
     job = read()
     desk.decide(job, accepted=[0, 1])
     page = desk.decide(job, 1, checked=True).json()
@@ -187,7 +182,7 @@ def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Callab
     assert (revised.revision.accepted, revised.revision.correction) == (2, None)
 
 
-def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Callable[..., Job[Any]]) -> None:
+def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Make) -> None:
     job = read()
     desk.decide(job, accepted=[0])
     refused = desk.decide(job, accepted=[0])
@@ -199,16 +194,14 @@ def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Callable[
     "decision",
     [{"target": "b7t0-1"}, {"target": "b0t9-9"}, {"target": "b0c0"}, {"target": "x"}, {"target": "f/x"}],
 )
-def test_what_is_not_on_the_page_is_not_corrected(
-    desk: Desk, read: Callable[..., Job[Any]], decision: dict[str, Any]
-) -> None:
+def test_what_is_not_on_the_page_is_not_corrected(desk: Desk, read: Make, decision: dict[str, Any]) -> None:
     job = read()
     assert desk.decide(job, text="1", **decision).status_code == 422
     assert job.result().revision == 0
 
 
 def test_fields_keep_their_type_and_what_a_person_wrote_stands_before_all(
-    desk: Desk, client: Client, scribe: Any, picture: Callable[..., bytes]
+    desk: Desk, client: Client, scribe: Any, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, fields={"total": 12.5, "items": [{"name": "Gloves"}], "paid": None})
@@ -224,7 +217,7 @@ def test_fields_keep_their_type_and_what_a_person_wrote_stands_before_all(
 
 
 def test_the_most_doubtful_page_comes_first(
-    desk: Desk, read: Callable[..., Job[Any]], client: Client, scribe: Any, picture: Callable[..., bytes]
+    desk: Desk, read: Make, client: Client, scribe: Any, picture: Picture
 ) -> None:
     fewer = read()
     desk.decide(fewer, accepted=[0])
@@ -243,7 +236,7 @@ def test_the_most_doubtful_page_comes_first(
 
 
 def test_a_sample_is_the_same_for_the_same_seed_and_has_pages_without_doubts(
-    open_desk: Any, client: Client, scribe: Any, picture: Callable[..., bytes]
+    open_desk: Any, client: Client, scribe: Any, picture: Picture
 ) -> None:
     jobs = [client.submit(ReadDocument(picture(shade=shade))) for shade in range(12)]
     for job in jobs:
@@ -258,7 +251,7 @@ def test_a_sample_is_the_same_for_the_same_seed_and_has_pages_without_doubts(
     assert drawn(1, job_ids=(jobs[0].id,)) == [str(jobs[0].id)]
 
 
-def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Callable[..., Job[Any]]) -> None:
+def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Make) -> None:
     answer = desk.get(f"/pictures/{read().id}/1")
     assert answer.headers["content-type"] == "image/png"
     with Image.open(io.BytesIO(answer.content)) as image:
@@ -287,7 +280,7 @@ def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Des
     assert "http" not in answer.text
 
 
-def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Callable[..., Job[Any]]) -> None:
+def test_a_correction_is_stored_encrypted_and_shown_plain(open_desk: Any, house: House, read: Make) -> None:
     job, keys = read(), json.dumps({"one": new_key()})
     with open_desk(encryption_keys=keys) as desk:
         desk.decide(job, target="b0t1-2", text="Quillfeather")
@@ -299,7 +292,7 @@ def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Callable[..
 
 
 def test_a_purge_takes_revisions_and_leaves_who_revised(
-    desk: Desk, house: House, read: Callable[..., Job[Any]], client: Client
+    desk: Desk, house: House, read: Make, client: Client
 ) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="Quillfeather")
@@ -311,14 +304,14 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
         job.result(timeout=0)
 
 
-def test_retention_takes_revisions_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
+def test_retention_takes_revisions_too(desk: Desk, house: House, read: Make) -> None:
     desk.decide(read(), target="b0t1-2", text="50")
     house.ask(lambda database: forget(database, [RESULTS], age=timedelta(), limit=9))
     assert house.query("SELECT FROM revisions") == []
 
 
 def test_revisions_come_under_another_key_with_everything_else(
-    open_desk: Any, house: House, read: Callable[..., Job[Any]]
+    open_desk: Any, house: House, read: Make
 ) -> None:
     job, keys = read(), {"new": new_key(), "old": new_key()}
     with open_desk(encryption_keys=json.dumps({"old": keys["old"]})) as desk:
@@ -336,7 +329,7 @@ def test_revisions_come_under_another_key_with_everything_else(
 
 
 def test_who_asks_is_told_of_a_revision_without_what_it_says(
-    desk: Desk, house: House, read: Callable[..., Job[Any]], client: Client
+    desk: Desk, house: House, read: Make, client: Client
 ) -> None:
     endpoint = client.add_endpoint("https://example.org/all", events=["result.revised"])
     job = read(webhook="https://example.org/endings")
@@ -360,7 +353,7 @@ def test_who_asks_is_told_of_a_revision_without_what_it_says(
     assert [(event.actor, event.reason) for event in job.events()][-1] == ("client:eva", "revised")
 
 
-def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Callable[..., Job[Any]]) -> None:
+def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Make) -> None:
     job = read()
     house.query("UPDATE jobs SET tenant = 'clinic'")
     desk.decide(job, target="b0t1-2", text="50")
@@ -373,7 +366,7 @@ def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Callab
             assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
 
 
-def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path) -> None:
+def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Make, tmp_path: Path) -> None:
     job = read()
     desk.decide(job, target="b0t1-2", text="<b>50")
     written = job.save(tmp_path / "page.html", "facsimile").read_text()
@@ -392,7 +385,7 @@ def test_a_review_listens_on_this_machine_alone(pecia: Pecia, host: str) -> None
 
 
 def test_certify_wants_the_pages_that_it_draws_to_be_checked_whole(
-    pecia: Pecia, desk: Desk, read: Callable[..., Job[Any]]
+    pecia: Pecia, desk: Desk, read: Make
 ) -> None:
     job = read()
 

@@ -5,8 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from redis import Redis
 import pecia_migrations
 from compose_stack import COMPOSE
 from fixture_types import Eventually, Picture
-from limits import WAIT_S
+from forking import Started
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.servers import EmbeddedPostgres, postgres_programs
 from runbook import RUNBOOK, Typed, typed
@@ -83,21 +82,6 @@ def shell(postgres: EmbeddedPostgres, tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def upkeep(stores: dict[str, str]) -> Iterator[Callable[[], None]]:
-    """Starts upkeep as a process."""
-    started = []
-
-    def start() -> None:
-        command = [sys.executable, "-m", "pecia_workers", "worker", "upkeep"]
-        started.append(subprocess.Popen(command, env=os.environ | stores, stderr=subprocess.DEVNULL))
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(WAIT_S)
-
-
-@pytest.fixture
 def submit(client: Client, picture: Picture) -> Callable[[int], Job[Document]]:
     return lambda shade: client.submit(ReadDocument(picture(shade=shade)))
 
@@ -138,11 +122,11 @@ def test_what_the_backup_had_is_back_and_the_fleet_goes_on(
 
 
 def test_redis_needs_no_backup(
-    submit: Callable[[int], Job[Document]], upkeep: Callable[[], None], redis_url: str, eventually: Eventually
+    submit: Callable[[int], Job[Document]], started: Started, redis_url: str, eventually: Eventually
 ) -> None:
     with Redis.from_url(redis_url) as redis:
         submit(1)
         assert redis.llen("read.normal") == 1
         redis.flushall()
-        upkeep()
+        started.worker("upkeep")
         eventually(lambda: redis.llen("read.normal") == 1, what="the part that waited")

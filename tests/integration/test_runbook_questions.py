@@ -1,9 +1,8 @@
 """What the runbook and its entries for alerts have people ask `pecia`, asked of real servers."""
 
 import pytest
-from typer.testing import CliRunner
 
-from pecia.cli.app import app
+from fixture_types import Make
 from runbook import ALERTS, RUNBOOK, typed
 
 pytestmark = pytest.mark.gate
@@ -30,8 +29,8 @@ def test_every_question_of_the_runbook_is_asked() -> None:
 
 
 @pytest.mark.parametrize("words", questions(), ids=" ".join)
-def test_a_question_is_answered(words: tuple[str, ...], stores: dict[str, str]) -> None:
-    told = CliRunner().invoke(app, words, env=stores)
+def test_a_question_is_answered(words: tuple[str, ...], pecia: Make) -> None:
+    told = pecia(*words)
     nobody_on_duty = 4 if words[0] == "doctor" else 0
     assert told.exit_code == nobody_on_duty, told.output
     assert told.stdout or verbs(words) & LISTS

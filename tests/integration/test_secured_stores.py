@@ -17,11 +17,12 @@ from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
 from command import ran, run_pecia
+from fixture_types import Make
 from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database
-from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
+from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.queue import transport
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import celery_settings, connect
@@ -36,10 +37,7 @@ WRONG = "Rumpelstiltskin"
 
 @pytest.fixture
 def stores(
-    tmp_path: Path,
-    redis_server: Callable[..., EmbeddedRedis],
-    session_postgres: EmbeddedPostgres,
-    database_url: str,
+    tmp_path: Path, redis_server: Make, session_postgres: EmbeddedPostgres, database_url: str
 ) -> Iterator[SecuredStores]:
     with secured(tmp_path, redis_server(durable=False), session_postgres, database_url) as stores:
         yield stores

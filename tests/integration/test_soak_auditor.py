@@ -11,9 +11,8 @@ import pytest
 from redis import Redis
 from tests.soak.auditor import Auditor, Finding, judge_logs, keys_left
 from tests.soak.observer import Observer
-from tests.soak.producer import Accepted
+from tests.soak.producer import Accepted, Order, Shape
 from tests.soak.receiver import Call
-from tests.soak.workload import Order, Shape
 
 from pecia import DocumentType, JobNotice, Lane, NoticeType, Progress
 from pecia_schemas.events import NoticeData

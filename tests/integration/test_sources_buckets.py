@@ -1,11 +1,10 @@
 """Documents from object stores: only what the settings name, whatever the fleet's credentials open."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import pytest
 
 import fetching
@@ -18,38 +17,28 @@ pytestmark = pytest.mark.gate
 
 fetch: Callable[..., bytes] = partial(fetching.fetch, Buckets)
 failure: Callable[..., tuple[FailureCode, str]] = partial(fetching.failure, Buckets)
-REGION = "eu-central-1"
-CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
+Put = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def options(s3_endpoint: str) -> dict[str, str]:
-    """How a fleet reaches buckets `archive` and `secrets`, both of which its credentials open."""
-    options = {"endpoint": s3_endpoint, **CREDENTIALS}
-    s3_of(options).create_bucket(Bucket="secrets", CreateBucketConfiguration={"LocationConstraint": REGION})
-    return options
+def put(s3: Any) -> Put:
+    """Puts an object into a bucket, `archive` or `secrets`, both of which the fleet's credentials open."""
+    s3.create_bucket(Bucket="secrets", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
+    def run(name: str, content: bytes = DOCUMENT) -> str:
+        bucket, _, key = name.partition("/")
+        s3.put_object(Bucket=bucket, Key=key, Body=content)
+        return f"s3://{name}"
 
-def s3_of(options: Mapping[str, str]) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=options["endpoint"],
-        region_name=REGION,
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    )
-
-
-def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str:
-    bucket, _, key = name.partition("/")
-    s3_of(options).put_object(Bucket=bucket, Key=key, Body=content)
-    return f"s3://{name}"
+    return run
 
 
 @pytest.mark.parametrize("key", ["scan.pdf", "ward 3/Röntgen #1.pdf", "a%20b.pdf", "what?.pdf"])
-def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str], key: str) -> None:
-    url = put(options, f"archive/{key}")
-    assert fetch(url, source_options=options, source_buckets=("archive",)) == DOCUMENT
+def test_an_object_of_a_bucket_that_is_named_is_fetched(
+    s3_options: dict[str, str], put: Put, key: str
+) -> None:
+    url = put(f"archive/{key}")
+    assert fetch(url, source_options=s3_options, source_buckets=("archive",)) == DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -66,12 +55,14 @@ def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str],
         (("archive", "secrets"), "secrets/scan.pdf", True),
     ],
 )
-def test_only_named_is_read(options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool) -> None:
-    url = put(options, key)
+def test_only_objects_of_named_buckets_are_read(
+    s3_options: dict[str, str], put: Put, named: tuple[str, ...], key: str, allowed: bool
+) -> None:
+    url = put(key)
     if allowed:
-        assert fetch(url, source_options=options, source_buckets=named) == DOCUMENT
+        assert fetch(url, source_options=s3_options, source_buckets=named) == DOCUMENT
     else:
-        assert failure(url, source_options=options, source_buckets=named) == (
+        assert failure(url, source_options=s3_options, source_buckets=named) == (
             REFUSED,
             "The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.",
         )
@@ -80,25 +71,27 @@ def test_only_named_is_read(options: dict[str, str], named: tuple[str, ...], key
 @pytest.mark.parametrize(
     "key", ["archive/out/../scan.pdf", "archive/out/./../../secrets/scan.pdf", "archive/out//x"]
 )
-def test_no_path_leads_out_of_what_is_named(options: dict[str, str], key: str) -> None:
-    assert failure(f"s3://{key}", source_options=options, source_buckets=("archive/out",))[0] is REFUSED
+def test_no_path_leads_out_of_what_is_named(s3_options: dict[str, str], key: str) -> None:
+    assert failure(f"s3://{key}", source_options=s3_options, source_buckets=("archive/out",))[0] is REFUSED
 
 
-def test_the_payload_stores_own_credentials_are_used_if_there_are_no_others(options: dict[str, str]) -> None:
-    url = put(options, "archive/scan.pdf")
-    store = {"payload_url": "s3://elsewhere/payloads", "payload_options": options}
+def test_the_payload_stores_own_credentials_are_used_if_there_are_no_others(
+    s3_options: dict[str, str], put: Put
+) -> None:
+    url = put("archive/scan.pdf")
+    store = {"payload_url": "s3://elsewhere/payloads", "payload_options": s3_options}
     assert fetch(url, **store, source_buckets=("archive",)) == DOCUMENT
 
 
-def test_an_object_that_is_not_there_is_refused(options: dict[str, str]) -> None:
-    asked = {"source_options": options, "source_buckets": ("archive", "nowhere")}
+def test_an_object_that_is_not_there_is_refused(s3_options: dict[str, str]) -> None:
+    asked = {"source_options": s3_options, "source_buckets": ("archive", "nowhere")}
     assert failure(f"s3://archive/{TOKEN}", **asked) == (REFUSED, "The object store has no such object.")
     assert failure(f"s3://nowhere/{TOKEN}", **asked)[0] is REFUSED
 
 
-def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
-    asked = {"source_options": options, "source_buckets": ("archive",)}
-    large, empty = put(options, "archive/large", b"x" * (LIMIT + 1)), put(options, "archive/empty", b"")
+def test_the_limits_hold_for_objects_too(s3_options: dict[str, str], put: Put) -> None:
+    asked = {"source_options": s3_options, "source_buckets": ("archive",)}
+    large, empty = put("archive/large", b"x" * (LIMIT + 1)), put("archive/empty", b"")
     assert failure(large, **asked) == (
         FailureCode.TOO_LARGE,
         f"The file has {LIMIT + 1} bytes: {LIMIT} are allowed (PECIA_MAX_PAYLOAD_BYTES).",
@@ -120,30 +113,32 @@ def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
         (Answer(DOCUMENT, length=LIMIT, then="trickle"), UNREACHABLE, "The object store took too long."),
     ],
 )
-def test_a_failing_store_is_told_from_one_that_refuses(answer: Answer, code: FailureCode, found: str) -> None:
+def test_a_failing_store_is_told_from_one_that_refuses(
+    s3_options: dict[str, str], answer: Answer, code: FailureCode, found: str
+) -> None:
     with handing_out() as server:
         answer.headers = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT", "ETag": '"1"'}
         server.plan(f"/archive/{TOKEN}", answer)
-        options = {"endpoint": server.url(""), **CREDENTIALS}
+        options = s3_options | {"endpoint": server.url("")}
         asked = {"source_options": options, "source_buckets": ("archive",), "source_timeout": 0.5}
         assert failure(f"s3://archive/{TOKEN}", **asked) == (code, found)
         assert len(server.asked) == 1
 
 
-def test_a_full_disk_is_not_told_as_a_store_that_does_not_answer(options: dict[str, str]) -> None:
-    url = put(options, "archive/scan.pdf")
+def test_a_full_disk_is_not_told_as_a_store_that_does_not_answer(
+    s3_options: dict[str, str], put: Put
+) -> None:
+    url = put("archive/scan.pdf")
     with Path("/dev/full").open("wb", buffering=0) as full:
-        found = failure(url, full, source_options=options, source_buckets=("archive",))
+        found = failure(url, full, source_options=s3_options, source_buckets=("archive",))
     assert found == (
         UNREACHABLE,
         "The worker cannot write what it fetches (No space left on device): see that PECIA_SPOOL_DIR has room.",
     )
 
 
-def test_a_store_that_is_away_may_come_back() -> None:
+def test_a_store_that_is_away_may_come_back(s3_options: dict[str, str]) -> None:
     with handing_out() as server:
-        options = {"endpoint": server.url(""), **CREDENTIALS}
-    assert (
-        failure(f"s3://archive/{TOKEN}", source_options=options, source_buckets=("archive",))[0]
-        is UNREACHABLE
-    )
+        options = s3_options | {"endpoint": server.url("")}
+    found = failure(f"s3://archive/{TOKEN}", source_options=options, source_buckets=("archive",))
+    assert found[0] is UNREACHABLE

@@ -503,7 +503,9 @@ def test_keys_change_under_fetched_and_unfetched(ward: Ward, server: DocumentSer
 
 @pytest.mark.parametrize("fetched", [True, False])
 @pytest.mark.parametrize("by", ["upkeep", "purge"])
-def test_the_url_goes_too(ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool) -> None:
+def test_the_url_of_a_document_is_erased_with_it(
+    ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool
+) -> None:
     server.plan(f"/{TOKEN}", Answer(printed) if fetched else Answer(status=404))
     job = ward.submit(server.url(f"/{TOKEN}"))
     ward.run(job)

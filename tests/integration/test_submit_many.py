@@ -1,11 +1,14 @@
-"""Many tasks at once: what is refused leaves the others alone, what breaks off can be repeated, and keys hold."""
+"""Many tasks at once: a refusal is one task's alone, what breaks off can be repeated, keys hold, a lane has a limit."""
 
+import asyncio
 import gc
 import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any, LiteralString
@@ -14,24 +17,28 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 from redis import Redis
 
 import pecia_migrations
-from fixture_types import Eventually, Picture
+from fixture_types import Eventually, Make, Picture
 from house import House
 from pecia import (
+    AsyncClient,
     Client,
+    ClientSettings,
     DatabaseUnavailableError,
     IdempotencyConflictError,
     InvalidOptionError,
     InvalidSourceError,
+    Lane,
     PayloadStoreUnavailableError,
+    QueueFullError,
     ReadDocument,
     SubmitManyError,
 )
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.local.servers import EmbeddedPostgres
 
 BATCH = 1_000
 """As many tasks as are written together."""
@@ -128,11 +135,7 @@ def test_an_erased_document_is_refused_alone(client: Client, house: House, store
 
 
 def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
-    postgres_server: Callable[..., EmbeddedPostgres],
-    redis_url: str,
-    payload_url: str,
-    stored: PayloadRef,
-    eventually: Eventually,
+    postgres_server: Make, redis_url: str, payload_url: str, stored: PayloadRef, eventually: Eventually
 ) -> None:
     server = postgres_server()
     url = server.url_of("postgres")
@@ -255,3 +258,65 @@ def test_concurrent_batches_agree_about_every_key(client: Client, house: House, 
                 holders.setdefault(f"{prefix}/{at}", set()).add(content)
     assert holders.keys() == contents_by_key(house).keys()
     assert all(len(contents) == 1 for contents in holders.values())
+
+
+LIMIT = 3
+
+
+@pytest.fixture
+def limited(house: House) -> Iterator[Client]:
+    with Client(**house.urls, settings=ClientSettings(max_backlog={Lane.BULK: LIMIT})) as limited:
+        yield limited
+
+
+def finish_one(house: House) -> None:
+    house.query(
+        "UPDATE parts SET state = 'done' WHERE id IN (SELECT id FROM parts WHERE state = 'queued' LIMIT 1)"
+    )
+
+
+def fill(limited: Client, stored: PayloadRef) -> None:
+    for _ in range(LIMIT):
+        limited.submit(ReadDocument(stored), priority=Lane.BULK)
+
+
+def test_another_client_counts_what_is_in_postgres_with_redis_away(
+    limited: Client, stored: PayloadRef, house: House, tmp_path: Path
+) -> None:
+    fill(limited, stored)
+    nowhere = SecretStr(f"unix://{tmp_path}/nothing.sock")
+    with Client(settings=limited._settings.model_copy(update={"redis_url": nowhere})) as other:
+        with pytest.raises(QueueFullError):
+            other.submit(ReadDocument(stored), priority=Lane.BULK)
+        finish_one(house)
+        assert other.submit(ReadDocument(stored), priority=Lane.BULK, block=True).created
+
+
+def test_work_for_later_takes_no_room(limited: Client, stored: PayloadRef) -> None:
+    tasks = [ReadDocument(stored)] * (2 * LIMIT)
+    limited.submit_many(tasks, priority=Lane.BULK, not_before=timedelta(hours=1))
+    with closing(Client(settings=limited._settings)) as other:
+        assert other.submit(ReadDocument(stored), priority=Lane.BULK).created
+
+
+def test_a_batch_is_taken_as_a_whole_and_the_next_one_refused(limited: Client, stored: PayloadRef) -> None:
+    with pytest.raises(QueueFullError) as refusal:
+        limited.submit_many((ReadDocument(stored) for _ in range(1_001)), priority=Lane.BULK)
+    assert refusal.value.accepted is not None
+    assert len(refusal.value.accepted) == 1_000
+
+
+async def test_an_asynchronous_client_waits_without_blocking_its_loop(
+    limited: Client, stored: PayloadRef, house: House
+) -> None:
+    fill(limited, stored)
+
+    async with AsyncClient(settings=limited._settings) as waiting:
+        task = ReadDocument(stored)
+        with pytest.raises(QueueFullError):
+            await waiting.submit(task, priority=Lane.BULK)
+        submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
+        await asyncio.sleep(0.05)
+        assert not submitting.done()
+        finish_one(house)
+        assert (await submitting).created

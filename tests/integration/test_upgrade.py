@@ -1,10 +1,8 @@
 """A fleet of the version before dies; a new one ends all that it left in both stores."""
 
 import io
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +11,7 @@ from PIL import Image
 from redis import Redis
 
 from fixture_types import Eventually, Picture
-from forking import Program, Programs
+from forking import Started
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, Job, ReadDocument
@@ -43,24 +41,15 @@ def submit(client: Client, picture: Picture) -> Callable[..., Job[Document]]:
 
 
 @pytest.fixture
-def finish(
-    stores: dict[str, str], programs: Programs, tmp_path: Path, eventually: Eventually
-) -> Iterator[Callable[..., None]]:
+def finish(started: Started, eventually: Eventually) -> Callable[..., None]:
     """Starts workers of this version, with a short lease, and waits until they have done these jobs."""
-    started: list[Program] = []
-    own = {"PECIA_ENGINE": "simulated:instant", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "PT2S"}
 
     def start_and_wait(*jobs: Job[Any]) -> None:
         for role in ("upkeep", "ingest", "engine"):
-            command = ("-m", "pecia_workers", "worker", role)
-            started.append(
-                programs.start(*command, environment=os.environ | stores | own, log=tmp_path / role)
-            )
+            started.worker(role, PECIA_LEASE="PT2S")
         eventually(lambda: all(job.refresh().state is JobState.SUCCEEDED for job in jobs), timeout=2 * WAIT_S)
 
-    yield start_and_wait
-    for program in started:
-        program.end()
+    return start_and_wait
 
 
 class OldFleet:

@@ -1,14 +1,10 @@
 """The webhook worker, real rows and a real receiver: a promised callback arrives, or is visibly dead."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
@@ -19,6 +15,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from failing_writes import fail_writes, let_writes_pass
+from fixture_types import Eventually, Make
+from forking import Started
 from house import House
 from limits import WAIT_S
 from pecia.webhooks import verify
@@ -35,7 +33,6 @@ from pecia_workers.ledger.outbox import (
     claim_deliveries,
     record_outcome,
 )
-from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.webhooks import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
@@ -53,8 +50,6 @@ from receivers import (
 __all__ = ["outbox", "receiver", "settings"]
 
 ROOM = DeliveryCapacity(deliveries=10, each=10, busy={}, signs=True)
-
-Eventually = Callable[..., Any]
 
 
 def test_a_finished_job_is_told_signed_and_without_text(
@@ -237,7 +232,7 @@ def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventua
 
 
 def test_the_worker_outlasts_a_restart_of_postgres(
-    postgres_server: Callable[..., EmbeddedPostgres], receiver: Receiver, eventually: Eventually
+    postgres_server: Make, receiver: Receiver, eventually: Eventually
 ) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
@@ -269,40 +264,21 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
         let_writes_pass(database_url)
 
 
-RUN = """
-from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import DeliveryState
-from pecia_workers.webhooks import run_webhooks
-
-run_webhooks(WorkerSettings())
-"""
-
-
 def test_a_stopped_process_finishes_what_it_has_begun_and_signs_off(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, started: Started, eventually: Eventually
 ) -> None:
     told = threading.Event()
     receiver.planned = [Answer(after=told)]
     delivery = outbox.promise(receiver.url)
     worker: LiteralString = "SELECT role, pid, stopped_at IS NOT NULL AS stopped FROM workers"
-    environment = {
-        **os.environ,
-        "PECIA_DATABASE_URL": database_url,
-        "PECIA_WEBHOOK_SECRET": SECRET,
-        "PECIA_WEBHOOK_ALLOW": json.dumps(["127.0.0.0/8"]),
-        "PECIA_WEBHOOK_PORTS": "[]",
-    }
-    process = subprocess.Popen([sys.executable, "-c", RUN], env=environment)
-    try:
-        eventually(lambda: receiver.requests)
-        assert outbox.query(worker) == [{"role": "webhooks", "pid": process.pid, "stopped": False}]
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        told.set()
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
+    allowed = {"PECIA_WEBHOOK_ALLOW": json.dumps(["127.0.0.0/8"]), "PECIA_WEBHOOK_PORTS": "[]"}
+    process = started.worker("webhooks", PECIA_WEBHOOK_SECRET=SECRET, **allowed)
+    eventually(lambda: receiver.requests)
+    assert outbox.query(worker) == [{"role": "webhooks", "pid": process.pid, "stopped": False}]
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    told.set()
+    assert process.wait(WAIT_S) == 0
 
     assert outbox.state(delivery) == "delivered"
     assert outbox.query(worker)[0]["stopped"]

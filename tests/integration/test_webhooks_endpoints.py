@@ -1,7 +1,6 @@
 """Registered endpoints on a real outbox: secrets of their own, pauses, an end, and a record of every try."""
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -15,9 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from command import run_pecia
+from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
-from pecia import Client, ClientSettings, Delivery, Endpoint, ReadDocument
+from pecia import Client, Delivery, Endpoint, ReadDocument
 from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.connecting import sqlalchemy_url
@@ -34,6 +34,8 @@ from receivers import (
     Outbox,
     Receiver,
     Request,
+    client,
+    client_of,
     outbox,
     receiver,
     receiving,
@@ -42,27 +44,14 @@ from receivers import (
     working,
 )
 
-__all__ = ["outbox", "receiver", "settings"]
+__all__ = ["client", "outbox", "receiver", "settings"]
 
-Eventually = Callable[..., Any]
 OLD = f'{{"old": "{new_key()}"}}'
 NEW = f'{{"new": "{new_key()}"}}'
 QUICK: dict[str, Any] = {
     "webhook_retry_delay": timedelta(milliseconds=20),
     "webhook_retry_longest": timedelta(milliseconds=100),
 }
-
-
-def client_of(outbox: Outbox, **changes: Any) -> Client:
-    """A client that needs Postgres alone."""
-    settings = ClientSettings.model_construct(client_name="ward-7", **changes)
-    return Client(outbox.database_url, "redis://nowhere", "nowhere", settings=settings)
-
-
-@pytest.fixture
-def client(outbox: Outbox) -> Iterator[Client]:
-    with client_of(outbox) as client:
-        yield client
 
 
 def verifies(request: Request, secret: str | None) -> bool:
@@ -104,7 +93,7 @@ def test_without_the_fleets_secret_endpoints_are_told_all_the_same_and_the_log_s
 
 
 def test_what_waits_for_the_fleets_secret_is_told_plainly(
-    stores: dict[str, str], picture: Callable[..., bytes], outbox: Outbox
+    stores: dict[str, str], picture: Picture, outbox: Outbox
 ) -> None:
     outbox.execute(
         """INSERT INTO workers (name, role, stages, host, pid, capabilities)

@@ -4,20 +4,20 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pecia import Client, ClientSettings, Delivery
+from fixture_types import Eventually
+from pecia import Client, Delivery
 from pecia.webhooks import verify
-from receivers import SECRET, Answer, Outbox, Receiver, outbox, receiving, settings_for, working
+from receivers import SECRET, Answer, Outbox, Receiver, client, outbox, receiving, settings_for, working
 
 pytestmark = pytest.mark.gate
 
-__all__ = ["outbox"]
+__all__ = ["client", "outbox"]
 
 EACH = 8
 TROUBLE_S = 1.5
@@ -40,15 +40,8 @@ TROUBLES = {
 ENDLESS = {"redirecting": Answer(302, headers={"location": "/elsewhere"}), "gone": Answer(410)}
 
 
-@pytest.fixture
-def client(outbox: Outbox) -> Iterator[Client]:
-    settings = ClientSettings.model_construct(client_name="ward-7")
-    with Client(outbox.database_url, "redis://nowhere", "nowhere", settings=settings) as client:
-        yield client
-
-
 def test_every_delivery_arrives_or_is_visibly_dead(
-    outbox: Outbox, client: Client, database_url: str, eventually: Callable[..., Any]
+    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
 ) -> None:
     with ExitStack() as open_receivers:
         receivers = {name: open_receivers.enter_context(receiving()) for name in TROUBLES | ENDLESS}
@@ -104,7 +97,7 @@ def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
     assert all(one.error or one.status == 204 for one in delivery.attempts)
 
 
-def test_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Callable[..., Any]) -> None:
+def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Eventually) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)
@@ -120,7 +113,7 @@ def test_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually:
 
 
 def test_workers_that_come_and_go_lose_nothing(
-    outbox: Outbox, client: Client, database_url: str, eventually: Callable[..., Any]
+    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
 ) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(503, delay_s=0.01), Answer(reset=True)] * 10

@@ -15,3 +15,5 @@ Picture = Callable[..., bytes]
 """`picture`: a picture without any text."""
 RunFleet = Callable[..., AbstractContextManager[Any]]
 """`run_fleet`: a fleet with settings of its own."""
+Make = Callable[..., Any]
+"""Any other that makes, starts or runs something."""

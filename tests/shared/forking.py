@@ -77,6 +77,31 @@ class Programs:
         return Program(fork(self._template, ["python", *command], environment=environment, log=log))
 
 
+class Started:
+    """Programs that one test starts, each with a log of its own."""
+
+    def __init__(self, programs: Programs, directory: Path, environment: Mapping[str, str]) -> None:
+        self._programs = programs
+        self._directory = directory
+        self._environment = os.environ | environment
+        self.programs: list[Program] = []
+
+    def start(self, *command: str, **environment: str) -> Program:
+        own, log = self._environment | environment, self._directory / f"log{len(self.programs)}"
+        self.programs.append(self._programs.start(*command, environment=own, log=log))
+        return self.programs[-1]
+
+    def worker(self, role: str, *options: str, **environment: str) -> Program:
+        return self.start("-m", "pecia", "worker", role, *options, **environment)
+
+    def log(self, program: Program) -> str:
+        return (self._directory / f"log{self.programs.index(program)}").read_text()
+
+    def end(self) -> None:
+        for program in self.programs:
+            program.end()
+
+
 _former: set[int] = set()
 
 

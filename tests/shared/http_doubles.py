@@ -1,5 +1,6 @@
-"""What the tests' own HTTP servers have in common: they listen on loopback, in a thread, and say nothing."""
+"""What the tests' own HTTP servers have in common: on loopback, in a thread, and they say nothing; services in one."""
 
+import asyncio
 import os
 import socket
 import struct
@@ -7,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Server = TypeVar("Server", bound="LoopbackServer")
 
@@ -58,3 +59,18 @@ def serving(server: Server) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def at_work(service: Any) -> Iterator[Any]:
+    """Keep a service of the fleet at work, on a loop in a thread, until the block ends."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(service.run()))
+    thread.start()
+    try:
+        yield service
+    finally:
+        loop.call_soon_threadsafe(service.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -1,6 +1,5 @@
 """Receivers of callbacks that do as they are told, an outbox that a test can look into, and a worker between them."""
 
-import asyncio
 import base64
 import threading
 import time
@@ -19,10 +18,11 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 
-from http_doubles import LoopbackServer, QuietHandler, serving
+from http_doubles import LoopbackServer, QuietHandler, at_work, serving
 from limits import WAIT_S
+from pecia.client import Client
 from pecia_schemas.moves import PROMISE_CALLBACKS
-from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import ClientSettings, WorkerSettings
 from pecia_schemas.states import new_id
 from pecia_workers.webhooks import RetrySchedule, WebhookWorker
 
@@ -199,10 +199,22 @@ def _tell_of(connection: psycopg.Connection, jobs: list[UUID]) -> None:
     connection.execute(_PROMISE, {"job_ids": jobs})
 
 
+def client_of(outbox: Outbox, **changes: Any) -> Client:
+    """A client that needs Postgres alone."""
+    settings = ClientSettings.model_construct(client_name="ward-7", **changes)
+    return Client(outbox.database_url, "redis://nowhere", "nowhere", settings=settings)
+
+
 @pytest.fixture
 def outbox(database_url: str) -> Iterator[Outbox]:
     with closing(Outbox(database_url)) as outbox:
         yield outbox
+
+
+@pytest.fixture
+def client(outbox: Outbox) -> Iterator[Client]:
+    with client_of(outbox) as client:
+        yield client
 
 
 @pytest.fixture
@@ -226,14 +238,5 @@ def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
 @contextmanager
 def working(settings: WorkerSettings, schedule: RetrySchedule | None = AT_ONCE) -> Iterator[WebhookWorker]:
     """A webhook worker at work, on a loop in a thread."""
-    worker = WebhookWorker(settings, schedule=schedule)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(worker.run()))
-    thread.start()
-    try:
+    with at_work(WebhookWorker(settings, schedule=schedule)) as worker:
         yield worker
-    finally:
-        loop.call_soon_threadsafe(worker.stop)
-        thread.join()
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()

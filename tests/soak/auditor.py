@@ -12,9 +12,8 @@ from uuid import UUID
 import psutil
 from redis import Redis
 from tests.soak.observer import Observer
-from tests.soak.producer import Accepted
+from tests.soak.producer import Accepted, Shape
 from tests.soak.receiver import Call
-from tests.soak.workload import Shape
 
 from pecia_schemas.states import JobState
 from pecia_workers.queue.lists import TAKERS, taken_name

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tests.soak.catalogue import FAULTS
-from tests.soak.faults import Blow, NotNowError
+from tests.soak.catalogue import FAULTS, Blow, NotNowError
 from tests.soak.rig import Rig
 from tests.soak.surroundings import CannotInjectError
 

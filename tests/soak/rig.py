@@ -16,9 +16,8 @@ import psycopg
 from pydantic import SecretStr
 from redis import Redis
 from tests.soak.observer import Observer
-from tests.soak.proxy import Proxy
 from tests.soak.receiver import Receiver
-from tests.soak.surroundings import Clock, SmallDisk
+from tests.soak.surroundings import Clock, Proxy, SmallDisk
 
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings

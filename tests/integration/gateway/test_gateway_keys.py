@@ -1,15 +1,19 @@
-"""What a key may do: scopes, lanes, pages, requests; and when it ends."""
+"""What a key may do, and when it ends; it sees its own tenant's jobs and no others, in every route there is."""
 
 import hashlib
+import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from fastapi.routing import APIRoute
 
 from gateways import Gateway, serving
-from pecia import InvalidOptionError, Lane, ReadDocument
+from pecia import Client, InvalidOptionError, Lane, ReadDocument
 from pecia.accounts import Scope
-from pecia.gateway import identity
+from pecia.gateway import identity, jobs, submitting, webhooks
 from real_fleet import RealFleet
 
 STREAM = {"Accept": "text/event-stream"}
@@ -116,3 +120,147 @@ def test_streams_of_a_key_are_limited(fleet: RealFleet) -> None:
 def test_a_tenants_name_has_a_form(gateway: Gateway, name: str) -> None:
     with pytest.raises(InvalidOptionError):
         gateway.key(name)
+
+
+PDF = b"%PDF-1.7 of the clinic"
+SECRET = "Amoxicillin"
+HOOK = "https://clinic.example/hook"
+
+ROUTES = [
+    (method, route.path)
+    for router in (submitting.router, jobs.router, webhooks.router)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+    for method in sorted(route.methods or ())
+]
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/jobs"): {"json": {"tasks": [{"url": "https://example.org/a.pdf"}], "idempotency_keys": ["visit"]}},
+    ("POST", "/batches"): {"json": {"name": "week"}},
+    ("POST", "/documents"): {"files": [("file", ("b.pdf", b"%PDF-1.7 of a thief"))]},
+    ("POST", "/webhooks"): {"json": {"url": "https://other.example/hook"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def owned(fleet: RealFleet, gateway: Gateway) -> dict[str, str]:
+    """Return the ids of what a clinic has: a finished job, a webhook, a delivery to it and one of the job's own."""
+    fleet.answers(ReadDocument, text=SECRET)
+    clinic = gateway.bearer("clinic")
+    hook = clinic.post("/v1/webhooks", json={"url": HOOK}).json()
+    form = {
+        "request": json.dumps(
+            {"metadata": {"patient": SECRET}, "idempotency_keys": ["visit"], "batch": "week"}
+        )
+    }
+    (job,) = clinic.post("/v1/jobs", files=[("file", ("a.pdf", PDF))], data=form).json()["jobs"]
+    fleet.finish()
+    (delivery,) = clinic.get("/v1/deliveries").json()
+    return {
+        "job_id": job["id"],
+        "webhook_id": hook["id"],
+        "delivery_id": delivery["id"],
+        "batch": job["batch"],
+    }
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_foreign_key_does_nothing(method: str, path: str, owned: dict[str, str], gateway: Gateway) -> None:
+    clinic, thief = gateway.bearer("clinic"), gateway.bearer("thief")
+    before = _all_of(clinic, owned)
+    answer = thief.request(method, "/v1" + path.format(**owned), **BODIES.get((method, path), {}))
+    if "{" in path:
+        assert answer.status_code == 404
+        nowhere = {name: str(uuid4()) for name in owned}
+        unknown = thief.request(method, "/v1" + path.format(**nowhere), **BODIES.get((method, path), {}))
+        blind = [
+            one.text.replace(ids[name], "")
+            for one, ids in ((answer, owned), (unknown, nowhere))
+            for name in ids
+        ]
+        assert answer.json()["code"] == unknown.json()["code"], "what is foreign looks as if it was not there"
+        assert not any(SECRET in text for text in blind)
+    else:
+        assert answer.status_code < 300
+        assert not any(found in answer.text for found in (SECRET, HOOK, *owned.values()))
+    assert _all_of(clinic, owned) == before
+
+
+@pytest.mark.parametrize("key", [None, "x", "pecia_x_y", f"pecia_{UUID(int=0).hex}_secret"])
+def test_without_a_key_there_is_nothing(key: str | None, gateway: Gateway) -> None:
+    for answer in _everywhere(gateway.showing(key)):
+        assert (answer.status_code, answer.json()["code"]) == (401, "no_key")
+
+
+def test_every_route_needs_a_scope(gateway: Gateway) -> None:
+    bearer = gateway.bearer("clinic", scopes=())
+    for answer in _everywhere(bearer, besides="/key"):
+        assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
+
+
+def test_lists_that_are_filtered_by_ids_hold_own_jobs_alone(owned: dict[str, str], gateway: Gateway) -> None:
+    thief, asked = gateway.bearer("thief"), {"id": owned["job_id"]}
+    assert thief.get("/v1/jobs", params=asked).json()["jobs"] == []
+    assert thief.get("/v1/deliveries", params={"job_id": owned["job_id"]}).json() == []
+    assert thief.get("/v1/deliveries", params={"webhook_id": owned["webhook_id"]}).json() == []
+
+
+def test_an_idempotency_key_is_the_tenants_own(owned: dict[str, str], gateway: Gateway) -> None:
+    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit"}}
+    (again,) = gateway.bearer("clinic").post("/v1/jobs", **ask).json()["jobs"]
+    (other,) = gateway.bearer("thief").post("/v1/jobs", **ask).json()["jobs"]
+    assert (again["id"], again["created"]) == (owned["job_id"], False)
+    assert (other["id"] == owned["job_id"], other["created"]) == (False, True)
+
+
+def test_a_job_with_the_stored_key_past_the_gateway_is_foreign(fleet: RealFleet, gateway: Gateway) -> None:
+    client: Client = fleet.client()
+    client.submit(ReadDocument(PDF), idempotency_key="thief:visit", metadata={"patient": SECRET})
+    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit"}}
+    answer = gateway.bearer("thief").post("/v1/jobs", **ask)
+    assert (answer.status_code, SECRET in answer.text) == (409, False)
+
+
+def test_a_webhook_is_told_of_its_tenants_jobs_alone(fleet: RealFleet, gateway: Gateway) -> None:
+    clinic, thief = gateway.bearer("clinic"), gateway.bearer("thief")
+    thief.post("/v1/webhooks", json={"url": HOOK})
+    operator: Client = fleet.client()
+    operator.add_endpoint("https://operator.example/hook")
+    clinic.post("/v1/jobs", files=[("file", ("a.pdf", PDF))])
+    operator.submit(ReadDocument(PDF))
+    fleet.finish()
+    assert sorted(call.url for call in fleet.callbacks) == ["https://operator.example/hook"] * 2
+    assert clinic.get("/v1/deliveries").json() == thief.get("/v1/deliveries").json() == []
+
+
+def test_jobs_of_a_tenant_take_turns_as_one(fleet: RealFleet, gateway: Gateway) -> None:
+    for tenant in ("clinic", "clinic", "other"):
+        gateway.bearer(tenant).post("/v1/jobs", files=[("file", ("a.pdf", PDF))])
+    flows = [row["flow"] for row in fleet._postgres.execute("SELECT flow FROM jobs ORDER BY id").fetchall()]
+    assert isinstance(flows[0], UUID)
+    assert (flows[0] == flows[1], flows[0] == flows[2]) == (True, False)
+
+
+def test_the_trail_says_which_key_read(owned: dict[str, str], fleet: RealFleet, gateway: Gateway) -> None:
+    gateway.bearer("clinic", "ward-7").get(f"/v1/jobs/{owned['job_id']}/result")
+    client: Client = fleet.client()
+    assert [entry.actor for entry in client.audit(job=owned["job_id"])] == ["client:clinic/ward-7"]
+
+
+def _all_of(clinic: Any, owned: dict[str, str]) -> list[Any]:
+    """Return what a clinic has, as it sees it."""
+    paths = (
+        "/jobs",
+        f"/jobs/{owned['job_id']}",
+        f"/jobs/{owned['job_id']}/result",
+        "/webhooks",
+        "/deliveries",
+    )
+    return [clinic.get("/v1" + path).json() for path in paths]
+
+
+def _everywhere(bearer: Any, besides: str = "") -> Iterator[Any]:
+    """Yield the answer of every route."""
+    nowhere = dict.fromkeys(("job_id", "webhook_id", "delivery_id", "batch"), str(uuid4()))
+    for method, path in ROUTES:
+        if path != besides:
+            yield bearer.request(method, "/v1" + path.format(**nowhere))

@@ -83,13 +83,15 @@ def python(site: Path, *arguments: object) -> "subprocess.CompletedProcess[str]"
     return ran(sys.executable, "-S", *map(str, arguments), env={"PYTHONPATH": str(site)}, cwd=site)
 
 
-def test_it_is_few_packages(packages: dict[str, Distribution]) -> None:
+def test_it_installs_few_packages_and_none_of_a_fleet(packages: dict[str, Distribution]) -> None:
     assert {"pecia", "pydantic", "httpx2"} <= packages.keys()
     assert not {"celery", "psycopg", "redis", "typer", "rich"} & packages.keys()
     assert len(packages) <= MOST
 
 
-def test_it_submits_and_reads(fleet: RealFleet, gateway: Gateway, site: Path, tmp_path: Path) -> None:
+def test_it_submits_and_reads_through_the_gateway(
+    fleet: RealFleet, gateway: Gateway, site: Path, tmp_path: Path
+) -> None:
     fleet.answers(ReadDocument, text="Amoxicillin", fields={"drug": "Amoxicillin"})
     (scan := tmp_path / "scan.png").write_bytes(encoded(note(), "PNG"))
     _, key = gateway.key()

@@ -1,7 +1,6 @@
 """Workers as processes, whose parts follow plans that the test writes."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from fixture_types import Eventually
-from forking import Program, Programs
+from forking import Program, Programs, Started
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
@@ -29,15 +28,12 @@ class Fleet:
         self.directory = directory
         self.redis_url = redis_url
         self.redis = connect(redis_url)
-        self.workers: list[Program] = []
-        self._programs = programs
+        own = {"PECIA_REDIS_URL": redis_url, "SCRIPTED_DIRECTORY": str(directory)}
+        self._started = Started(programs, directory, own)
+        self.launch_program, self.log = self._started.start, self._started.log
         self.eventually = eventually
         (directory / "plans").mkdir()
         (directory / "journal").touch()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | {"PECIA_REDIS_URL": self.redis_url, "SCRIPTED_DIRECTORY": str(self.directory)}
 
     def start(self, *arguments: str, **environment: str) -> Program:
         """Start a worker and wait until it consumes."""
@@ -48,18 +44,9 @@ class Fleet:
     def launch(self, *arguments: str, **environment: str) -> Program:
         return self.launch_program(str(_PROGRAM), *arguments, **environment)
 
-    def launch_program(self, *command: str, **environment: str) -> Program:
-        log = self.directory / f"log{len(self.workers)}"
-        worker = self._programs.start(*command, environment=self.environment | environment, log=log)
-        self.workers.append(worker)
-        return worker
-
-    def log(self, worker: Program) -> str:
-        return (self.directory / f"log{self.workers.index(worker)}").read_text()
-
     @property
     def logs(self) -> str:
-        return "".join(self.log(worker) for worker in self.workers)
+        return "".join(map(self.log, self._started.programs))
 
     def plan(self, part: UUID, plan: str) -> None:
         fresh = self.directory / f"{part}.new"
@@ -71,6 +58,17 @@ class Fleet:
         self.plan(part, plan)
         self.publish(part, lane, cost)
         return part
+
+    def hold(self, count: int = 1, **about: Any) -> list[UUID]:
+        """Send parts that wait for `finish`, and return them once a worker runs them."""
+        parts = [self.send("wait", **about) for _ in range(count)]
+        for part in parts:
+            self.await_story(part, "run")
+        return parts
+
+    def finish(self, *parts: UUID) -> None:
+        for part in parts:
+            self.plan(part, "done")
 
     def publish(self, part: UUID, lane: Lane = Lane.NORMAL, cost: int = 1) -> None:
         publish(self.redis, [PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost, flow=part)])
@@ -132,8 +130,7 @@ class Fleet:
         )
 
     def end(self) -> None:
-        for worker in self.workers:
-            worker.end()
+        self._started.end()
         self.redis.close()
 
 
@@ -152,7 +149,7 @@ def make_fleet(
 
 
 @pytest.fixture
-def fleet(redis_url: str, make_fleet: Callable[[str], Fleet]) -> Fleet:
+def fleet(redis_url: str, make_fleet: Callable[..., Fleet]) -> Fleet:
     return make_fleet(redis_url)
 
 

@@ -136,17 +136,15 @@ def test_remote_control_tells_nothing_of_the_configuration(fleet: Any, console: 
 
 def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:
     fleet.start()
-    part = fleet.send("wait")
-    fleet.await_story(part, "run")
+    (part,) = fleet.hold()
     console.control.revoke(str(part), terminate=True, reply=True, limit=1, timeout=WAIT_S)
-    fleet.plan(part, "done")
+    fleet.finish(part)
     fleet.await_story(part, "run", "done")
 
 
 def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> None:
     worker = fleet.start()
-    part = fleet.send("wait")
-    fleet.await_story(part, "run")
+    (part,) = fleet.hold()
     refused = json.loads(command(b"x", "text/x-strange"))
     refused["properties"]["delivery_tag"] = str(part)
 
@@ -155,7 +153,7 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
     fleet.eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
     time.sleep(1.5)  # what has ended is settled once a second
     assert fleet.taken(worker) == {str(part)}
-    fleet.plan(part, "done")
+    fleet.finish(part)
     fleet.await_settled()
 
 
@@ -177,7 +175,7 @@ def test_a_strange_bell_deafens_nobody(fleet: Any, bell: str) -> None:
 
 def _sent_past_the_bell(fleet: Any) -> Any:
     part = uuid4()
-    fleet.plan(part, "done")
+    fleet.finish(part)
     fleet.redis.lpush(
         LANE, json.dumps({"part": str(part), "lane": "normal", "cost": 1, "flow": str(uuid4())})
     )

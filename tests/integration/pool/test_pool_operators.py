@@ -57,8 +57,7 @@ def test_events_tell_how_a_part_went_by_its_code_alone_and_it_is_gone(
 
 def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: FleetApp) -> None:
     fleet.start()
-    part = fleet.send("wait", cost=7)
-    fleet.await_story(part, "run")
+    (part,) = fleet.hold(cost=7)
 
     ((active,),) = console.control.inspect(timeout=WAIT_S, limit=1).active().values()
     (stats,) = console.control.inspect(timeout=WAIT_S, limit=1).stats().values()
@@ -69,14 +68,13 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     assert (stats["pool"]["in-flight"], stats["pool"]["tokens-in-flight"]) == (1, 7)
     assert stats["pool"]["parts-per-minute"] == 0
     assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
-    fleet.plan(part, "done")
+    fleet.finish(part)
     fleet.await_settled()
 
 
 def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp, eventually: Eventually) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
-    part = fleet.send("wait")
-    fleet.await_story(part, "run")
+    (part,) = fleet.hold()
     console.control.revoke(str(part), terminate=True)
     eventually(lambda: sorted(fleet.story(part)) == ["cancelled", "revoked", "run"])
     fleet.await_settled()

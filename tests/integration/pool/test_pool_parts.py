@@ -1,19 +1,21 @@
-"""A worker runs parts to their end and tells Celery how they ended, without a word of a document."""
+"""A worker runs parts to their end and tells Celery how; whatever dies, every part runs, and none twice for nothing."""
 
+import signal
 import time
 from typing import Any
 
 import pytest
 
+from fixture_types import Make
 from limits import WAIT_S
+from pecia_schemas.states import Lane
 
 
 def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:
     parts = [fleet.send("wait", cost=60) for _ in range(3)]
     fleet.start(SCRIPTED_TOKENS="100", SCRIPTED_PRICE="10")
     fleet.eventually(lambda: len(fleet.journal()) == len(parts), what="the parts that fit")
-    for part in parts:
-        fleet.plan(part, "done")
+    fleet.finish(*parts)
     fleet.await_settled()
 
 
@@ -32,8 +34,7 @@ def test_less_is_claimed_while_an_engine_has_less_room(fleet: Any, budget: dict[
         (fleet.directory / "room.new").write_text("1")
         (fleet.directory / "room.new").rename(fleet.directory / "room")
 
-    for part in parts:
-        fleet.plan(part, "done")
+    fleet.finish(*parts)
     fleet.await_settled()
 
 
@@ -70,8 +71,7 @@ def test_a_part_thrown_out_by_a_fault_is_given_back_and_runs_again(fleet: Any) -
 
 def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> None:
     worker = fleet.start()
-    bystander = fleet.send("wait")
-    fleet.await_story(bystander, "run")
+    (bystander,) = fleet.hold()
     lost = fleet.send("lose")
     assert worker.wait(WAIT_S) != 0
     assert fleet.story(bystander) == ["run", "cancelled", "given back"]
@@ -89,5 +89,160 @@ def test_a_hard_time_limit_gives_the_part_back(fleet: Any) -> None:
     fleet.start("--time-limit=1")
     part = fleet.send("wait")
     fleet.await_story(part, "run", "cancelled", "given back", "run")
-    fleet.plan(part, "done")
+    fleet.finish(part)
+    fleet.await_settled()
+
+
+def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
+    doomed = fleet.start()
+    parts = fleet.hold(5)
+    fleet.start()
+
+    fleet.bury(doomed)
+    fleet.finish(*parts)
+
+    for part in parts:
+        fleet.await_story(part, "run", "run", "done")
+        assert fleet.journal(part)[1]["deaths"] == 1
+    fleet.await_settled()
+
+
+def test_a_part_that_is_held_for_too_long_is_given_up_and_runs_again(fleet: Any) -> None:
+    fleet.start(PECIA_PART_TIMEOUT="PT1S", PECIA_LEASE="PT1S")
+    part = fleet.send("wait")
+    fleet.eventually(lambda: fleet.story(part).count("run") > 1, what="another run")
+    fleet.finish(part)
+    fleet.await_settled()
+    first, *given_up, second = fleet.story(part)[:5]
+    assert (first, sorted(given_up), second) == ("run", ["cancelled", "given back", "overdue"], "run")
+
+
+def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
+    fleet.start()
+    parts = fleet.hold(3)
+
+    for kind in ("normal", "pubsub"):
+        fleet.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    time.sleep(3)
+    fleet.finish(*parts)
+
+    fleet.await_story(fleet.send(), "run", "done")
+    for part in parts:
+        fleet.await_story(part, "run", "done")
+    fleet.await_settled()
+
+
+def test_work_goes_on_after_redis_was_killed_and_came_back(redis_server: Make, make_fleet: Make) -> None:
+    server = redis_server()
+    fleet = make_fleet(server.url)
+    fleet.start()
+    (part,) = fleet.hold()
+    time.sleep(1.2)  # the server writes its log every second
+
+    server.kill()
+    fleet.finish(part)
+    fleet.await_story(part, "run", "done")
+    redis_server(replaces=server)
+
+    fleet.await_story(fleet.send(), "run", "done")
+    fleet.await_settled()
+    assert fleet.story(part) == ["run", "done"]
+
+
+def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
+    fleet.start()
+    (part,) = fleet.hold()
+    fleet.redis.flushall()
+    fleet.finish(part)
+    fleet.await_story(fleet.send(), "run", "done")
+    fleet.await_settled()
+
+
+def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
+    worker = fleet.start()
+    (part,) = fleet.hold()
+
+    worker.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    unclaimed = fleet.send()
+    fleet.finish(part)
+
+    assert worker.wait(WAIT_S) == 0, fleet.logs
+    assert fleet.story(part) == ["run", "done"]
+    assert fleet.story(unclaimed) == []
+    assert fleet.left == ["read.normal"]
+
+
+def test_a_stopping_worker_gives_back_what_it_cannot_finish_in_time(fleet: Any) -> None:
+    worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT1S")
+    (part,) = fleet.hold()
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(WAIT_S) == 0
+    assert fleet.story(part) == ["run", "cancelled", "given back"]
+    assert fleet.left == ["read.normal"]
+    fleet.start()
+    fleet.finish(part)
+    fleet.await_story(part, "run", "cancelled", "given back", "run", "done")
+    assert fleet.journal(part)[-2]["deaths"] == 0
+
+
+def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
+    worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT10M")
+    (part,) = fleet.hold()
+
+    worker.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert worker.returncode is None
+    worker.send_signal(signal.SIGINT)
+
+    worker.wait(WAIT_S)
+    assert fleet.story(part) == ["run", "cancelled", "given back"]
+    assert fleet.left == ["read.normal"]
+
+
+def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -> None:
+    worker = fleet.start()
+    (fleet.directory / "lost").touch()
+    assert worker.wait(WAIT_S) == 1
+    assert fleet.story(fleet.send()) == []
+
+
+def await_runs(fleet: Any, part: Any, count: int) -> None:
+    fleet.eventually(lambda: fleet.story(part).count("run") == count, what=f"run {count}")
+
+
+def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
+    doomed, suspects = fleet.start(), fleet.hold(3)
+    fleet.bury(doomed)
+    guard = fleet.start()
+    for part in suspects:
+        await_runs(fleet, part, 2)
+
+    normal = fleet.send()
+    fleet.start()
+    fleet.await_story(normal, "run", "done")
+
+    assert all(entry["pid"] != guard.pid for entry in fleet.journal(normal))
+    for part in suspects:
+        fleet.finish(part)
+        fleet.await_story(part, "run", "run", "done")
+    fleet.await_settled()
+
+
+def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: Any) -> None:
+    doomed, [suspect] = fleet.start(), fleet.hold()
+    fleet.bury(doomed)
+    fleet.start()
+    await_runs(fleet, suspect, 2)
+    normal = fleet.send()
+    urgent = fleet.send("done", Lane.URGENT)
+
+    fleet.finish(suspect)
+
+    for part in (normal, urgent):
+        fleet.await_story(part, "run", "done")
+    ended = next(number for number, entry in enumerate(fleet.journal()) if entry["what"] == "done")
+    assert fleet.journal()[ended]["part"] == str(suspect)
     fleet.await_settled()

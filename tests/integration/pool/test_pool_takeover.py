@@ -1,98 +1,162 @@
-"""Real workers on real stores: who loses a part cannot end it, and who leaves hands over at once."""
+"""Real workers on real stores: who loses a part cannot end it, who leaves hands over, who dies of a page dies alone."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from fixture_types import Eventually
-from forking import Program, Programs
+from forking import Program, Started
 from house import House
 from limits import WAIT_S
-from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
+from metadata_server import MetadataServer, metadata_server
+from pecia import Client, DocumentType, FailureCode, Job, JobState, Lane, ReadDocument
 from pecia_workers.queue.lists import connect, held_parts
+from pictures import encoded, note
 
-
-class Workers:
-    """Engine workers whose pages take some three seconds each."""
-
-    def __init__(self, house: House, stores: dict[str, str], programs: Programs, eventually: Any) -> None:
-        usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "5"}
-        self.query = house.query
-        self._directory = house.spool
-        self._environment = os.environ | stores | usual
-        self._programs = programs
-        self._eventually = eventually
-        self.processes: list[Program] = []
-
-    def start(self, number: int = 1, **environment: str) -> list[Program]:
-        """Start some and wait until they are on duty."""
-        for name in range(number):
-            command = ("-m", "pecia", "worker", "engine", "--name", f"w{name}")
-            log = self._directory / f"log{name}"
-            own = self._environment | environment
-            self.processes.append(self._programs.start(*command, environment=own, log=log))
-        ready = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
-        self._eventually(lambda: len(self.query(ready)) == number, what="the workers")
-        return self.processes
-
-    def await_runner(self, attempt: int = 1) -> Program:
-        """Return the worker that makes this attempt at the only part, as soon as there is one."""
-        running = "SELECT actor FROM job_events WHERE state = 'running' AND attempt = %s"
-        ((name,),) = self._eventually(lambda: self.query(running, attempt), what="a runner")
-        return next(one for one in self.processes if f":{one.pid}:" in name)
-
-    def log_of(self, process: Program) -> str:
-        return (self._directory / f"log{self.processes.index(process)}").read_text()
-
-    def story(self, job: Job[Any]) -> list[tuple[Any, ...]]:
-        """What became of its only part: state, attempt, reason, and the process of the worker that said so."""
-        return self.query(
-            "SELECT state, attempt, reason, nullif(split_part(actor, ':', 2), '')::int FROM job_events"
-            " WHERE job_id = %s AND part_id IS NOT NULL ORDER BY sequence",
-            job.id,
-        )
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.end()
-
-
-@pytest.fixture
-def workers(
-    house: House, stores: dict[str, str], programs: Programs, eventually: Eventually
-) -> Iterator[Workers]:
-    workers = Workers(house, stores, programs, eventually)
-    yield workers
-    workers.end()
-
-
-@pytest.fixture
-def submit(client: Client, printed: bytes) -> Callable[[], Job[Document]]:
-    return lambda: client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT))
+DEADLY_WORKER = Path(__file__).with_name("deadly_worker.py")
+DEADLY_WIDTH = 77
+MAX_DEATHS = 3
+ON_DUTY = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
+PARTS = "SELECT state, strikes, deaths FROM parts"
+SIMULATED = {"PECIA_ENGINE": "simulated"}
+"""Which takes some three seconds for a lab result, and fifteen for a chart."""
 
 
 def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
-    workers: Workers, submit: Callable[[], Job[Document]], redis_url: str, eventually: Eventually
+    started: Started, client: Client, house: House, printed: bytes, eventually: Eventually
 ) -> None:
-    workers.start(2)
-    job = submit()
-    paused = workers.await_runner()
+    workers = [
+        started.worker("engine", "--name", name, **SIMULATED, PECIA_LEASE="5") for name in ("w0", "w1")
+    ]
+    eventually(lambda: len(house.query(ON_DUTY)) == 2, what="the workers")
+
+    def runner(attempt: int) -> Program:
+        """Return the worker that makes this attempt at the only part, as soon as there is one."""
+        running = "SELECT actor FROM job_events WHERE state = 'running' AND attempt = %s"
+        ((name,),) = eventually(lambda: house.query(running, attempt), what="a runner")
+        return next(one for one in workers if f":{one.pid}:" in name)
+
+    job = client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT))
+    paused = runner(1)
 
     paused.send_signal(signal.SIGSTOP)
-    other = workers.await_runner(attempt=2)
+    other = runner(2)
     paused.send_signal(signal.SIGCONT)
 
     assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
-    eventually(lambda: "taken_for_dead" in workers.log_of(paused))
-    assert workers.story(job) == [
+    eventually(lambda: "taken_for_dead" in started.log(paused))
+    assert house.query(
+        "SELECT state, attempt, reason, nullif(split_part(actor, ':', 2), '')::int FROM job_events"
+        " WHERE job_id = %s AND part_id IS NOT NULL ORDER BY sequence",
+        job.id,
+    ) == [
         ("running", 1, None, paused.pid),
         ("queued", 1, "worker_lost", None),
         ("running", 2, None, other.pid),
         ("done", 2, None, other.pid),
     ]
-    assert workers.query("SELECT attempt FROM results") == [(2,)]
-    with connect(redis_url) as redis:
+    assert house.query("SELECT attempt FROM results") == [(2,)]
+    with connect(house.redis_url) as redis:
         eventually(lambda: held_parts(redis) == set(), what="an empty Redis")
+
+
+@pytest.fixture
+def cloud() -> Iterator[MetadataServer]:
+    with metadata_server() as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def doomed(started: Started, cloud: MetadataServer) -> Callable[[str], Program]:
+    """Starts workers, whose lease is a minute, on a machine that its cloud takes away."""
+    settings = {
+        "PECIA_TERMINATION_NOTICE": "aws",
+        "PECIA_TERMINATION_SERVER": cloud.url,
+        "PECIA_DRAIN_TIMEOUT": "0.5",
+        "PECIA_LEASE": "60",
+        **SIMULATED,
+    }
+    return lambda role: started.worker(role, **settings)
+
+
+def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waited_for(  # noqa: PLR0917  fixtures
+    doomed: Callable[[str], Program],
+    cloud: MetadataServer,
+    started: Started,
+    client: Client,
+    house: House,
+    printed: bytes,
+    eventually: Eventually,
+) -> None:
+    worker = doomed("engine")
+    eventually(lambda: house.query(ON_DUTY), what="the worker")
+    for _ in range(3):
+        client.submit(ReadDocument(printed, document_type=DocumentType.CHART, cache=False))
+    eventually(lambda: [state for state, *_ in house.query(PARTS)] == ["running"] * 3)
+
+    cloud.going = True
+
+    assert worker.wait(WAIT_S) == 0
+    assert house.query(PARTS) == [("queued", 0, 0)] * 3
+    with Redis.from_url(house.redis_url) as redis:
+        assert redis.llen("read.normal") == 3
+    log = started.log(worker)
+    assert log.index("termination_notice") < log.index("Warm shutdown")
+
+
+def test_a_service_ends_when_it_is_told(
+    doomed: Callable[[str], Program], cloud: MetadataServer, house: House, eventually: Eventually
+) -> None:
+    service = doomed("upkeep")
+    eventually(lambda: house.query("SELECT 1 FROM workers"), what="the service")
+    cloud.going = True
+    assert service.wait(WAIT_S) == 0
+    assert house.query("SELECT 1 FROM workers WHERE stopped_at IS NULL") == []
+
+
+def page(number: int, width: int = 60) -> bytes:
+    """Draw a page: no two are alike, so that none was read before."""
+    return encoded(note(number, width), "PNG")
+
+
+def test_a_page_that_kills_its_worker_fails_alone(
+    started: Started, client: Client, house: House, eventually: Eventually
+) -> None:
+    """Workers are started again whenever one dies of it."""
+
+    def start() -> Program:
+        return started.start(str(DEADLY_WORKER), PECIA_STAGES="read", PECIA_LEASE="PT2S")
+
+    def crashes() -> int:
+        worker = started.programs[-1]
+        if worker.returncode is not None:
+            assert worker.returncode == -signal.SIGKILL, started.log(worker)
+            start()
+        return len(started.programs) - 1
+
+    def deaths(job: Job[Any]) -> tuple[int, int]:
+        ((deaths, attempt),) = house.query("SELECT deaths, attempt FROM parts WHERE job_id = %s", job.id)
+        return deaths, attempt
+
+    start()
+    neighbours = [client.submit(ReadDocument(page(number))) for number in range(5)]
+    poison = client.submit(ReadDocument(page(99, DEADLY_WIDTH)))
+    eventually(lambda: crashes() >= 1)
+    later = client.submit(ReadDocument(page(5)), priority=Lane.URGENT)
+
+    def over() -> bool:
+        crashes()
+        return poison.refresh().done and all(job.refresh().done for job in (*neighbours, later))
+
+    eventually(over, interval=0.1)
+
+    assert {job.state for job in (*neighbours, later)} == {JobState.SUCCEEDED}
+    assert poison.failure is not None
+    assert poison.failure.code is FailureCode.POISONED
+    assert crashes() == deaths(poison)[0] == MAX_DEATHS
+    assert all(deaths(job)[0] < MAX_DEATHS for job in neighbours)
+    assert deaths(later) == (0, 1)

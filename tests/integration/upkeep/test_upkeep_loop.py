@@ -1,7 +1,9 @@
-"""The loop of upkeep: what is lost comes back within seconds, and an outage is outlasted."""
+"""The loop of upkeep, one or several at once: what is lost comes back within seconds, and an outage is outlasted."""
 
+import signal
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,13 +12,15 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from failing_writes import fail_writes, let_writes_pass
+from fixture_types import Eventually, Make
+from forking import Started
+from limits import WAIT_S
 from pecia_migrations import upgrade
+from pecia_schemas.events import NoticeType
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.queue.lists import connect, count_waiting, held_parts
 
 QUEUE = "read.normal"
-Make = Callable[..., Any]
 
 
 def test_after_flushall_everything_is_back_within_seconds(
@@ -44,25 +48,8 @@ def test_what_a_worker_took_that_is_gone_goes_back_and_what_it_ran_to_quarantine
     assert [part["deaths"] for part in tables.query("SELECT deaths FROM parts ORDER BY ordinal")] == [1, 0]
 
 
-def test_flows_whose_jobs_are_over_are_forgotten(
-    tables: Any, settings: WorkerSettings, eventually: Make, keeping: Make
-) -> None:
-    tables.query("INSERT INTO flows (digest) VALUES ('north'), ('south')")
-    tables.query(
-        "UPDATE jobs SET flow = flows.id FROM flows WHERE digest = 'north' AND jobs.id = %s", tables.add_job()
-    )
-    with keeping(settings):
-        eventually(lambda: len(tables.query("SELECT digest FROM flows")) == 1)
-        time.sleep(0.3)
-    assert tables.query("SELECT digest FROM flows") == [{"digest": b"north"}]
-
-
 def test_an_outage_of_redis_is_told_once_and_outlasted(
-    tables: Any,
-    redis_server: Callable[..., EmbeddedRedis],
-    settings_for: Make,
-    eventually: Make,
-    keeping: Make,
+    tables: Any, redis_server: Make, settings_for: Make, eventually: Make, keeping: Make
 ) -> None:
     first = redis_server()
     expiring = tables.add_job(expires_in=timedelta(seconds=1))
@@ -82,12 +69,7 @@ def test_an_outage_of_redis_is_told_once_and_outlasted(
 
 
 def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fixtures
-    new_tables: Make,
-    postgres_server: Callable[..., EmbeddedPostgres],
-    redis: Redis,
-    settings_for: Make,
-    eventually: Make,
-    keeping: Make,
+    new_tables: Make, postgres_server: Make, redis: Redis, settings_for: Make, eventually: Make, keeping: Make
 ) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
@@ -130,3 +112,51 @@ def test_what_keeps_a_step_from_its_work_is_told_by_the_sqlstate_and_the_others_
 
 def outages(logs: list[Any], event: str) -> list[str]:
     return [entry["outage"] for entry in logs if entry["event"] == event]
+
+
+ROUNDS = 3
+
+
+@pytest.fixture
+def two_of_them(tables: Any, started: Started, eventually: Eventually) -> Iterator[None]:
+    """Two processes, as operators start them, that look twenty times a second."""
+    for _ in range(2):
+        started.worker("upkeep", PECIA_UPKEEP_INTERVAL="0.05", PECIA_LOG_LEVEL="warning")
+    on_duty = "SELECT name FROM workers WHERE role = 'upkeep'"
+    eventually(lambda: len(tables.query(on_duty)) == 2, what="both of them")
+    yield
+    for process in started.programs:
+        process.send_signal(signal.SIGTERM)
+    assert [process.wait(WAIT_S) for process in started.programs] == [0, 0]
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures("two_of_them")
+def test_two_instances_do_all_as_redis_forgets(tables: Any, redis: Redis, eventually: Eventually) -> None:
+    orphaned, expiring, fresh = [], [], []
+    for _ in range(ROUNDS):
+        orphaned.append(tables.add_job(parts=10))
+        tables.run_on("dead", orphaned[-1])
+        expiring.append(tables.add_job(parts=5, webhook=True))
+        tables.query("UPDATE jobs SET expires_at = now() WHERE id = %s", expiring[-1])
+        fresh.append(tables.add_job(parts=10))
+        redis.flushall()
+
+    waiting = {str(part["id"]) for job in (*orphaned, *fresh) for part in tables.parts(job)}
+    eventually(lambda: held_parts(redis) >= waiting, what="all parts in Redis")
+    eventually(lambda: {tables.job(job)["state"] for job in expiring} == {"expired"})
+    redis.flushall()
+    eventually(lambda: held_parts(redis) == waiting, what="all parts in Redis again")
+
+    for job in orphaned:
+        assert {(part["state"], part["deaths"]) for part in tables.parts(job)} == {("queued", 1)}
+        assert tables.events(job) == [("queued", "worker_lost", False)] * 10
+    for job in expiring:
+        assert Counter(tables.events(job)) == {
+            ("cancelled", "expired", False): 5,
+            ("expired", "expired", True): 1,
+        }
+        assert (tables.job(job)["state"], tables.job(job)["cancelled"]) == ("expired", 5)
+    assert tables.notices() == [NoticeType.EXPIRED] * ROUNDS
+    for job in fresh:
+        assert {(part["state"], part["deaths"]) for part in tables.parts(job)} == {("queued", 0)}

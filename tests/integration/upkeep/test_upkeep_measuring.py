@@ -36,7 +36,7 @@ def test_what_waits_and_for_how_long(tables: Any, run: Make, claim_all: Make) ->
     assert shown("pecia_unpublished_parts") == 0
 
 
-def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
+def test_every_backlog_and_its_age_are_measured(tables: Any, run: Make, redis: Redis) -> None:
     tables.add_job(parts=3)
     tables.query("UPDATE parts SET run_at = now() - interval '1 minute'")
     tables.query(
@@ -89,7 +89,7 @@ def test_what_waits_for_its_time_is_not_old(tables: Any, run: Make) -> None:
     assert shown("pecia_queue_oldest_seconds", lane="normal") == 0
 
 
-def test_who_is_on_duty(tables: Any, run: Make) -> None:
+def test_only_workers_that_beat_are_on_duty(tables: Any, run: Make) -> None:
     tables.add_worker("alive")
     tables.add_worker("silent", silent=timedelta(minutes=5))
     tables.add_worker("gone", stopped=True)

@@ -1,32 +1,190 @@
-"""Parts whose worker is gone run again or fail as poisoned; jobs whose time is over end."""
+"""Who is taken for dead, and when; parts whose worker is gone run again or fail as poisoned; late jobs end."""
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from redis import Redis
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually
+from command import ran
+from fixture_types import Eventually, Make
+from house import House, hear_nothing
 from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.recovery import Judge
+from pecia_schemas.states import Stage
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.recovery import Judge, pardon
+from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
 from pecia_workers.upkeep.loop import Stores, expire, relay
+
+LEASE = timedelta(seconds=15)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
-def reap(run: Callable[..., int], settings: WorkerSettings) -> Callable[[], int]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def looks(clock: Clock) -> Callable[..., list[list[str]]]:
+    """Looks every second for so long, at beats that a function of the time tells."""
+    watch = Watch(LEASE, clock=clock)
+
+    def look(seconds: int, beats: Callable[[float], dict[str, datetime]]) -> list[list[str]]:
+        found = []
+        for _ in range(seconds):
+            clock.now += 1
+            found.append(watch.silent(beats(clock.now)))
+        return found
+
+    return look
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def test_a_worker_is_dead_whose_beat_stands_still_for_a_lease(looks: Callable[..., list[list[str]]]) -> None:
+    assert looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)}) == [[]] * 15 + [["silent"]]
+
+
+def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str]]]) -> None:
+    """Clocks may jump: that a beat has changed says that its worker lives, not what it says."""
+    assert not any(looks(60, lambda now: {"alive": at(1_000 - now // 5)}))
+
+
+def test_after_a_gap_the_judge_waits_for_a_lease(clock: Clock, looks: Callable[..., list[list[str]]]) -> None:
+    looks(14, lambda _: {"silent": at(0)})
+    clock.now += 60  # an outage of Postgres, or of the judge
+    assert looks(16, lambda _: {"silent": at(0)}) == [[]] * 15 + [["silent"]]
+
+
+def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
+    tables: Any, house: House, clock: Clock, database_url: str
+) -> None:
+    tables.add_worker("alive")
+    options = {"options": "-c default_transaction_read_only=on"}
+    url = make_url(database_url).update_query_dict(options).render_as_string(hide_password=False)
+
+    async def story(database: AsyncEngine) -> list[bool]:
+        judge = Judge(database, house.settings(), hear_nothing)
+        judge._watch = Watch(LEASE, clock=clock)
+        lost = []
+        read_only = open_database(url)
+        for judge._database in (*[read_only] * 30, *[database] * 17):
+            clock.now += 1
+            await judge.judge()
+            lost.append(tables.query("SELECT lost_at FROM workers")[0]["lost_at"] is not None)
+        await read_only.dispose()
+        return lost
+
+    assert house.ask(story) == [False] * 45 + [True] * 2
+
+
+def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
+    naming = "from pecia_workers.ledger.workers import new_name; print(new_name('engine'))"
+    ended = ran(sys.executable, "-c", naming).stdout.strip()
+    assert is_gone(ended)
+    assert not is_gone(new_name("engine"))
+    place, _, token = ended.rpartition(":")
+    assert not is_gone(f"{place}:{token[::-1]}"), "of another machine"
+    assert not any(map(is_gone, ("", "worker", "engine@host:", ":::")))
+
+
+@contextmanager
+def gone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr("pecia_workers.ledger.recovery.is_gone", name.__eq__)
+        yield
+
+
+def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
+    tables: Any, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.add_worker("dead")
+    tables.add_worker("alive")
+    (dead, alive) = (tables.add_job(parts=2), tables.add_job())
+    tables.run_on("dead", dead)
+    tables.run_on("alive", alive)
+
+    with gone("dead", monkeypatch):
+        taken_back = house.ask(lambda database: Judge(database, house.settings(), hear_nothing).judge())
+
+    assert taken_back == 2
+    assert {(part["state"], part["deaths"]) for part in tables.parts(dead)} == {("queued", 1)}
+    assert tables.parts(alive)[0]["state"] == "running"
+    assert house.ask(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
+
+
+def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House) -> None:
+    tables.add_worker("alive", silent=timedelta(seconds=1))
+
+    async def story(database: AsyncEngine) -> None:
+        judge = Judge(database, house.settings(), hear_nothing)
+        before = tables.query("SELECT seen_at FROM workers")[0]["seen_at"]
+        tables.query("UPDATE workers SET seen_at = now()")
+        await judge._bury("alive", before)
+
+    house.ask(story)
+
+    assert tables.query("SELECT lost_at FROM workers") == [{"lost_at": None}]
+
+
+def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, house: House) -> None:
+    worker = WorkerIdentity.new("engine", [Stage.READ])
+    job_id = tables.add_job()
+    part = tables.parts(job_id)[0]["id"]
+
+    async def story(database: AsyncEngine) -> list[bool]:
+        async def claims() -> bool:
+            ledger = Ledger(database, worker.name, announce=hear_nothing)
+            return await ledger.claim(part) is not None
+
+        await register(database, worker)
+        tables.query("UPDATE workers SET lost_at = now() + interval '1 second'")
+        refused, lives = await claims(), await beat(database, worker)
+        await register(database, worker)
+        return [refused, lives, await beat(database, worker), await claims()]
+
+    assert house.ask(story) == [False, False, True, True]
+
+
+def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, house: House) -> None:
+    job_id = tables.add_job(parts=3)
+    tables.query("UPDATE parts SET attempt = 1, deaths = 1")
+    tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
+    tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
+    house.ask(lambda database: pardon(database, [(part["id"], 1) for part in tables.parts(job_id)]))
+    assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]
+
+
+@pytest.fixture
+def reap(run: Make, settings: WorkerSettings) -> Callable[[], int]:
     return lambda: run(lambda stores: Judge(stores.database, settings, stores.bus.tell).judge())
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_parts_of_a_dead_worker_are_queued_again(
-    known: bool, tables: Any, run: Callable[..., Any], reap: Callable[[], int]
+    known: bool, tables: Any, run: Make, reap: Callable[[], int]
 ) -> None:
     job_id = tables.add_job(parts=3)
     tables.run_on("dead", job_id)
@@ -97,7 +255,7 @@ def test_a_poisoned_ingest_fails_its_job(tables: Any, reap: Callable[[], int]) -
     assert tables.notices() == [NoticeType.FAILED]
 
 
-def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run: Callable[..., Any]) -> None:
+def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run: Make) -> None:
     job_id = tables.add_job(parts=20)
     tables.run_on("dead", job_id)
 
@@ -110,7 +268,7 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     assert {part["deaths"] for part in tables.parts(job_id)} == {1}
 
 
-def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
+def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: Make) -> None:
     job_id = tables.add_job(parts=3, expires_in=timedelta(seconds=-1), webhook=True)
     tables.query("UPDATE parts SET state = 'done' WHERE ordinal = 0")
     tables.query("UPDATE parts SET state = 'running' WHERE ordinal = 1")
@@ -140,13 +298,13 @@ def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: 
     assert run(expire) == 0
 
 
-def test_a_job_that_is_not_cut_yet_expires_too(tables: Any, run: Callable[..., Any]) -> None:
+def test_a_job_that_is_not_cut_yet_expires_too(tables: Any, run: Make) -> None:
     job_id = tables.add_job(stage="ingest", expires_in=timedelta(seconds=-1))
     assert run(expire) == 1
     assert (tables.job(job_id)["state"], tables.job(job_id)["cancelled"]) == ("expired", 0)
 
 
-def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Callable[..., Any]) -> None:
+def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Make) -> None:
     tables.add_job(expires_in=timedelta(hours=1))
     finished = tables.add_job(expires_in=timedelta(seconds=-1))
     tables.query("UPDATE jobs SET state = 'succeeded' WHERE id = %s", finished)
@@ -155,7 +313,7 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Call
 
 @pytest.mark.parametrize("locked", ["jobs", "parts"])
 def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
-    locked: str, tables: Any, run: Callable[..., Any], eventually: Eventually
+    locked: str, tables: Any, run: Make, eventually: Eventually
 ) -> None:
     job_id = tables.add_job(parts=2, expires_in=timedelta(seconds=-1))
     lock: dict[str, LiteralString] = {
@@ -173,7 +331,7 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
     assert tables.job(job_id)["cancelled"] == 2
 
 
-def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Callable[..., Any]) -> None:
+def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Make) -> None:
     held = tables.add_job(expires_in=timedelta(seconds=-2))
     free = tables.add_job(expires_in=timedelta(seconds=-1))
     with psycopg.connect(tables.database_url) as holding:
@@ -192,9 +350,7 @@ def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_thei
         assert reap() == 3
 
 
-def test_jobs_expire_while_redis_is_away(
-    tables: Any, run: Callable[..., Any], settings_for: Callable[..., WorkerSettings]
-) -> None:
+def test_jobs_expire_while_redis_is_away(tables: Any, run: Make, settings_for: Make) -> None:
     job_id = tables.add_job(expires_in=timedelta(seconds=-1))
     assert run(expire, settings_for(redis_url="unix:///nowhere/redis.sock")) == 1
     assert tables.job(job_id)["state"] == "expired"

@@ -1,10 +1,7 @@
 """Each process of the fleet is known while it lives, and known to have stopped."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +12,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually
+from fixture_types import Eventually, Make
+from forking import Started
 from house import House
 from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
@@ -60,9 +58,7 @@ def test_a_heartbeat_is_updated_in_place(house: House) -> None:
     house.ask(story)
 
 
-async def test_a_worker_registers_what_its_engine_can_do_and_hold(
-    tables: Any, settings_for: Callable[..., WorkerSettings]
-) -> None:
+async def test_a_worker_registers_what_its_engine_can_do_and_hold(tables: Any, settings_for: Make) -> None:
     engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
     async with Heartbeat(tables.database_url, WORKER.running(engine), lease=LEASE):
@@ -166,7 +162,7 @@ def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cann
 
 
 def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
-    tables: Any, run: Callable[..., int], settings: WorkerSettings
+    tables: Any, run: Make, settings: WorkerSettings
 ) -> None:
     long_ago = timedelta(days=2)
     tables.add_worker("alive")
@@ -191,24 +187,12 @@ async def seen(tables: Any, name: str = WORKER.name) -> dict[str, Any]:
     return row
 
 
-RUN = """
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.upkeep.loop import run_upkeep
-
-run_upkeep(WorkerSettings())
-"""
-
-
-def test_the_upkeep_process_ends_cleanly(tables: Any, stores: dict[str, str], eventually: Eventually) -> None:
-    process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
-    try:
-        tables.add_job()
-        eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
+def test_the_upkeep_process_ends_cleanly(tables: Any, started: Started, eventually: Eventually) -> None:
+    process = started.worker("upkeep")
+    tables.add_job()
+    eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
 
     (worker,) = tables.query("SELECT * FROM workers")
     assert (worker["role"], worker["pid"]) == ("upkeep", process.pid)

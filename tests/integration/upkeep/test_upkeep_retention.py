@@ -11,11 +11,10 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually, Picture
+from fixture_types import Eventually, Make, Picture
 from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.retention import JOBS, PayloadsStayedError, StraySearch, forget, retention_steps
 
 pytestmark = pytest.mark.gate
@@ -366,12 +365,7 @@ def test_one_transaction_takes_a_bounded_number_of_parts(tables: Any, house: Hou
 
 
 def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures
-    client: Client,
-    read: Read,
-    settings_for: Callable[..., WorkerSettings],
-    keeping: Callable[..., Any],
-    payload_url: str,
-    eventually: Eventually,
+    client: Client, read: Read, settings_for: Make, keeping: Make, payload_url: str, eventually: Eventually
 ) -> None:
     job = read()
     away = Path(payload_url).with_name("away")
