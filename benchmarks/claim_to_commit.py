@@ -29,11 +29,12 @@ from sqlalchemy import Engine, create_engine, insert, text
 
 from harness.report import Report, Table, parser, spread
 from harness.servers import servers
-from pecia_schemas import Lane, PayloadRef, ReadDocument, Stage, new_id
 from pecia_schemas.connecting import sqlalchemy_url
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.states import Lane, Stage, new_id
 from pecia_schemas.tables import JobRow, PartRow
-from pecia_schemas.tasks import task_to_json
+from pecia_schemas.tasks import ReadDocument, task_to_json
 
 RIVALS = Path(__file__).parent / "rivals"
 PARTS_PER_JOB = 100

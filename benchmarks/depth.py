@@ -29,8 +29,8 @@ from rich.progress import Progress
 from harness.report import Report, Table, parser, spread
 from harness.servers import servers
 from harness.sides import PECIA, Conditions, Trial, trial
-from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import PartMessage, publish, queue_name
+from pecia_schemas.states import Lane, Stage, new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus

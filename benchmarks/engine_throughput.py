@@ -31,7 +31,7 @@ sys.path.insert(0, str(HERE / "rivals"))
 
 from harness.engines import CHECKPOINTS, checkpoint  # noqa: E402
 from harness.report import Report, Table, parser, spread  # noqa: E402
-from pecia_schemas import DocumentType  # noqa: E402
+from pecia_schemas.tasks import DocumentType  # noqa: E402
 from pecia_workers.reading.page import instruction_for  # noqa: E402
 from vllm_job import Answer, Job  # noqa: E402  programs of that directory import it by the same name
 

@@ -25,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared")
 
 from drawn_pages import CASES, NEEDED, Case, askew_pages
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import STEPS, Sheet, initialize_process, page_pixels
-from pecia_workers.media.ink import View
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import EVERY_STEP, PageImage
+from pecia_schemas.tasks import Preparation
+from pecia_workers.media.decoding import initialize_process, page_pixels, prepare
+from pecia_workers.media.pages import Limits, PageImage, Plan
 
 LIMITS = Limits.of(WorkerSettings())
 
@@ -57,16 +56,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
-    """Run the steps as `prepare` does, and note the milliseconds of each."""
+    """Prepare a page by ever more steps, and note the milliseconds that each one adds."""
     pixels = page_pixels(case.path, 0, LIMITS)
-    begun = process_time()
-    sheet = Sheet(page=PageImage(pixels=pixels), view=View.of(pixels))
-    took["look"].append(1000 * (process_time() - begun))
-    for step, run in STEPS.items():
+    steps = tuple(Preparation)
+    before = 0.0
+    for count, name in enumerate(("look", *steps)):
         begun = process_time()
-        sheet = run(sheet, EVERY_STEP)
-        took[step].append(1000 * (process_time() - begun))
-    return sheet.page
+        page = prepare(pixels, Plan(steps=steps[:count]))
+        spent = 1000 * (process_time() - begun)
+        took[name].append(spent - before)
+        before = spent
+    return page
 
 
 def _report(lost: list[str], took: dict[str, list[float]], pages: int) -> Report:

@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from harness.report import Report, Table, parser
 from harness.servers import Servers, servers
-from pecia_schemas import Page, Verdict, new_id
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import new_id
 from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.ledger import Ledger

@@ -28,9 +28,10 @@ from sqlalchemy import Connection, create_engine, event, text
 from harness.report import Report, Table, parser
 from harness.servers import Servers, servers
 from pecia import Client
-from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.connecting import sqlalchemy_url
+from pecia_schemas.results import Page, Verdict
+from pecia_schemas.states import Stage
 from pecia_workers.ledger import retention
 from pecia_workers.ledger.commit import ClaimedPart, Done, Finished
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database

@@ -24,8 +24,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from harness.report import Report, Table, parser
 from pecia.formats import pdf
-from pecia_schemas import Box, Document, Line, Page, Verdict
-from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.blocks import Box, Line, plain_blocks
+from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.media.pictures import open_pictures
 
 A4 = (1240, 1754)

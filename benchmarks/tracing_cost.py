@@ -19,8 +19,8 @@ from sqlalchemy import text
 
 from claim_to_commit import COST, Measured, Stores, fill, measure, opened
 from harness.report import Report, Table, parser, spread
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.states import Lane, Stage
 
 _TRACE = text(
     """

@@ -23,7 +23,8 @@ import psutil
 
 from harness.engines import CHECKPOINTS, started
 from harness.report import Report, Table, parser, spread
-from pecia_schemas import DocumentType, Lane
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named

@@ -11,8 +11,8 @@ from typing import Any
 
 from pecia import Client, Document, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
 from vllm_job import Answer, Job
 

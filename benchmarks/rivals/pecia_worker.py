@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pecia_schemas import DocumentType, Page, Stage
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.results import Page
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import DocumentType
 from pecia_schemas.tracing import exported
 from pecia_workers.app import app, worker_argv
 from pecia_workers.batching.batcher import Priced

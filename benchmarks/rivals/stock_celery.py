@@ -9,8 +9,9 @@ from uuid import UUID
 from celery import Celery
 from sqlalchemy import create_engine, func, insert, text, update
 
-from pecia_schemas import JobState, Page, PartState, Verdict
 from pecia_schemas.connecting import sqlalchemy_url
+from pecia_schemas.results import Page, Verdict
+from pecia_schemas.states import JobState, PartState
 from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
 
 THREADS = 8

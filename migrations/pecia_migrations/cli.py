@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from pecia_migrations import LockedError, RevisionError, downgrade, upgrade
-from pecia_schemas import refusals
-from pecia_schemas.connecting import verdict_on
+from pecia_schemas.connecting import explain, verdict_on
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
 
 
@@ -21,21 +20,6 @@ def migrate(
 
     Example: `PECIA_DATABASE_URL=postgresql://pecia@db/pecia pecia migrate`
     """
-    url = _database_url()
-    try:
-        (downgrade if down else upgrade)(url, to)
-    except (LockedError, RevisionError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(4) from None
-    except Exception as error:
-        if verdict_on(error) is None:
-            raise
-        typer.echo(refusals.explain(error, url), err=True)
-        raise typer.Exit(4) from None
-    typer.echo(f"The database is at {to}.")
-
-
-def _database_url() -> str:
     try:
         url = read_settings(ConnectionSettings).database_url.get_secret_value()
     except SettingsError as error:
@@ -44,4 +28,14 @@ def _database_url() -> str:
     if not url:
         typer.echo("No database: set PECIA_DATABASE_URL, or let `pecia up` run one.", err=True)
         raise typer.Exit(2)
-    return url
+    try:
+        (downgrade if down else upgrade)(url, to)
+    except (LockedError, RevisionError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(4) from None
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        typer.echo(explain(error, url), err=True)
+        raise typer.Exit(4) from None
+    typer.echo(f"The database is at {to}.")

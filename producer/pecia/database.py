@@ -22,7 +22,6 @@ from pecia.errors import (
     InvalidSettingError,
 )
 from pecia.store import Connection, Rows
-from pecia_schemas import refusals
 from pecia_schemas.connecting import (
     BACKEND,
     CONNECT_ARGS,
@@ -32,6 +31,7 @@ from pecia_schemas.connecting import (
     begin_within,
     bounds_of,
     ends_connection,
+    explain,
     is_transient,
     may_be_committed,
     name_of,
@@ -233,7 +233,7 @@ def translated(database_url: str) -> Iterator[None]:
     except Exception as error:
         if (verdict := verdict_on(error)) is None:
             raise
-        said = refusals.explain(error, database_url)
+        said = explain(error, database_url)
         if verdict is Verdict.TRANSIENT:
             raise DatabaseUnavailableError(said) from error
         # The original quotes what was to be written.

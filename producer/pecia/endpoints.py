@@ -12,9 +12,9 @@ from uuid import UUID
 from pecia.errors import InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt, Endpoint
 from pecia.store import Connection, D_co, Rows, Statements, transaction, unrepeatable
-from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
+from pecia_schemas.running import UNSIGNED
 from pecia_schemas.states import DeliveryState, new_id
 
 _ADD = """

@@ -21,7 +21,7 @@ from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment
 from pecia_schemas.states import JobState, Lane, Stage
 
 if TYPE_CHECKING:
-    from pecia_schemas.duty import Lack
+    from pecia_schemas.running import Lack
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)

@@ -29,11 +29,11 @@ from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError
 from pecia.handles import COLUMNS, JobView
 from pecia.records import AuditAction, Batch, Counts, FoundPage, LaneLoad, Listing, PartOutcome
 from pecia.sources import Original
-from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
+from pecia_schemas.running import UNSERVED, Lack
 from pecia_schemas.states import JobState, Lane, PartState, Stage, as_prefix, is_whole, new_id
 
 if TYPE_CHECKING:

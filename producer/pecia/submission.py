@@ -26,11 +26,11 @@ from pecia.errors import (
 from pecia.handles import COLUMNS, Accepted, JobView, progress
 from pecia.sources import StoredSource
 from pecia.store import Connection
-from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest, unseal_label
 from pecia_schemas.events import Webhook
 from pecia_schemas.media import PageRanges, UrlRef
 from pecia_schemas.messages import PartMessage
+from pecia_schemas.running import UNSIGNED
 from pecia_schemas.states import JobState, Lane, LaneName, Stage, new_id
 
 if TYPE_CHECKING:

@@ -199,10 +199,10 @@ class Breaker:
 
     def failed(self, error: Exception) -> None:
         """Leave Redis alone. Say once if it refuses us: that, unlike an outage, does not mend, and fails no call."""
-        from pecia_schemas import refusals  # noqa: PLC0415  brings psycopg, slow to load
+        from pecia_schemas.connecting import refusal_of_redis  # noqa: PLC0415  brings psycopg, slow to load
 
         self.rest()
-        if not self._complained and (refusal := refusals.of_redis(error, self._url)):
+        if not self._complained and (refusal := refusal_of_redis(error, self._url)):
             self._complained = True
             log.warning("%s Until then work waits for the fleet's relay.", refusal)
 

@@ -73,7 +73,15 @@ class Keyring:
     @classmethod
     def of(cls, setting: SecretStr) -> Keyring:
         """Return the keys of the setting. Raises `ValueError` with a sentence that does not show them."""
-        return cls(_parsed(setting.get_secret_value())) if setting else cls()
+        if not setting:
+            return cls()
+        try:
+            entries = json.loads(setting.get_secret_value(), object_pairs_hook=_without_repetition)
+        except (json.JSONDecodeError, RecursionError):
+            entries = None
+        if not isinstance(entries, dict) or not entries:
+            raise ValueError(f"holds no keys: {_FORM}")
+        return cls({checked_key_id(name): _key(encoded) for name, encoded in entries.items()})
 
     @property
     def current(self) -> str | None:
@@ -155,26 +163,13 @@ def new_key() -> str:
 def checked_key_id(key: str) -> str:
     """Return the name of a key. Raises `ValueError` if it is none."""
     if not _KEY_ID.fullmatch(key):
-        message = "names a key by 1 to 64 letters, digits, dots, dashes and underscores."
-        raise ValueError(message)
+        raise ValueError("names a key by 1 to 64 letters, digits, dots, dashes and underscores.")
     return key
-
-
-def _parsed(written: str) -> dict[str, bytes]:
-    try:
-        entries = json.loads(written, object_pairs_hook=_without_repetition)
-    except (json.JSONDecodeError, RecursionError):
-        entries = None
-    if not isinstance(entries, dict) or not entries:
-        message = f"holds no keys: {_FORM}"
-        raise ValueError(message)
-    return {checked_key_id(name): _key(encoded) for name, encoded in entries.items()}
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        message = "names a key twice: each name stands for one key."
-        raise ValueError(message)
+        raise ValueError("names a key twice: each name stands for one key.")
     return dict(pairs)
 
 
@@ -184,8 +179,7 @@ def _key(encoded: Any) -> bytes:
     except (TypeError, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        message = f"holds something that is no key: {_FORM}"
-        raise ValueError(message)
+        raise ValueError(f"holds something that is no key: {_FORM}")
     return key
 
 
@@ -249,8 +243,15 @@ class Unsealer:
     def feed(self, piece: Buffer) -> bytes:
         """Take a piece; return what it completed."""
         self._pending += piece
-        if not self._header and not self._begin():
-            return b""
+        length = len(self._opening) + _SALT
+        if not self._header:
+            if len(self._pending) < length:
+                return b""
+            header = bytes(self._pending[:length])
+            if not header.startswith(self._opening):
+                raise ValueError
+            self._cipher, self._header = cipher_of(_file_key(self._keys, self._key, header)), header
+            del self._pending[:length]
         opened = []
         # The last chunk stays: only the end tells that it is the last.
         while len(self._pending) > self._chunk:
@@ -263,18 +264,6 @@ class Unsealer:
         if not self._header:
             raise ValueError
         return self._open(bytes(self._pending), last=True)
-
-    def _begin(self) -> bool:
-        length = len(self._opening) + _SALT
-        if len(self._pending) < length:
-            return False
-        header = bytes(self._pending[:length])
-        if not header.startswith(self._opening):
-            raise ValueError
-        self._cipher = cipher_of(_file_key(self._keys, self._key, header))
-        self._header = header
-        del self._pending[:length]
-        return True
 
     def _open(self, sealed: bytes, *, last: bool) -> bytes:
         nonce = _nonce(self._number, last=last)

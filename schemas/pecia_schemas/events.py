@@ -113,8 +113,7 @@ class Webhook(_Event):
     @classmethod
     def _has_no_user(cls, url: AnyHttpUrl) -> AnyHttpUrl:
         if url.username is not None or url.password is not None:
-            message = "a webhook's address names no user and no password"
-            raise storable.invalid(message)
+            raise storable.invalid("a webhook's address names no user and no password")
         return url
 
 

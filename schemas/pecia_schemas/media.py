@@ -186,12 +186,14 @@ class PageRanges:
     def parse(cls, text: str) -> Self:
         """Return what the text means, however it is ordered. Raises `ValueError`."""
         if len(text) > storable.PAGES:
-            message = f"pages have at most {storable.PAGES:,} characters"
-            raise storable.invalid(message)
+            raise storable.invalid(f"pages have at most {storable.PAGES:,} characters")
         return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
 
     def __str__(self) -> str:
-        return ",".join(_written(*one) for one in self.ranges)
+        return ",".join(
+            str(first) if first == last else f"{first}-{'' if last is None else last}"
+            for first, last in self.ranges
+        )
 
     @property
     def last(self) -> int | None:
@@ -234,12 +236,6 @@ def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int
             yield first, last
             first, last = other, end
     yield first, last
-
-
-def _written(first: int, last: int | None) -> str:
-    if last is None:
-        return f"{first}-"
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def written(ordinals: Collection[int], most: int) -> str:

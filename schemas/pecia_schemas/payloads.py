@@ -85,19 +85,6 @@ class Deposit:
     """Of its content, in hexadecimal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """A payload that is hashed and, if there is a key, encrypted on its way out."""
-
-    deposit: Deposit
-    content: bytes | Iterator[bytes] | IO[bytes]
-    """Bytes are written in one request; the rest of a file, or its encryption, in parts."""
-    name: str
-    """As which it will lie in the store."""
-    size: int
-    """There."""
-
-
 @dataclass(frozen=True, slots=True)
 class PayloadStore:
     """Documents by content. Safe to share between threads, not across a fork."""
@@ -137,45 +124,45 @@ class PayloadStore:
     def deposit(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> Deposit:
         """Store it as `put` does; return what its content hashes to beside."""
         with _as_file(source) as file:
-            ready = self._prepare(file)
-            self._write_once(ready)
-        return ready.deposit
+            deposit, content, size = self._prepare(file)
+            name = key_of(deposit.reference)
+            if isinstance(content, bytes):
+                with suppress(AlreadyExistsError):
+                    obstore.put(self._store, name, content, mode="create")
+            elif self._size(name) != size:
+                obstore.put(self._store, name, content)
+        return deposit
 
     async def deposit_async(self, file: IO[bytes]) -> Deposit:
         """Store what is left of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
-        ready = await finish_in_thread(self._prepare, file)
-        await self._write_once_async(ready)
-        return ready.deposit
+        deposit, content, size = await finish_in_thread(self._prepare, file)
+        name = key_of(deposit.reference)
+        if isinstance(content, bytes):
+            with suppress(AlreadyExistsError):
+                await obstore.put_async(self._store, name, content, mode="create")
+        elif await self._size_async(name) != size:
+            await obstore.put_async(self._store, name, content)
+        return deposit
 
-    def _prepare(self, file: IO[bytes]) -> _Prepared:
-        """Hash what is left of the file, and make it ready to be written: the part that takes time."""
-        start = file.tell()
-        sha256, size, head = _measure(file)
-        key = self._keys.current
+    def _prepare(self, file: IO[bytes]) -> tuple[Deposit, bytes | Iterator[bytes] | IO[bytes], int]:
+        """Hash what is left of the file, and encrypt it if there is a key: the part that takes time.
+
+        Return what is to be written: bytes in one request, anything else in parts. And how long it will be.
+        """
+        start, digest, size, head = file.tell(), hashlib.sha256(), 0, b""
+        while chunk := file.read(_CHUNK):
+            head = head or chunk[:HEAD_BYTES]
+            digest.update(chunk)
+            size += len(chunk)
+        sha256, key = digest.hexdigest(), self._keys.current
         name = self._keys.name_of(sha256, key)
         reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
         file.seek(start)
-        sealed = key and seal(file, name, self._keys, key)
-        content: bytes | Iterator[bytes] | IO[bytes] = sealed or file
+        content: bytes | Iterator[bytes] | IO[bytes] = seal(file, name, self._keys, key) if key else file
         if size <= _ONE_PUT:
-            content = b"".join(sealed) if sealed else file.read(size)
-        stored_size = sealed_size(size, key) if key else size
+            content = file.read(size) if key is None else b"".join(cast("Iterator[bytes]", content))
         deposit = Deposit(reference=reference, sha256=sha256)
-        return _Prepared(deposit=deposit, content=content, name=key_of(reference), size=stored_size)
-
-    def _write_once(self, ready: _Prepared) -> None:
-        if isinstance(ready.content, bytes):
-            with suppress(AlreadyExistsError):
-                obstore.put(self._store, ready.name, ready.content, mode="create")
-        elif self._size(ready.name) != ready.size:
-            obstore.put(self._store, ready.name, ready.content)
-
-    async def _write_once_async(self, ready: _Prepared) -> None:
-        if isinstance(ready.content, bytes):
-            with suppress(AlreadyExistsError):
-                await obstore.put_async(self._store, ready.name, ready.content, mode="create")
-        elif await self._size_async(ready.name) != ready.size:
-            await obstore.put_async(self._store, ready.name, ready.content)
+        return deposit, content, sealed_size(size, key) if key else size
 
     def _size(self, name: str) -> int | None:
         try:
@@ -215,7 +202,7 @@ class PayloadStore:
     async def delete_many(self, names: Sequence[str]) -> set[str]:
         """Remove payloads by name, in as few requests as the store takes; return the names of those that it kept."""
         with suppress(BaseError, OSError):
-            await obstore.delete_async(self._store, [_key_of(name) for name in names])
+            await obstore.delete_async(self._store, [key_of(name) for name in names])
             return set()
         # It stops at the first that it cannot remove, or that is not there.
         at_a_time, kept = asyncio.Semaphore(_DELETES_AT_A_TIME), set[str]()
@@ -223,7 +210,7 @@ class PayloadStore:
         async def delete(name: str) -> None:
             async with at_a_time:
                 try:
-                    await obstore.delete_async(self._store, _key_of(name))
+                    await obstore.delete_async(self._store, key_of(name))
                 except FileNotFoundError:
                     pass
                 except (BaseError, OSError):
@@ -244,44 +231,46 @@ class PayloadStore:
 
         Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`; then no file is left.
         """
-        try:
+        with _arriving(reference, target, self._keys) as copy:
             response = await obstore.get_async(self._store, key_of(reference))
-        except FileNotFoundError as error:
-            raise PayloadMissingError(reference.sha256) from error
-        with _arriving(target) as file:
-            copy = _Copy(file, reference, self._keys)
             async for chunk in response.stream(min_chunk_size=_CHUNK):
                 await asyncio.to_thread(copy.write, chunk)
             await asyncio.to_thread(copy.finish)
 
     def fetch(self, reference: PayloadRef, target: Path) -> None:
         """Do what `download` does, on the caller's thread."""
-        try:
+        with _arriving(reference, target, self._keys) as copy:
             response = obstore.get(self._store, key_of(reference))
-        except FileNotFoundError as error:
-            raise PayloadMissingError(reference.sha256) from error
-        with _arriving(target) as file:
-            copy = _Copy(file, reference, self._keys)
             for chunk in response.stream(min_chunk_size=_CHUNK):
                 copy.write(chunk)
             copy.finish()
 
 
 @contextmanager
-def _arriving(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that becomes the target if all goes well."""
+def _arriving(reference: PayloadRef, target: Path, keys: Keyring) -> Iterator[_Copy]:
+    """Yield what takes the payload's chunks; the target is there if all goes well."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            yield file
+            try:
+                yield _Copy(file, reference, keys)
+            except FileNotFoundError as error:
+                raise PayloadMissingError(reference.sha256) from error
+            except KeyUnavailableError:
+                raise
+            except ValueError:
+                raise PayloadCorruptError(reference.sha256) from None
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
 
 
 class _Copy:
-    """A payload on its way out of the store: decrypted, hashed and written, and compared in the end."""
+    """A payload on its way out of the store: decrypted, hashed and written, and compared in the end.
+
+    Raises `KeyUnavailableError`, or `ValueError` without a word.
+    """
 
     def __init__(self, file: IO[bytes], reference: PayloadRef, keys: Keyring) -> None:
         self._file, self._reference, self._keys = file, reference, keys
@@ -289,28 +278,17 @@ class _Copy:
         self._digest = hashlib.sha256()
 
     def write(self, chunk: Buffer) -> None:
-        with self._telling():
-            self._take(self._unsealer.feed(chunk) if self._unsealer else chunk)
+        self._take(self._unsealer.feed(chunk) if self._unsealer else chunk)
 
     def finish(self) -> None:
-        with self._telling():
-            if self._unsealer:
-                self._take(self._unsealer.end())
-            if self._keys.name_of(self._digest.hexdigest(), self._reference.key) != self._reference.sha256:
-                raise ValueError
+        if self._unsealer:
+            self._take(self._unsealer.end())
+        if self._keys.name_of(self._digest.hexdigest(), self._reference.key) != self._reference.sha256:
+            raise ValueError
 
     def _take(self, content: Buffer) -> None:
         self._digest.update(content)
         self._file.write(content)
-
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        try:
-            yield
-        except KeyUnavailableError:
-            raise
-        except ValueError:
-            raise PayloadCorruptError(self._reference.sha256) from None
 
 
 def payload_named(name: str) -> PayloadRef:
@@ -318,12 +296,9 @@ def payload_named(name: str) -> PayloadRef:
     return PayloadRef(sha256=name, size=0, media_type=None)
 
 
-def key_of(reference: PayloadRef) -> str:
-    """Return the object's name in the store."""
-    return _key_of(reference.sha256)
-
-
-def _key_of(name: str) -> str:
+def key_of(payload: PayloadRef | str) -> str:
+    """Return the object's name in the store, of a payload or its name."""
+    name = payload if isinstance(payload, str) else payload.sha256
     return f"{_FOLDER}/{name[:2]}/{name}"
 
 
@@ -356,13 +331,3 @@ def _as_file(source: str | os.PathLike[str] | bytes | IO[bytes]) -> Iterator[IO[
                 copy.write(chunk)
         copy.seek(0)
         yield cast("IO[bytes]", copy)
-
-
-def _measure(file: IO[bytes]) -> tuple[str, int, bytes]:
-    """Return sha256, size and first bytes of what is left to read."""
-    digest, size, head = hashlib.sha256(), 0, b""
-    while chunk := file.read(_CHUNK):
-        head = head or chunk[:HEAD_BYTES]
-        digest.update(chunk)
-        size += len(chunk)
-    return digest.hexdigest(), size, head

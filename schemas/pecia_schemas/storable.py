@@ -18,8 +18,7 @@ def storable_text(text: str) -> str:
 def storable(value: Any, depth: int = 0) -> Any:
     """Return the same for every text in a JSON value. Raises `ValueError` if it is nested too deeply."""
     if depth > _DEEPEST:
-        message = "nested too deeply"
-        raise ValueError(message)
+        raise ValueError("nested too deeply")
     if isinstance(value, str):
         return storable_text(value)
     if isinstance(value, dict):

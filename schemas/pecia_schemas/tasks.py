@@ -97,14 +97,16 @@ else:
             return bytes(value)
         if isinstance(value, (PayloadRef, UrlRef)) or hasattr(value, "read"):
             return value
-        message = f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
-        raise storable.invalid(message)
+        raise storable.invalid(
+            f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
+        )
 
     def _to_reference(value: Any) -> PayloadRef | UrlRef:
         if isinstance(value, (PayloadRef, UrlRef)):
             return value
-        message = "only a task whose source is in the payload store, or a URL, can be written down"
-        raise storable.invalid(message)
+        raise storable.invalid(
+            "only a task whose source is in the payload store, or a URL, can be written down"
+        )
 
     Source = Annotated[
         Any,
@@ -168,8 +170,7 @@ else:
 
     def _writable(secret: SecretStr) -> SecretStr:
         if not 0 < len(secret) <= storable.PASSWORD or "\0" in secret.get_secret_value():
-            message = f"a password has 1 to {storable.PASSWORD:,} characters, none of them NUL"
-            raise storable.invalid(message)
+            raise storable.invalid(f"a password has 1 to {storable.PASSWORD:,} characters, none of them NUL")
         return secret
 
     Password = Annotated[
@@ -180,8 +181,7 @@ else:
 
 def _checked_instructions(instructions: str) -> str:
     if not instructions.strip() or not storable.is_storable(instructions):
-        message = "instructions are text that says something, without NUL"
-        raise storable.invalid(message)
+        raise storable.invalid("instructions are text that says something, without NUL")
     return instructions
 
 

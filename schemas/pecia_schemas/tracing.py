@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
     from opentelemetry.trace import TracerProvider
 
     from pecia_schemas.settings import ConnectionSettings
@@ -180,15 +179,6 @@ def headers() -> dict[str, str]:
     return {"traceparent": traceparent} if traceparent else {}
 
 
-def ids() -> dict[str, str]:
-    """Return `trace_id` and `span_id` of the span in progress, for the log."""
-    traceparent = current().traceparent
-    if traceparent is None:
-        return {}
-    _, trace_id, span_id, _ = traceparent.split("-")
-    return {"trace_id": trace_id, "span_id": span_id}
-
-
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
@@ -279,7 +269,16 @@ def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
     if not settings.tracing:
         yield
         return
-    provider = _exporter(service)
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  an extra
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError:
+        raise TracingUnavailableError from None
+    resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # an application brings its own
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     enable(provider)
     try:
         yield
@@ -289,18 +288,3 @@ def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
         flushing = Thread(target=provider.shutdown, name="traces-flush", daemon=True)
         flushing.start()
         flushing.join(_FLUSH_S)
-
-
-def _exporter(service: str) -> SdkTracerProvider:
-    """Return the SDK for a process of Pecia's own; an application brings one itself."""
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  an extra
-        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    except ImportError:
-        raise TracingUnavailableError from None
-    resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider

@@ -16,7 +16,7 @@ from fixture_types import Draw, RunFleet
 from limits import WAIT_S
 from memory import memory_of, processes_of
 from pecia import Job, ReadDocument
-from pecia_schemas import Task
+from pecia_schemas.tasks import Task
 
 pytestmark = pytest.mark.gate
 

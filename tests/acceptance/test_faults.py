@@ -14,7 +14,8 @@ from fixture_types import Draw, Eventually
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia.job import JobGroup
-from pecia_schemas import Document, JobState
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState
 
 PAGES = 30
 

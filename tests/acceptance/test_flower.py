@@ -22,7 +22,7 @@ from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pictures import encoded, note
 
 pytestmark = pytest.mark.gate

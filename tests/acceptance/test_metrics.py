@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import Client, ReadDocument
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 
 pytestmark = pytest.mark.gate
 

@@ -21,7 +21,7 @@ from fixture_types import Eventually, RunFleet
 from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
-from pecia_schemas import Lane
+from pecia_schemas.states import Lane
 from pecia_workers.local.servers import EmbeddedPostgres, start_redis
 from pictures import encoded
 from ready_cluster import TEMPLATE

@@ -9,7 +9,7 @@ from chat_server import Behaviour, serving
 from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import ReadDocument
-from pecia_schemas import JobState
+from pecia_schemas.states import JobState
 
 pytestmark = pytest.mark.gate
 

@@ -18,8 +18,10 @@ from collector import Collector, Told, application, collecting
 from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
-from pecia_schemas import Document, Lane, Stage, tracing
+from pecia_schemas import tracing
 from pecia_schemas.messages import queue_name
+from pecia_schemas.results import Document
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import count_waiting
 
 pytestmark = pytest.mark.gate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import ClipTimes, EngineRequest
 from pecia_workers.reading.page import instruction_for
 

@@ -5,8 +5,8 @@ import signal
 import sys
 
 from offline import INSTRUCTION, KV_CACHE_BYTES, SIZES, picture
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Engine, EngineRequest
 from pecia_workers.engines.registry import create_engine
 

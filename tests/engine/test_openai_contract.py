@@ -20,7 +20,7 @@ from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
 from fleets import READY_S
 from offline import SCHEMA, clip, picture
-from pecia_schemas import TokenUsage, Verdict
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, Generation, Sampling
 from pecia_workers.engines.openai.chat import EXTRAS

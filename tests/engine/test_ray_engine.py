@@ -16,7 +16,8 @@ import pytest
 from fleets import READY_S
 from limits import WAIT_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
-from pecia_schemas import FailureCode, Verdict
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine

@@ -11,8 +11,9 @@ import pytest
 
 from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
-from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
-from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, EngineRequest, Generation, Load
 from pecia_workers.engines.models import fingerprint, visible_gpus
 

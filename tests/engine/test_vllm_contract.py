@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from engine_contract import *  # noqa: F403  the tests themselves
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.results import Verdict
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Engine
 from pecia_workers.local.samples import sample_document
 

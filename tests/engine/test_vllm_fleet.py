@@ -13,8 +13,10 @@ from fleets import READY_S
 from offline import MOST_TOKENS, PAGES, png
 from pecia import Client, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
-from pecia_schemas import Document, DocumentType, JobState
 from pecia_schemas.blocks import text_of
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.reading.markup import blocks_of
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import small_worker
-from pecia_schemas import Verdict
+from pecia_schemas.results import Verdict
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
 from small_worker import LONG, under_way
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from offline import KV_CACHE_BYTES, SIZES, png
 from pecia import Client, Page, ReadDocument, Verdict
-from pecia_schemas import Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.worker.runtime import Runtime
 
 pytestmark = pytest.mark.usefixtures("_forked_cores")

@@ -17,7 +17,8 @@ import offline
 from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr
 from offline import SCHEMA, SIZES, clip
-from pecia_schemas import DocumentType, FailureCode
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import (
     Engine,
     EngineOverloadedError,

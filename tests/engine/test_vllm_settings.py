@@ -11,8 +11,8 @@ import pytest
 
 from asking_openai import started
 from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, picture
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest
 from pecia_workers.engines.vllm.processes import engine_arguments, prepare_environment
 

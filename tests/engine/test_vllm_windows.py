@@ -9,9 +9,12 @@ import pytest
 from asking_openai import started
 from checkpoints import make_smolvlm
 from offline import asked
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, Load
+from pecia_workers.engines.models import kv_shape, kv_tokens, layers_planned, local_model
 
 BLOCK, WINDOW = 32, 128
+CACHE = 1 << 22
 TOGETHER, WRITES = 4, 200
 AHEAD = 4
 """Tokens for which blocks are there before they are taken in."""
@@ -41,7 +44,7 @@ def test_the_engine_holds_what_its_layers_are_said_to_keep(
 ) -> None:
     model = make_smolvlm(tmp_path / "smolvlm", window=window)
     options = {"block_size": BLOCK, "limit_mm_per_prompt": {"image": 1}}
-    engine = make_vllm(model, kv_cache_bytes=1 << 22, engine_options=options)
+    engine = make_vllm(model, kv_cache_bytes=CACHE, engine_options=options)
 
     with started(engine) as runner:
         prompt, seen = runner.run(read_together(engine))
@@ -55,3 +58,9 @@ def test_the_engine_holds_what_its_layers_are_said_to_keep(
         assert load.kv_used is not None
         unfilled = TOGETHER * budget.layers.held(BLOCK + AHEAD, 0, begun=True)
         assert sum(told) - unfilled <= load.kv_used * budget.tokens <= sum(told) + unfilled
+    share = budget.layers.held(prompt, 0, begun=True) / budget.tokens
+    known = local_model(str(model))
+    assert known
+    shape = kv_shape(WorkerSettings(), known)
+    planned = layers_planned(shape).held(prompt, 0, begun=True) / kv_tokens(shape, CACHE)
+    assert planned == pytest.approx(share, rel=0.1), "as `pecia engine plan` has it"

@@ -21,11 +21,13 @@ from chat_server import Behaviour, ChatServerDouble, serving
 from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
 from house import House, claimed
 from pecia import Client, Document, Job, ReadDocument
-from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.messages import job_channel
+from pecia_schemas.results import Page, Segment, Summary, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import connect

@@ -9,7 +9,8 @@ from celery.exceptions import Retry
 from fixture_types import Picture
 from house import House
 from pecia import Client, Job, ReadDocument
-from pecia_schemas import Stage, Timings, TokenUsage
+from pecia_schemas.results import Timings, TokenUsage
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import EngineError
 from pecia_workers.ledger.commit import COLUMNS, ClaimedPart, Done, Spent
 from pictures import encoded, note

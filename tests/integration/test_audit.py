@@ -14,7 +14,7 @@ import pecia.accounts
 from command import ran
 from fixture_types import Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 
 pytestmark = pytest.mark.gate
 

@@ -15,8 +15,8 @@ from pecia.records import Listing
 from pecia.store import conditions, for_driver, given, sql
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
+from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.database import open_database
-from pecia_workers.rekeying import Rekeying
 from tables import texts_of_tables
 
 LABEL = "Hartwigsen.pdf"

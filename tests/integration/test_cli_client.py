@@ -27,7 +27,8 @@ from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
-from pecia_schemas import Failure, FailureCode, TokenUsage
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import TokenUsage
 from pecia_schemas.tables import REVISION
 
 _PECIA = (sys.executable, "-m", "pecia")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from house import House
 from pecia import CachedFrom, Client, GenerationOptions, Preset, ReadDocument
 from pecia.cli.app import app
-from pecia_schemas import new_id
+from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}

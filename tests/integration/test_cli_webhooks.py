@@ -19,7 +19,7 @@ from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia.cli.app import app
 from pecia.endpoints import body_of_test
-from pecia_schemas import new_id
+from pecia_schemas.states import new_id
 from pecia_workers.webhooks import Signer
 from receivers import SECRET, Answer, Receiver, receiver, settings_for, working
 

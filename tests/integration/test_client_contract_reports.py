@@ -29,7 +29,7 @@ from pecia import (
     WebhookVerificationError,
 )
 from pecia.webhooks import verify
-from pecia_schemas import Timings, TokenUsage
+from pecia_schemas.results import Timings, TokenUsage
 from samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]

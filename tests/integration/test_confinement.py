@@ -162,8 +162,8 @@ def test_a_machine_without_the_filter_says_so_once() -> None:
     async def story() -> int:
         processes = BoundedProcesses(2, initialize_process, Limits.of(WorkerSettings()))
         try:
-            for _ in range(2):
-                processes._note([Guard.LANDLOCK])
+            processes._missing.add(Guard.LANDLOCK)
+            await processes.start()
         finally:
             await processes.stop()
         return len([line for line in logged if line["event"] == "processes_unconfined"])

@@ -12,7 +12,7 @@ from house import House
 from limits import WAIT_S
 from pecia import Client, FailureCode, Job, JobState, ReadDocument
 from pecia.errors import InvalidOptionError
-from pecia_schemas import Document
+from pecia_schemas.results import Document
 
 PDF = b"%PDF-1.4"
 HOOK = "https://hook.example/"

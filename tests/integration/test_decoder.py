@@ -26,7 +26,7 @@ from fixture_types import Eventually
 from forking import forked_for, templates_of
 from hand_made_pdfs import locked_pdf
 from limits import WAIT_S
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage
@@ -257,7 +257,7 @@ async def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
             calls = [asyncio.create_task(processes.call(form, copied, timeout=WAIT_S)) for _ in range(4)]
             await asyncio.sleep(moment / 1000)
             for process in list(processes._busy)[:1]:
-                process.process.kill()
+                process.forked.kill()
             answers = await asyncio.gather(*calls, return_exceptions=True)
             lost += sum(isinstance(answer, ProcessDiedError) for answer in answers)
             whole = [answer for answer in answers if not isinstance(answer, ProcessDiedError)]

@@ -10,8 +10,9 @@ from chat_server import Behaviour, ChatServerDouble, serving
 from engine_contract import *  # noqa: F403  the tests themselves
 from forking import LastingTemplate, fork_from
 from korean import NothingThereError, absent, korean_tessdata
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine

@@ -19,8 +19,9 @@ import pictures
 from every_input import EVERY_INPUT
 from house import House, claimed
 from pecia import CaptionVideo, Client, ClientSettings, DocumentType, Job, ReadDocument
-from pecia_schemas import FailureCode, Stage
 from pecia_schemas.encryption import new_key
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Capabilities, EngineError, EngineRequest, Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger.ledger import Ledger

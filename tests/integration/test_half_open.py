@@ -22,7 +22,7 @@ from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
 from pecia.store import Connection
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, gone_of, is_registered
 

@@ -17,7 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House, claimed
 from pecia import Client, Job, ReadDocument
-from pecia_schemas import Document, Failure, FailureCode, JobState, Stage
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.commit import (
     ClaimedPart,
     Cut,

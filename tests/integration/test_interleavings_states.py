@@ -26,7 +26,9 @@ from house import hear_nothing
 from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.job import AnyJob
-from pecia_schemas import Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import Page, Verdict
+from pecia_schemas.states import JobState, PartState, Stage
 from pecia_workers.ledger.commit import (
     ClaimedPart,
     Cut,

@@ -14,8 +14,10 @@ from PIL import Image
 from korean import NothingThereError, absent, korean_font
 from korean_pages import KoreanPage, korean_pages
 from pecia import Document, Job, JobFailedError, ReadDocument
-from pecia_schemas import DocumentType, FailureCode, Page, Verdict
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document

@@ -13,23 +13,14 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from house import House, claimed
-from pecia_schemas import (
-    DocumentType,
-    Failure,
-    FailureCode,
-    JobNotice,
-    JobState,
-    Lane,
-    Page,
-    PartState,
-    PayloadRef,
-    ReadDocument,
-    Stage,
-    new_id,
-)
 from pecia_schemas.connecting import sqlalchemy_url
+from pecia_schemas.events import JobNotice
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.media import PayloadRef
+from pecia_schemas.results import Page
+from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
-from pecia_schemas.tasks import task_to_json
+from pecia_schemas.tasks import DocumentType, ReadDocument, task_to_json
 from pecia_workers.ledger.commit import (
     ClaimedPart,
     Cut,

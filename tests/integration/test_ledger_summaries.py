@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from house import House, claimed
 from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, relay_due, requeue_orphaned
 from relaying import RelayingBus

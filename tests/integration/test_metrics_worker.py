@@ -16,9 +16,9 @@ from redis import Redis
 from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.ledger.database import answers
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.metrics import REGISTRY

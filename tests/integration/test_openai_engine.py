@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 
 from asking_openai import PAGE, WORDS, answer, asked, engine_at, started
 from chat_server import Behaviour, picture_of, serving
-from pecia_schemas import DocumentType, FailureCode, Verdict
-from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, DocumentType
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, Sampling
 from pecia_workers.engines.requests import LOOPS
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from fixture_types import Eventually
-from pecia_schemas import Verdict
+from pecia_schemas.results import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named

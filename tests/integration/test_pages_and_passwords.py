@@ -18,7 +18,8 @@ from house import House
 from limits import WAIT_S
 from overhearing import redis_keys
 from pecia import Client, Job, JobState, Page, ReadDocument
-from pecia_schemas import Document, FailureCode
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Document
 from snippets import blocks
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]

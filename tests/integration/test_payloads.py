@@ -13,8 +13,8 @@ import obstore
 import pytest
 from pydantic import SecretStr
 
-from pecia_schemas import MediaType, PayloadRef
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
+from pecia_schemas.media import MediaType, PayloadRef
 from pecia_schemas.payloads import (
     PayloadCorruptError,
     PayloadMissingError,

@@ -23,8 +23,8 @@ from fixture_types import Eventually, Picture
 from hand_made_pdfs import blank_pdf
 from house import House, claimed
 from pecia import AsyncClient, Client, JobState, ReadDocument
-from pecia_schemas import Page, Verdict
 from pecia_schemas.connecting import sqlstate_of
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.ledger import Ledger

@@ -15,7 +15,9 @@ from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
 from pecia import Client, DocumentFate, Job, JobErasedError, PayloadStoreUnavailableError, ReadDocument
-from pecia_schemas import FailureCode, JobState, discards, new_id
+from pecia_schemas import discards
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import JobState, new_id
 from tables import texts_of_tables
 
 pytestmark = pytest.mark.gate

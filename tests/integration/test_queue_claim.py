@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import DEAD, QUEUES, Claim, Ended, Lists, taken_name
 
 ALL = tuple(QUEUES)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish, queue_name
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import CREDIT, QUEUES, SERVED, Claimed, LaneRules, Lists
 
 ALL = tuple(QUEUES)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import (
     SERVED,
     Claimed,

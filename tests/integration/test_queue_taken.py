@@ -19,8 +19,8 @@ from redis.exceptions import OutOfMemoryError
 
 from fixture_types import Eventually
 from limits import WAIT_S
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import (
     Ended,

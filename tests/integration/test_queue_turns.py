@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import (
     Ended,
     Lists,

@@ -14,14 +14,15 @@ from PIL import Image, ImageDraw, ImageFont
 
 from exact_pages import table_in_a_column
 from forking import forked_for
-from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import Limits
 
 rapidocr = pytest.importorskip(
     "pecia_workers.engines.cpu.rapidocr", reason="pecia[local] brings the CPU engine"

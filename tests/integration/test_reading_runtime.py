@@ -10,15 +10,15 @@ from answers import ANSWERS, FormatAnswer
 from chat_server import ChatServerDouble, only_page, picture_of
 from fixture_types import Picture
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
-from pecia_schemas import BlockKind, Document, DocumentType, FailureCode
-from pecia_schemas.blocks import mean_confidence
-from pecia_schemas.results import Change
+from pecia_schemas.blocks import BlockKind, mean_confidence
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Change, Document
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import accuracy, sample_document
-from pecia_workers.reading.fields import closed
-from pecia_workers.reading.page import instruction_for
+from pecia_workers.reading.page import closed, instruction_for
 from pictures import encoded
 
 pytestmark = pytest.mark.gate

@@ -18,8 +18,10 @@ from chat_server import ChatServerDouble, only_page
 from fixture_types import Picture
 from house import House
 from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page, ReadDocument
-from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
+from pecia_schemas.results import Captions, TokenUsage
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.ledger.commit import keep_results
 from pecia_workers.local.samples import sample_document
 from pictures import encoded, note

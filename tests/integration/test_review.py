@@ -27,9 +27,9 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
+from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.rekeying import holdings
 from pecia_workers.ledger.retention import RESULTS, forget
-from pecia_workers.rekeying import Rekeying
 
 Pecia = Callable[..., Result]
 TOKEN = "token"

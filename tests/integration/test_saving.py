@@ -42,9 +42,10 @@ from pecia import (
     ReadDocument,
     saving,
 )
-from pecia_schemas import Block, BlockKind, Box, Cell, Line, Stage, Table, Verdict
-from pecia_schemas.blocks import Source, plain_blocks
+from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import Stage
 
 pytestmark = pytest.mark.gate
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from command import ran, run_pecia
 from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
-from pecia_schemas import refusals
+from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
 from pecia_workers.queue import transport
@@ -146,7 +146,7 @@ def test_no_connection_to_redis_goes_through_a_wrong_door(stores: SecuredStores,
         connection.connect()
     # redis-py does not wait for the peer's goodbye when it is refused: a loop may end before its TLS socket is closed.
     gc.collect()
-    assert said in (refusals.of_redis(ours.value, url) or "")
+    assert said in (refusal_of_redis(ours.value, url) or "")
 
 
 async def _publish_on(bus: Bus) -> None:
@@ -177,7 +177,7 @@ def test_no_wrong_door_leads_to_postgres(stores: SecuredStores, payload_url: str
 
     with pytest.raises(OperationalError) as fleets:
         asyncio.run(look())
-    assert said in (refusals.of_postgres(fleets.value, url) or "")
+    assert said in (refusal_of_postgres(fleets.value, url) or "")
     with Client(url, stores.redis_url("client"), payload_url) as client:
         with pytest.raises(DatabaseUnavailableError, match=said) as caught:
             list(client.jobs())

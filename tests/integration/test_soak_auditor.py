@@ -16,8 +16,8 @@ from tests.soak.receiver import Call
 from tests.soak.workload import Order, Shape
 
 from pecia import DocumentType, JobNotice, Lane, NoticeType, Progress
-from pecia_schemas import JobState
 from pecia_schemas.events import NoticeData
+from pecia_schemas.states import JobState
 
 pytestmark = pytest.mark.gate
 

@@ -11,7 +11,7 @@ import pytest
 import fetching
 from document_server import Answer, handing_out
 from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_workers.sources import Buckets
 
 pytestmark = pytest.mark.gate

@@ -32,15 +32,16 @@ from pecia import (
     ReadDocument,
     RetryRefusedError,
 )
-from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import JobState, Stage
+from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.ledger.retention import retention_steps
-from pecia_workers.rekeying import Rekeying
 from pecia_workers.sources import Intake
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
 from tables import texts_of_tables
@@ -424,7 +425,7 @@ def test_a_purge_while_the_document_is_stored_leaves_nothing_of_it(
 _WORKER = """
 import asyncio, sys
 from uuid import UUID
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.worker.runtime import Runtime
 

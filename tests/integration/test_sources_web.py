@@ -13,7 +13,7 @@ import fetching
 from document_server import Answer, DocumentServer, handing_out
 from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from limits import WAIT_S
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_workers.sources import MAX_REDIRECTS, Web
 from tls_servers import Authority
 

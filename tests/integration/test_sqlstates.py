@@ -31,7 +31,9 @@ from pecia import (
     SubmitError,
     SubmitManyError,
 )
-from pecia_schemas import Document, FailureCode, JobState
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger

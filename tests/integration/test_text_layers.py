@@ -8,8 +8,8 @@ from pydantic import BaseModel
 from chat_server import ChatServerDouble, only_page
 from hand_made_pdfs import typeset, written_pdf
 from pecia import Job, Prefer, ReadDocument, Verdict
-from pecia_schemas import Document, TokenUsage
 from pecia_schemas.blocks import Source
+from pecia_schemas.results import Document, TokenUsage
 
 LINES = [
     "Arsenic in drinking water: 0.005 mg/l",

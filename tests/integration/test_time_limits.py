@@ -15,7 +15,7 @@ from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.upkeep.loop import expire, open_stores

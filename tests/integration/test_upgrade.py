@@ -17,9 +17,9 @@ from forking import Program, Programs
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, Job, ReadDocument
-from pecia_schemas import JobState
 from pecia_schemas.messages import marker, rest_name
 from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.states import JobState
 from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
 from pecia_workers.upkeep.loop import open_stores

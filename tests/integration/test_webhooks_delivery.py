@@ -23,9 +23,9 @@ from house import House
 from limits import WAIT_S
 from pecia.webhooks import verify
 from pecia_migrations import upgrade
-from pecia_schemas import JobState, NoticeType
+from pecia_schemas.events import NoticeType
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import DeliveryState
+from pecia_schemas.states import DeliveryState, JobState
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
     DeliveryCapacity,
@@ -36,7 +36,7 @@ from pecia_workers.ledger.outbox import (
     record_outcome,
 )
 from pecia_workers.local.servers import EmbeddedPostgres
-from pecia_workers.retries import RetrySchedule
+from pecia_workers.webhooks import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
     SECRET,

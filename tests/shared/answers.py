@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pecia_schemas import BlockKind
+from pecia_schemas.blocks import BlockKind
 from pecia_workers.engines.reader_cards import AnswerFormat
 
 PAGE = (1000, 1400)

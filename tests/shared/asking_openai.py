@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import SecretStr
 
 from chat_server import ChatServerDouble
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Engine, EngineRequest, Generation
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.openai.server import Retries

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pecia_schemas import DocumentType, Stage, Verdict
-from pecia_schemas.tasks import page_cost
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import DocumentType, page_cost
 from pecia_workers.engines.base import Engine, EngineRequest
 
 __all__ = [

@@ -14,7 +14,7 @@ import dicom_files
 import hand_made_pdfs as pdfs
 import pictures
 from pecia import CaptionVideo, FailureCode, JobState, ReadDocument
-from pecia_schemas import Task
+from pecia_schemas.tasks import Task
 from videos import video
 
 DAMAGED, TOO_LARGE, UNSUPPORTED = FailureCode.DAMAGED, FailureCode.TOO_LARGE, FailureCode.UNSUPPORTED_TYPE

@@ -6,9 +6,9 @@ from typing import IO, Any, Final
 
 import pytest
 
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.sources import Arriving, Buckets, Web
 
 DOCUMENT: Final = b"%PDF-1.7\n" + b"content " * 1_000

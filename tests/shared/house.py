@@ -15,9 +15,9 @@ from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Job
-from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger

@@ -23,9 +23,10 @@ from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, script_of
-from pecia_schemas import JobNotice, JobState, Stage
+from pecia_schemas.events import JobNotice
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
+from pecia_schemas.states import JobState, Stage
 from pecia_schemas.tasks import Task, task_from_json, task_type
 from pecia_workers.ledger.commit import (
     ClaimedPart,

@@ -21,11 +21,10 @@ from sqlalchemy import create_engine
 
 from http_doubles import LoopbackServer, QuietHandler, serving
 from limits import WAIT_S
-from pecia_schemas import new_id
 from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.retries import RetrySchedule
-from pecia_workers.webhooks import WebhookWorker
+from pecia_schemas.states import new_id
+from pecia_workers.webhooks import RetrySchedule, WebhookWorker
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)

@@ -3,7 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from pecia_schemas import Lane, Page, Segment, Stage, Verdict, new_id
+from pecia_schemas.results import Page, Segment, Verdict
+from pecia_schemas.states import Lane, Stage, new_id
 from pecia_workers.ledger.commit import ClaimedPart
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}

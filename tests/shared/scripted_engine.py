@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation
 
 Answer = Generation | Exception

@@ -16,7 +16,7 @@ from tests.soak.producer import Accepted
 from tests.soak.receiver import Call
 from tests.soak.workload import Shape
 
-from pecia_schemas import JobState
+from pecia_schemas.states import JobState
 from pecia_workers.queue.lists import TAKERS, taken_name
 
 _SHOWN = 3

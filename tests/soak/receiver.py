@@ -9,7 +9,7 @@ from typing import Self
 
 from pecia import webhooks
 from pecia.errors import WebhookVerificationError
-from pecia_schemas import JobNotice
+from pecia_schemas.events import JobNotice
 
 _RUDE = 0.1
 """Share of the calls that get an error."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import Limits
 
 
 @pytest.fixture

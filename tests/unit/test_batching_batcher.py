@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from limits import WAIT_S
-from pecia_schemas import DocumentType, tracing
+from pecia_schemas import tracing
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named

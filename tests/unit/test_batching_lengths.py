@@ -5,8 +5,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import DocumentType
-from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.batching.learned import ENOUGH, STEPS, LearnedLengths, length_of, quantile, step_of
 
 LENGTHS = st.lists(st.integers(1, 100_000), min_size=ENOUGH, max_size=200)

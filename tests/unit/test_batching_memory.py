@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
-from pecia_workers.batching.learned import LearnedLengths, Memory
+from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
-from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
+from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
+IDLE = Load(running=0, waiting=0)
 SIDES = (56, 140, 280, 420)
 
 
@@ -106,35 +107,35 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
 def test_half_of_the_use_is_left_and_time_brings_it_back(
     budget: Budget, halved: Capacity, whole: Capacity
 ) -> None:
-    memory = Memory()
-    assert memory.room(budget, 0) == whole
+    headroom = Headroom()
+    assert headroom.room(budget, IDLE, 0) == whole
     for number in range(4):
-        memory.enter(str(number), 100)
-    assert all(memory.ran_out(str(number), budget) for number in range(4))
-    assert memory.room(budget, 0) == halved
-    assert memory.room(budget, 600) == whole
+        headroom.enter(str(number), 100)
+    assert all(headroom.ran_out(str(number), budget) for number in range(4))
+    assert headroom.room(budget, IDLE, 0) == halved
+    assert headroom.room(budget, IDLE, 600) == whole
 
 
 def test_an_engine_that_died_of_several_leaves_less_room_and_one_that_died_of_one_page_does_not() -> None:
-    crowded, alone = Memory(), Memory()
+    crowded, alone = Headroom(), Headroom()
     for name in ("b", "a"):
         crowded.enter(name, 50)
     alone.enter("a", 50)
 
-    for memory in (crowded, alone):
-        memory.died("a")
+    for headroom in (crowded, alone):
+        headroom.died("a")
     crowded.died("b")
 
-    assert (crowded.share, crowded.engine_died) == (0.5, True)
-    assert (alone.share, alone.engine_died) == (1.0, False)
+    assert (crowded.memory, crowded.engine_died) == (0.5, True)
+    assert (alone.memory, alone.engine_died) == (1.0, False)
 
 
 def test_one_request_always_has_room() -> None:
-    budget, memory = Budget(slots=4, tokens=100), Memory()
+    budget, headroom = Budget(slots=4, tokens=100), Headroom()
     for round_ in range(50):
         for name in ("a", "b"):
-            memory.enter(f"{name}{round_}", 1)
-        assert memory.ran_out(f"a{round_}", budget)
+            headroom.enter(f"{name}{round_}", 1)
+        assert headroom.ran_out(f"a{round_}", budget)
         for name in ("a", "b"):
-            memory.leave(f"{name}{round_}")
-    assert memory.room(budget, 0) == Capacity(slots=4, tokens=1)
+            headroom.leave(f"{name}{round_}")
+    assert headroom.room(budget, IDLE, 0) == Capacity(slots=4, tokens=1)

@@ -7,7 +7,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from pecia_schemas import DocumentType, Summary, Timings, Verdict
+from pecia_schemas.results import Summary, Timings, Verdict
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.meter import Meter

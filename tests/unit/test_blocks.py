@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import (
+from pecia_schemas.blocks import (
     Block,
     BlockKind,
     Box,
@@ -17,12 +17,14 @@ from pecia_schemas import (
     Mark,
     MarkKind,
     MarkState,
-    Page,
+    Source,
     Table,
-    Verdict,
     Word,
+    mean_confidence,
+    plain_blocks,
+    text_of,
 )
-from pecia_schemas.blocks import Source, mean_confidence, plain_blocks, text_of
+from pecia_schemas.results import Page, Verdict
 
 BOX = Box(left=20, top=10, right=400, bottom=40)
 TABLE = Table(

@@ -15,20 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from pecia_schemas import (
-    DocumentType,
-    Lane,
-    Page,
-    PayloadRef,
-    ReadDocument,
-    Stage,
-    TokenUsage,
-    Verdict,
-    new_id,
-)
 from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.media import PayloadRef
+from pecia_schemas.results import Page, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import task_to_json
+from pecia_schemas.states import Lane, Stage, new_id
+from pecia_schemas.tasks import DocumentType, ReadDocument, task_to_json
 from pecia_workers.caching import Look, ResultCache, identity_of, key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of

@@ -12,21 +12,18 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from pecia_schemas import (
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import MediaType, PayloadRef
+from pecia_schemas.results import Segment, Summary, TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
+from pecia_schemas.tasks import (
+    EXPECTED_OUTPUT_TOKENS,
     CaptionStyle,
     CaptionVideo,
-    FailureCode,
-    Lane,
-    PayloadRef,
-    Segment,
-    Stage,
-    Summary,
-    TokenUsage,
-    Verdict,
+    GenerationOptions,
+    task_to_json,
 )
-from pecia_schemas.media import MediaType
-from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, GenerationOptions, task_to_json
 from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import (
     CaptionSegment,
@@ -39,8 +36,7 @@ from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Cut
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest, segment_count
-from pecia_workers.media.limits import MediaError
-from pecia_workers.media.pages import Clip, Stretch, VideoInfo
+from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
 from pecia_workers.worker.payloads import Spool
 from samples import claimed_part, segment
 from scripted_engine import ScriptedEngine

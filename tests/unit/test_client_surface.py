@@ -8,7 +8,7 @@ from pecia import errors
 
 def test_another_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="Klient"):
-        _ = pecia.Klient  # pyright: ignore[reportAttributeAccessIssue]
+        _ = pecia.Klient  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_every_error_is_in_the_tree_of_the_docstring() -> None:

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.results import Verdict
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.engines.requests import Turns
 from pecia_workers.engines.simulated import SimulatedEngine

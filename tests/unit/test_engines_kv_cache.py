@@ -1,5 +1,7 @@
 """The arithmetic of the KV cache, and the plan that rests on it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.models import KvShape, kv_bytes, kv_tokens
+from pecia_workers.engines.models import KvShape, kv_tokens, layers_planned
 from pecia_workers.engines.profiles import GIB, EnginePlan, plan_engine, profile_named
 
 L4 = profile_named("l4")
@@ -31,7 +33,8 @@ SHAPES = st.builds(
 @given(shape=SHAPES, memory=st.integers(-GIB, 100 * GIB))
 def test_the_tokens_fit_into_the_memory_and_no_further_block_does(shape: KvShape, memory: int) -> None:
     tokens = kv_tokens(shape, memory)
-    assert kv_bytes(shape, tokens) <= max(0, memory) < kv_bytes(shape, tokens + 16)
+    each = shape.bytes_per_token
+    assert each * tokens <= max(0, memory) < each * (tokens + 16)
 
 
 def test_the_memory_of_a_gpu_is_spent_once() -> None:
@@ -82,6 +85,7 @@ def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages:
     planned = plan(**settings)
     assert bound in planned.bound_by
     assert planned.pages_at_a_time == pages
+    assert planned.page_kept == planned.page_tokens
     assert planned.kv_share == pytest.approx(pages * planned.page_tokens / planned.kv_tokens)
 
 
@@ -91,3 +95,85 @@ def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages:
 def test_a_plan_needs_a_model_of_which_something_is_known(profile: str, model: str, hint: str) -> None:
     with pytest.raises(EngineUnavailableError, match=hint):
         plan(profile, model=model)
+
+
+def windowed_shape(whole: int, windowed: int) -> KvShape:
+    return KvShape(layers=whole + windowed, kv_heads=4, head_dim=256, windowed=windowed, window=1024)
+
+
+@pytest.mark.parametrize(
+    ("whole", "windowed", "kept"),
+    [
+        (34, 0, 10_000),
+        (0, 34, 1040),
+        (17, 17, (10_000 + 1040) / 2),
+        (5, 29, (5 * 10_000 + 30 * 1040) / 34),  # the last group of five lacks a layer
+        (12, 13, 13 * (10_000 + 1040) / 25),  # nearly as many: one group of each
+    ],
+)
+def test_layers_with_a_window_keep_the_end_of_a_request_in_groups_as_vllm_forms_them(
+    whole: int, windowed: int, kept: float
+) -> None:
+    layers = layers_planned(windowed_shape(whole, windowed))
+    assert layers.held(10_000, 0, begun=True) == pytest.approx(kept, abs=1)
+
+
+CONFIG = {
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "hidden_size": 512,
+    "max_position_embeddings": 8192,
+    "sliding_window": 512,
+}
+SIXTH_WHOLE = [*["sliding_attention"] * 5, "full_attention"]
+
+
+def planned_by(directory: Path, config: dict[str, Any], **settings: Any) -> EnginePlan:
+    (directory / "config.json").write_text(json.dumps(config))
+    return plan(model=str(directory), kv_cache_bytes=GIB, **settings)
+
+
+def test_a_plan_counts_layers_by_what_the_checkpoint_says_that_they_keep(tmp_path: Path) -> None:
+    flat = planned_by(tmp_path, CONFIG | {"sliding_window": None})
+    hybrid = planned_by(tmp_path, CONFIG | {"layer_types": SIXTH_WHOLE})
+    assert flat.kv_tokens == hybrid.kv_tokens
+    assert hybrid.page_kept == pytest.approx((hybrid.page_tokens + 5 * 528) / 6, abs=1)
+    assert hybrid.pages_in_cache == hybrid.kv_tokens // hybrid.page_kept > flat.pages_in_cache
+    assert hybrid.context_kept == flat.context_kept == flat.context  # all of it is read in one step
+    stepwise = planned_by(tmp_path, CONFIG | {"layer_types": SIXTH_WHOLE}, max_num_batched_tokens=1024)
+    assert stepwise.context_kept == pytest.approx((8192 + 5 * (1024 + 528)) / 6, abs=1)
+    assert (flat.unclear, hybrid.unclear) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "which layers have the window of 512 tokens is not said"),
+        ({"use_sliding_window": False}, ""),
+        ({"layer_types": ["full_attention"] * 6}, ""),
+        (
+            {"layer_types": [*["chunked_attention"] * 5, "full_attention"]},
+            "5 layers of 'chunked_attention' count",
+        ),
+        ({"sliding_window": None, "layer_types": SIXTH_WHOLE}, "5 layers of 'sliding_attention' count"),
+    ],
+)
+def test_layers_of_which_it_is_not_known_keep_everything_and_the_plan_says_so(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    planned = planned_by(tmp_path, CONFIG | changed)
+    assert planned.page_kept == planned.page_tokens
+    assert said in planned.unclear
+    assert bool(said) is bool(planned.unclear)
+
+
+def test_the_memory_of_state_layers_is_said_not_to_be_counted(tmp_path: Path) -> None:
+    planned = planned_by(tmp_path, CONFIG | {"layer_types": [*["linear_attention"] * 5, "full_attention"]})
+    assert planned.kv.layers == 1
+    assert "5 layers of 'linear_attention' take memory that is not counted" in planned.unclear
+
+
+def test_an_engine_without_groups_of_layers_keeps_everything_in_each(tmp_path: Path) -> None:
+    hybrid = CONFIG | {"layer_types": SIXTH_WHOLE}
+    planned = planned_by(tmp_path, hybrid, engine_options={"disable_hybrid_kv_cache_manager": True})
+    assert planned.page_kept == planned.page_tokens

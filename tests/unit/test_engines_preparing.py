@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest
 from pecia_workers.engines.requests import Preparation, Prepared, RequestLimits
 from pecia_workers.engines.vllm.engine import preparers

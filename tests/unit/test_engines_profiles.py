@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.batching.policies import BatchLimits, Capacity
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus

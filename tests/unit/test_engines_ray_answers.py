@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Verdict
+from pecia_schemas.results import Verdict
 from pecia_workers.engines.ray.engine import ending_of
 
 END = 2

@@ -4,7 +4,8 @@ import statistics
 import numpy as np
 import pytest
 
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.results import Verdict
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.simulated import DrawnLengths, IterationModel, SimulatedEngine
 from virtual_time import FixedLength, VirtualClock

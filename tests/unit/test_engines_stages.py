@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pecia.cli.app import app
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.app import queues_of
 from pecia_workers.engines.base import Engine, stages_of, stages_served
 from pecia_workers.engines.openai.engine import OpenAiEngine

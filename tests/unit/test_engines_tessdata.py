@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pecia_schemas.duty import Lack
+from pecia_schemas.running import Lack
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import registry
 from pecia_workers.engines.registry import create_engine, find_tessdata

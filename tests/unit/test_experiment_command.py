@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from command import run_pecia
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.simulation.experiment import Cell, _asked, limits_of, measured_cell, simulated_cell
 from pecia_workers.simulation.requests import Mix, drawn, poisson

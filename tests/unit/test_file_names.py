@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pecia_schemas import PayloadRef
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.worker.payloads import Spool
 

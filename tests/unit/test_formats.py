@@ -18,25 +18,9 @@ from markdown_it.token import Token
 
 from pecia import errors
 from pecia.formats import Format, render
-from pecia_schemas import (
-    Block,
-    BlockKind,
-    Box,
-    Captions,
-    Cell,
-    Document,
-    Failure,
-    FailureCode,
-    Line,
-    Page,
-    PageFailure,
-    SegmentFailure,
-    Summary,
-    Table,
-    Verdict,
-    Word,
-)
-from pecia_schemas.blocks import Source, plain_blocks
+from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import Captions, Document, Page, PageFailure, SegmentFailure, Summary, Verdict
 from samples import segment
 
 XHTML = "{http://www.w3.org/1999/xhtml}"

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia.formats import pdf
-from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Word
-from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.blocks import Box, Line, Word, plain_blocks
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
+from pecia_schemas.results import Document, Page, PageFailure
 from pecia_workers.media.pictures import compressed
 from samples import page
 
@@ -182,7 +183,7 @@ _PEAK = """
 import resource, sys
 from pathlib import Path
 from pecia.formats import pdf
-from pecia_schemas import Document, Page
+from pecia_schemas.results import Document, Page
 from pecia_schemas.media import Encoding, Picture
 
 def draw(number, *, rotation, skew):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gate
 SCRIPT = """
 import logging
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.logs import configure_logs
+from pecia_workers.tracing import configure_logs
 
 configure_logs(WorkerSettings(log_format="{form}"))
 
@@ -42,7 +42,7 @@ from uuid import UUID
 import structlog
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.ledger import Grouped
-from pecia_workers.logs import about_part, configure_logs
+from pecia_workers.tracing import about_part, configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))
 ours, theirs = structlog.get_logger("ours"), logging.getLogger("a.library")

@@ -17,11 +17,11 @@ from pydicom.filewriter import write_dataset
 from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from fixture_types import MakeFile
 from hand_made_pdfs import blank_pdf, locked_pdf
-from pecia_schemas import FailureCode, MediaType
-from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 from pictures import encoded
 
 LIMITS = Limits.of(WorkerSettings())
@@ -233,8 +233,8 @@ from pathlib import Path
 sys.modules["pydicom"] = None
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.limits import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import MediaError
+from pecia_workers.media.pages import Limits
 try:
     inspect_file(Path({str(path)!r}), Limits.of(WorkerSettings()))
 except MediaError as error:

@@ -5,7 +5,7 @@ import pytest
 
 from fixture_types import MakeFile
 from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 
 
 def zipped(*names: str) -> bytes:

@@ -3,8 +3,8 @@
 import io
 import os
 import signal
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
 from pecia_workers.media.decoding import prepare
 from pecia_workers.media.pictures import as_read, compressed, open_pictures
+from pecia_workers.template import Forked
 
 pytestmark = pytest.mark.gate
 
@@ -50,8 +51,8 @@ def pictures(scan: Path) -> Iterator[PagePictures]:
         yield pictures
 
 
-def helper_of(pictures: Any) -> subprocess.Popen[bytes]:
-    process: subprocess.Popen[bytes] = pictures._process._process
+def helper_of(pictures: Any) -> Forked:
+    process: Forked = pictures._processes._idle[0].forked
     return process
 
 
@@ -110,7 +111,9 @@ def test_they_are_decoded_where_the_network_is_out_of_reach(pictures: PagePictur
 def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
     with open_pictures(scan, password=None, quality=75) as pictures:
         pictures(1, rotation=0, skew=0.0)
-        os.kill(helper_of(pictures).pid, signal.SIGKILL)
+        process = helper_of(pictures)
+        os.kill(process.pid, signal.SIGSTOP)  # until the next page is under way
+        threading.Timer(0.2, process.kill).start()
         with pytest.raises(NoPictureError):
             pictures(1, rotation=0, skew=0.0)
         assert pictures(2, rotation=0, skew=0.0).width == 1400

@@ -11,11 +11,10 @@ from PIL import Image
 
 from fixture_types import MakeFile
 from hand_made_pdfs import locked_pdf
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.pages import Limits, MediaError, PageInfo
 from pictures import encoded, marked
 from videos import video
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas import Block, Doubt, FailureCode
+from pecia_schemas.blocks import Block, Doubt
+from pecia_schemas.failures import FailureCode
 from pecia_workers.media import MediaError, PageImage
 from pecia_workers.media.frames import (
     ALIGNMENT,

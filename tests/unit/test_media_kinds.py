@@ -13,12 +13,12 @@ from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
 from fixture_types import MakeFile
-from pecia_schemas import FailureCode, MediaType
-from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import images
 from pecia_workers.media.decoding import inspect_file, page_pixels
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 from pictures import encoded, marked
 
 LIMITS = Limits.of(WorkerSettings())

@@ -8,7 +8,7 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import Limits
 from pecia_workers.media.pdf import PdfPages
 
 pytestmark = pytest.mark.gate

@@ -15,11 +15,11 @@ from PIL import Image, ImageDraw
 
 from command import ran
 from drawn_pages import NEEDED, askew_pages, synthetic_page, turned
-from pecia_schemas import Page, Preparation, Timings, Verdict
+from pecia_schemas.results import Page, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page, prepare
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage, Plan
+from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.reading.page import _moved
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")

@@ -11,13 +11,12 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 import hand_made_pdfs as pdfs
-from pecia_schemas import Preparation
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.limits import Limits
-from pecia_workers.media.pages import PageImage, Plan
-from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
+from pecia_workers.media.pages import Limits, PageImage, Plan
+from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
 from pictures import encoded
 
 PROSE = [

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fixture_types import MakeFile
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_clip, probe_video
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import Clip, FramePlan, Stretch, spread
+from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, spread
 from videos import second_of, turned, video
 
 CONTAINERS = [

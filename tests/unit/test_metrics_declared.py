@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import Metric
 
-from pecia_schemas import FailureCode, Lane, Stage, Verdict
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import Lane, Stage
 from pecia_workers import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"

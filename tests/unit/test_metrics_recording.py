@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from pecia_schemas import Failure, FailureCode, Stage, Timings, TokenUsage, Verdict
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import Timings, TokenUsage, Verdict
+from pecia_schemas.states import Stage
 from pecia_workers import metrics_page
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation, Load

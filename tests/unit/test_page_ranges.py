@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pecia_schemas import ReadDocument
 from pecia_schemas.media import PageRanges
+from pecia_schemas.tasks import ReadDocument
 
 COUNT = 60
 ends = st.integers(1, COUNT)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import CaptionVideo, ReadDocument
-from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
+from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
 from pecia_workers.engines.base import Sampling
 from pecia_workers.engines.reader_cards import presets, sampling_for
 

@@ -9,7 +9,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from pecia import sources
-from pecia_schemas import PayloadRef
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 
 WORD = "Quillfeather"

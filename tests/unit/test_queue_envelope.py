@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp, queues_of, worker_argv
 from pecia_workers.queue.lists import Claimed
 from pecia_workers.queue.transport import envelope, task_name

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pecia_schemas import DocumentType, ReadDocument
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import GenerationOptions, Preset
+from pecia_schemas.tasks import DocumentType, GenerationOptions, Preset, ReadDocument
 from pecia_workers.engines.base import EngineUnavailableError, Sampling
 from pecia_workers.engines.profiles import GIB, merged, plan_engine, profile_file, profile_named
 from pecia_workers.engines.reader_cards import (

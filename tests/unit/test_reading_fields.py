@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat_server import serving
-from pecia_schemas import TokenUsage, Verdict
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.storable import storable
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.fields import Fields, closed, judge, parser
 from pecia_workers.reading.ladder import Reading
-from pecia_workers.reading.page import fields_instruction
+from pecia_workers.reading.page import Fields, closed, fields_instruction, judge, parser
 
 SCHEMA = {
     "type": "object",

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.reading.page import instruction_for
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import DocumentType, Stage, TokenUsage, Verdict
-from pecia_schemas.results import Change
+from pecia_schemas.results import Change, TokenUsage, Verdict
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import (
     Capabilities,
     EngineDeadError,

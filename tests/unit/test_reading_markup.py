@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import BlockKind, Table
-from pecia_schemas.blocks import plain_blocks, text_of
+from pecia_schemas.blocks import BlockKind, Table, plain_blocks, text_of
 from pecia_workers.reading.markup import blocks_of
 
 MARKUP = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Verdict
 from pecia_schemas.blocks import Doubt, DoubtReason
+from pecia_schemas.results import Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.ladder import doubtful_words, judged, sureness
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Box, Doubt, DoubtReason, Line, Verdict, Word
-from pecia_schemas.blocks import Source, plain_blocks
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line, Source, Word, plain_blocks
+from pecia_schemas.results import Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.ladder import judged, rank
 

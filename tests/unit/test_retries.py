@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.retries import retry_delay
+from pecia_workers.worker.attempts import retry_delay
 
 SETTINGS = WorkerSettings(max_attempts=10_000, retry_delay=timedelta(seconds=2))
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Event
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from fixture_types import Eventually
 from pecia_workers.engines.base import Budget
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
+from pecia_workers.worker.runtime import Runtime
 
 
 class Unwinding:
@@ -28,7 +29,7 @@ class Unwinding:
         self.refuses = 0
         self.let_go = asyncio.Event()
 
-    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  a `PartRuntime`
+    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  as `Runtime`
         return Budget(slots=8, tokens=None)
 
     async def lost(self) -> None:
@@ -74,7 +75,7 @@ class Pool:
         self.ended: list[tuple[PartInFlight, Ending]] = []
         self.failed = Event()
         self.runner = PartRunner(
-            self.runtime,
+            cast("Runtime", self.runtime),
             submitted=lambda: None,
             begun=lambda _job, _about: None,
             tell=lambda job, ending: self.ended.append((job, ending)),
@@ -83,14 +84,16 @@ class Pool:
         )
 
     def deliver(self, part: UUID, former: PartInFlight | None = None) -> PartInFlight:
-        headers = {"id": str(part), "x-cost": 1, "x-deliveries": 1, "x-suspect": False}
         job = PartInFlight(
-            headers,
+            part=part,
+            cost=1,
+            deaths=0,
+            suspect=False,
             begun=lambda _about: None,
             callback=lambda _result: None,
             timeout_callback=lambda _soft, _limit: None,
-            soft_limit_s=None,
-            hard_limit_s=None,
+            limit_s=None,
+            soft=False,
             started=0.0,
         )
         job.former = former

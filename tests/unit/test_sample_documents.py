@@ -1,6 +1,6 @@
 import pytest
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.samples import accuracy, sample_document
 
 

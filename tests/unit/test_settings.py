@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from pecia_schemas import Lane
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
+from pecia_schemas.states import Lane
 from pecia_workers.queue.lists import LaneRules
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pecia_schemas import DocumentType, Lane
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.simulation.requests import TraceError, all_at_once, bursts, poisson, read_trace
 
 

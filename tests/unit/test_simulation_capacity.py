@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import run_pecia
-from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.profiles import (
     Speed,

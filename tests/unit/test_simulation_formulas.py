@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy
-from pecia_workers.engines.models import KvShape, kv_bytes
+from pecia_workers.engines.models import KvShape
 from pecia_workers.simulation.capacity import engines_for
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.scenarios import Figures, figures
@@ -63,4 +63,4 @@ def test_thirty_a_second_at_two_seconds_take_eight_gpus_of_eight() -> None:
     ids=["small", "batch of 32", "hidden 4096", "grouped queries"],
 )
 def test_the_cache_takes_its_bytes(shape: KvShape, tokens: int, sequences: int, megabytes: float) -> None:
-    assert kv_bytes(shape, tokens, sequences) / 1e6 == pytest.approx(megabytes, rel=0.003)
+    assert shape.bytes_per_token * tokens * sequences / 1e6 == pytest.approx(megabytes, rel=0.003)

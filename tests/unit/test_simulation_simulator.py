@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import DocumentType, Lane
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel

@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import Limits
 from pecia_workers.sources import Arriving
 
 

@@ -30,12 +30,9 @@ def options() -> set[str]:
 
 def surface() -> dict[str, set[str]]:
     """Return what users name, by its kind."""
-    listed = re.search(
-        r"__all__ = \[(.*?)\]", (ROOT / "producer/pecia/__init__.py").read_text(), flags=re.DOTALL
-    )
     schemas = json.loads((ROOT / "docs/pecia.schema.json").read_text())["$defs"]
     return {
-        "names": set(re.findall(r'"(\w+)"', listed[1] if listed else "")),
+        "names": found("producer/pecia/__init__.pyi", r"(\w+) as \1\b"),
         "verbs": found("docs/cli.md", r"^#+ `pecia ([^`]+)`"),
         "options": options(),
         "settings": found("docs/settings.md", r"^\| `(PECIA_\w+)`"),

@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pecia_schemas import Failure, FailureCode, tracing
+from pecia_schemas import tracing
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_workers.ledger.commit import ClaimedPart, Failed
 from pecia_workers.tracing import ended, processing
 from samples import claimed_part
@@ -75,7 +76,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.logs import configure_logs
+from pecia_workers.tracing import configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))
 log = structlog.get_logger("ours")

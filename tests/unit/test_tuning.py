@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import run_pecia
-from pecia_schemas import DocumentType
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
-from pecia_workers.simulation.experiment import MeasuredRun, Seen, fitted_speed
+from pecia_workers.simulation.experiment import (
+    MeasuredRun,
+    Point,
+    Seen,
+    best_sequences,
+    best_step,
+    fitted_speed,
+    steady_rate,
+    tune,
+)
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
 from pecia_workers.simulation.scenarios import simulated
-from pecia_workers.simulation.tuning import Point, best_sequences, best_step, steady_rate, tune
 from virtual_time import FixedLength
 
 PRESCRIPTIONS = Mix(types={DocumentType.PRESCRIPTION: 1})

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from foreign_verifiers import LIBRARIES, verified
 from korean import NothingThereError
-from pecia_schemas import new_id
+from pecia_schemas.states import new_id
 from pecia_workers.webhooks import SignedNotice, Signer
 
 pytestmark = pytest.mark.gate

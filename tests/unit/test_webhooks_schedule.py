@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas.states import DeliveryState
-from pecia_workers.retries import RetrySchedule, parse_retry_after
-from pecia_workers.webhooks import DeliveryPolicy, Reply, SendFailure
+from pecia_workers.outgoing import parse_retry_after
+from pecia_workers.webhooks import DeliveryPolicy, Reply, RetrySchedule, SendFailure
 
 SCHEDULE = RetrySchedule()
 POLICY = DeliveryPolicy(attempts=12)

@@ -10,7 +10,8 @@ from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
-from pecia_schemas import JobState, NoticeType, new_id
+from pecia_schemas.events import NoticeType
+from pecia_schemas.states import JobState, new_id
 from pecia_workers.webhooks import SignedNotice, Signer
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()

@@ -13,9 +13,9 @@ from celery.exceptions import ImproperlyConfigured
 from celery.worker.control import Panel
 from kombu.entity import Exchange, Queue
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
@@ -25,7 +25,7 @@ from pecia_workers.worker.attempts import waited_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pecia_workers.worker.runner import PartRuntime
+    from pecia_workers.worker.runtime import Runtime
 
 _LOOK = {
     *("ping", "clock", "stats", "registered", "active_queues"),
@@ -67,7 +67,7 @@ class FleetWorker(Worker):  # type: ignore[misc]
 class FleetApp(Celery):  # type: ignore[misc]
     """Celery, configured from the fleet's settings when first used."""
 
-    new_runtime: Callable[[], PartRuntime]
+    new_runtime: Callable[[], Runtime]
     """Makes what runs the parts; replace it before the worker starts."""
 
     def __init__(self, settings: WorkerSettings | None = None) -> None:
@@ -118,7 +118,7 @@ class FleetApp(Celery):  # type: ignore[misc]
             raise ImproperlyConfigured("Set PECIA_REDIS_URL: the fleet's queues are in Redis.")
         return url
 
-    def _default_runtime(self) -> PartRuntime:
+    def _default_runtime(self) -> Runtime:
         from pecia_workers.worker.runtime import Runtime  # noqa: PLC0415  heavy: only a worker needs it
 
         return Runtime(self.settings, self.stages)

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from pecia_schemas import CachedFrom, Page, Segment, Summary, TokenUsage, Verdict
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.results import CachedFrom, Page, Segment, Summary, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Capabilities, EngineRequest
 from pecia_workers.ledger.commit import ClaimedPart, Done, Earlier

@@ -16,6 +16,7 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -137,7 +138,12 @@ def confine_files(readable: Iterable[Path] = ()) -> bool:
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     try:
         for place in {sys.prefix, sys.base_prefix, *sys.path, *_READABLE, *map(str, readable)} - {""}:
-            _allow_reading(libc, rules, place)
+            with suppress(OSError):  # most machines lack some
+                opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+                rights = _READ_FILE | (_READ_DIRECTORY if Path(place).is_dir() else 0)
+                rule = struct.pack("=Qi", rights, opened)  # struct landlock_path_beneath_attr
+                libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0)
+                os.close(opened)
         return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
     finally:
         os.close(rules)
@@ -184,17 +190,6 @@ class _Program(ctypes.Structure):
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _allow_reading(libc: ctypes.CDLL, rules: int, place: str) -> None:
-    try:
-        opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # most machines lack some
-        return
-    rights = _READ_FILE | (_READ_DIRECTORY if Path(place).is_dir() else 0)
-    rule = struct.pack("=Qi", rights, opened)  # struct landlock_path_beneath_attr
-    libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0)
-    os.close(opened)
 
 
 def _filter(audit: int, machine: int) -> Iterator[bytes]:

@@ -28,9 +28,9 @@ from flower.views.tasks import TaskView
 from flower.views.workers import WorkerView
 from tornado.web import HTTPError, RedirectHandler
 
-from pecia_schemas import Lane, Stage
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp, app
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import left_in_postgres

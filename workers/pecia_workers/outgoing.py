@@ -7,6 +7,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import cast
@@ -40,7 +42,11 @@ def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
     target = _innermost(ip_address(address.partition("%")[0]))
     if any(target in network for network in allow):
         return True
-    return _is_public(target) and not any(target in network for network in _NEVER)
+    if target.is_multicast or target.is_reserved or not target.is_global:
+        return False
+    if isinstance(target, IPv6Address) and target not in _GLOBAL_UNICAST:
+        return False
+    return not any(target in network for network in _NEVER)
 
 
 def _innermost(address: Address) -> Address:
@@ -49,12 +55,6 @@ def _innermost(address: Address) -> Address:
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or address
-
-
-def _is_public(address: Address) -> bool:
-    if address.is_multicast or address.is_reserved or not address.is_global:
-        return False
-    return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
 
 
 # Its debug logs quote headers, and so the URLs that redirects lead to.
@@ -103,6 +103,19 @@ def request(
         content=content,
         extensions={"timeout": waits},
     )
+
+
+def parse_retry_after(header: str | None) -> timedelta | None:
+    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense."""
+    if header is None:
+        return None
+    if header.strip().isdecimal():
+        return timedelta(seconds=min(int(header), 10**9))
+    try:
+        moment = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
 
 
 def is_of_tls(error: httpcore2.ConnectError) -> bool:

@@ -25,12 +25,13 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from pecia_schemas import FailureCode, PayloadRef, UrlRef
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.outgoing import (
     GuardedBackend,
     Refusal,
@@ -141,17 +142,14 @@ class Arriving:
     async def arrived(self) -> None:
         """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
         self._limits.check_bytes(self._size)
-        await finish_in_thread(self._rewind)
+        await finish_in_thread(self._write, rewind=True)
 
-    def _write(self) -> None:
+    def _write(self, *, rewind: bool = False) -> None:
         with _spooling():
             self._file.write(self._waiting)
+            if rewind:
+                self._file.seek(0)  # writes what is left in the buffer
         self._waiting.clear()
-
-    def _rewind(self) -> None:
-        self._write()
-        with _spooling():
-            self._file.seek(0)  # writes what is left in the buffer
 
 
 @contextmanager
@@ -287,13 +285,21 @@ class Buckets:
         bucket, _, key = url.partition("://")[2].partition("/")
         if not _is_named_object(bucket, key, self._settings.source_buckets):
             raise _refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
-        with _bucket_errors():
+        try:
             async with asyncio.timeout(self._total_s):
                 # No retries: the part is tried again, by the fleet's schedule.
                 found = await obstore.get_async(open_bucket(bucket, self._settings, retries=0), key)
                 arriving.announced(found.meta["size"])
                 async for chunk in found.stream(min_chunk_size=_CHUNK):
                     await arriving.write(bytes(chunk))
+        except TimeoutError:
+            raise _unreachable("The object store took too long.") from None
+        except (FileNotFoundError, NotFoundError, InvalidPathError):
+            raise _refused("The object store has no such object.") from None
+        except (PermissionError, PermissionDeniedError, UnauthenticatedError):
+            raise _refused("The object store does not let the fleet read the object.") from None
+        except (BaseError, OSError) as error:
+            raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None
 
 
 def _is_named_object(bucket: str, key: str, named: Collection[str]) -> bool:
@@ -301,18 +307,3 @@ def _is_named_object(bucket: str, key: str, named: Collection[str]) -> bool:
     if any(segment in ("", ".", "..") for segment in key.split("/")):
         return False
     return any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in named)
-
-
-@contextmanager
-def _bucket_errors() -> Iterator[None]:
-    """Raise what goes wrong on the way as `MediaError`."""
-    try:
-        yield
-    except TimeoutError:
-        raise _unreachable("The object store took too long.") from None
-    except (FileNotFoundError, NotFoundError, InvalidPathError):
-        raise _refused("The object store has no such object.") from None
-    except (PermissionError, PermissionDeniedError, UnauthenticatedError):
-        raise _refused("The object store does not let the fleet read the object.") from None
-    except (BaseError, OSError) as error:
-        raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

@@ -1,18 +1,27 @@
-"""The spans of one attempt at a part, of one request to an engine, and of one try to deliver a callback."""
+"""What the fleet tells of its work: logs, and the spans of attempts at parts, of requests and of callbacks.
+
+Lines of the log hold ids, codes and costs, never text of a document; for people or, as JSON, for machines.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import structlog
 from celery.exceptions import Ignore, Retry
+from structlog.typing import EventDict
 
 from pecia_schemas import tracing
 from pecia_schemas.messages import queue_name
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
 from pecia_workers.worker.attempts import PartFailedError
@@ -21,6 +30,55 @@ if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span
     from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
     from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome
+
+
+def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:
+    """Add the ids of the span under way, if there is one."""
+    if traceparent := tracing.current().traceparent:
+        _, line["trace_id"], line["span_id"], _ = traceparent.split("-")
+    return line
+
+
+_SHARED = (
+    structlog.contextvars.merge_contextvars,
+    _with_trace,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def about_part(job_id: UUID, part: UUID, attempt: int) -> AbstractContextManager[None]:
+    """Have every line carry these, of this task and of the threads and tasks that it starts, ours or a library's."""
+    return structlog.contextvars.bound_contextvars(job=str(job_id), part=str(part), attempt=attempt)
+
+
+def configure_logs(settings: WorkerSettings) -> None:
+    """Send our logs and those of every library to stderr, one line each, in one format."""
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if settings.log_format == "text":
+        # rich's traceback shows locals: pages and passwords
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=(*_SHARED, structlog.stdlib.ExtraAdder(allow=("part",))),
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.captureWarnings(True)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    if settings.log_level == "info":  # that a part has arrived is Flower's to show: a line each is many
+        logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    wrap = structlog.stdlib.ProcessorFormatter.wrap_for_formatter
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *_SHARED, wrap],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
 
 _NS = 1_000_000_000
 
@@ -91,24 +149,14 @@ def admitted(seconds: float) -> None:
     tracing.past("admit", began=now - round(seconds * _NS), ended=now)
 
 
-@contextmanager
-def asking(
-    engine: Capabilities, request: EngineRequest, tokens: int | None = None
-) -> Iterator[Callable[[Generation], None]]:
-    """Ask an engine in a span; call what it yields with the answer. `tokens` is what was reserved for the request."""
+async def asked(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
+    """Return the engine's answer, in a span; `tokens` is what was reserved for the request."""
     if tracing.current().traceparent is None:
-        yield lambda _: None
-        return
-    with tracing.span(f"chat {engine.model}", _asked(engine, request, tokens), kind=SpanKind.CLIENT) as span:
-        began = time.time_ns()
-        yield lambda generation: _answered(span, generation, began)
-
-
-def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> Attributes:
-    return {
+        return await engine.generate(request)
+    about: Attributes = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": engine.name,
-        "gen_ai.request.model": engine.model,
+        "gen_ai.provider.name": engine.capabilities.name,
+        "gen_ai.request.model": engine.capabilities.model,
         "gen_ai.request.max_tokens": request.max_output_tokens,
         "gen_ai.request.temperature": request.sampling.temperature,
         "gen_ai.request.top_p": request.sampling.top_p,
@@ -116,6 +164,11 @@ def _asked(engine: Capabilities, request: EngineRequest, tokens: int | None) -> 
         "pecia.cost": tokens,
         "pecia.images": len(request.images),
     }
+    with tracing.span(f"chat {engine.capabilities.model}", about, kind=SpanKind.CLIENT) as span:
+        began = time.time_ns()
+        generation = await engine.generate(request)
+        _answered(span, generation, began)
+    return generation
 
 
 def _answered(span: Span, generation: Generation, began: int) -> None:
@@ -148,10 +201,7 @@ class TracedGenerator:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return its text."""
-        with asking(self.capabilities, request) as answered:
-            generation = await self.generator.generate(request)
-            answered(generation)
-        return generation
+        return await asked(self.generator, request)
 
 
 def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import ssl
 import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -22,12 +23,11 @@ import httpcore2
 import httpx2
 import structlog
 from pydantic import SecretStr
-from sqlalchemy.ext.asyncio import AsyncEngine
 from standardwebhooks import Webhook
 
 from pecia_schemas import tracing
 from pecia_schemas.connecting import Verdict, name_of, verdict_on
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database, outlast
@@ -48,10 +48,10 @@ from pecia_workers.outgoing import (
     Refusal,
     RefusedTargetError,
     is_of_tls,
+    parse_retry_after,
     parse_target,
     request,
 )
-from pecia_workers.retries import RetrySchedule, parse_retry_after
 from pecia_workers.service import serve
 from pecia_workers.tracing import delivering, tried
 
@@ -101,6 +101,30 @@ class Signer:
         return SignedNotice(body=text.encode(), headers=headers)
 
 
+_JITTER = 0.2
+_MOST_STEPS = 64  # by then the longest wait is reached; a float holds what comes out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySchedule:
+    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, two days and a half over fourteen tries."""
+
+    first: timedelta = timedelta(seconds=5)
+    factor: float = 3.0
+    longest: timedelta = timedelta(hours=12)
+
+    def after(self, attempt: int, *, asked: timedelta | None = None) -> timedelta:
+        """Return the wait after the `attempt`-th try, counted from 1.
+
+        A receiver that asked for a wait gets it, within `first` and `longest`.
+        """
+        if asked is not None:
+            return min(max(asked, self.first), self.longest)
+        steps = min(attempt - 1, _MOST_STEPS)
+        wait_s = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
+        return timedelta(seconds=wait_s * random.SystemRandom().uniform(1 - _JITTER, 1 + _JITTER))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPolicy:
     """Any 2xx is delivery, 410 and a refused target are the end, everything else is tried again, `attempts` times."""
@@ -116,42 +140,25 @@ class DeliveryPolicy:
         """Return the outcome of a try that got no answer."""
         ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
         receiver = ReceiverState.UNKNOWN if ours else ReceiverState.FAILING
-        return self._again(turn, error=failure.value, receiver=receiver)
+        failed = DeliveryOutcome(state=DeliveryState.PENDING, error=failure.value, receiver=receiver)
+        return self._again(turn, failed)
 
     def answered(self, turn: int, reply: Reply) -> DeliveryOutcome:
         """Return the outcome of a try that got this answer. A redirect is an answer, and not followed."""
-        if HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
-            return DeliveryOutcome(
-                state=DeliveryState.DELIVERED, status=reply.status, receiver=ReceiverState.WELL
-            )
-        error = f"http_{reply.status}"
-        if reply.status == HTTPStatus.GONE:
-            return DeliveryOutcome(
-                state=DeliveryState.DEAD, status=reply.status, error=error, receiver=ReceiverState.GONE
-            )
-        asked = parse_retry_after(reply.retry_after)
-        return self._again(
-            turn, error=error, receiver=ReceiverState.FAILING, status=reply.status, asked=asked
-        )
+        status, error = reply.status, f"http_{reply.status}"
+        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            return DeliveryOutcome(state=DeliveryState.DELIVERED, status=status, receiver=ReceiverState.WELL)
+        state, receiver = DeliveryState.PENDING, ReceiverState.FAILING
+        if status == HTTPStatus.GONE:
+            state, receiver = DeliveryState.DEAD, ReceiverState.GONE
+        failed = DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
+        return self._again(turn, failed, parse_retry_after(reply.retry_after))
 
-    def _again(
-        self,
-        turn: int,
-        *,
-        error: str,
-        receiver: ReceiverState,
-        status: int | None = None,
-        asked: timedelta | None = None,
-    ) -> DeliveryOutcome:
-        if turn >= self.attempts:
-            return DeliveryOutcome(state=DeliveryState.DEAD, status=status, error=error, receiver=receiver)
-        return DeliveryOutcome(
-            state=DeliveryState.PENDING,
-            status=status,
-            error=error,
-            receiver=receiver,
-            retry_in=self.schedule.after(turn, asked=asked),
-        )
+    def _again(self, turn: int, failed: DeliveryOutcome, asked: timedelta | None = None) -> DeliveryOutcome:
+        """Return the outcome with the wait before the next try, or as the end where there is none."""
+        if failed.state is DeliveryState.DEAD or turn >= self.attempts:
+            return replace(failed, state=DeliveryState.DEAD)
+        return replace(failed, retry_in=self.schedule.after(turn, asked=asked))
 
 
 class SendFailure(StrEnum):
@@ -247,61 +254,24 @@ def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
     return tuple(secret for secret in (settings.webhook_secret, settings.webhook_former_secret) if secret)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Courier:
-    """Signs deliveries, posts them and judges the answers."""
-
-    sender: Sender
-    secrets: tuple[SecretStr, ...]
-    keys: Keyring
-    """What the endpoints' own secrets are encrypted under."""
-    policy: DeliveryPolicy
-    links: Mapping[str, str]
-
-    async def carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
-        """Try it once, in a span of its own. What goes wrong is the outcome."""
-        at, begun = datetime.now(UTC), time.monotonic()
-        reply: Reply | None = None
-        with delivering(delivery) as span:
-            try:
-                reply = await self._post(delivery)
-                outcome = self.policy.answered(delivery.turn, reply)
-            except RefusedTargetError as error:
-                outcome = self.policy.refused(error.refusal)
-            except SendError as error:
-                outcome = self.policy.unanswered(delivery.turn, error.failure)
-            except DecryptionError:
-                outcome = self.policy.unanswered(delivery.turn, SendFailure.KEY)
-            except Exception as error:  # noqa: BLE001  one bad delivery must not stop the others
-                log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
-                outcome = self.policy.unanswered(delivery.turn, SendFailure.INTERNAL)
-            tried(span, outcome)
-        duration = timedelta(seconds=time.monotonic() - begun)
-        return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
-
-    async def _post(self, delivery: ClaimedDelivery) -> Reply:
-        secrets = self.secrets
-        if delivery.endpoint_id is not None:
-            stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
-            secrets = tuple(SecretStr(self.keys.unseal(one, delivery.endpoint_id)) for one in stored)
-        body = delivery.body
-        if delivery.job_id is not None:
-            links = {name: url.replace("{job_id}", str(delivery.job_id)) for name, url in self.links.items()}
-            body = {**body, "data": {**body["data"], "links": links}}
-        notice = Signer(*secrets).sign(delivery.id, body)
-        return await self.sender.post(delivery.url, notice.body, {**notice.headers, **tracing.headers()})
-
-
 class WebhookWorker:
     """Delivers callbacks until it is stopped. Any number of them share one outbox."""
 
     def __init__(self, settings: WorkerSettings, *, schedule: RetrySchedule | None = None) -> None:
         self._settings = settings
         self._secrets = _secrets_of(settings)
+        self._keys = settings.keyring
         self._pause = PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
-        self._schedule = schedule or RetrySchedule(
-            first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest
+        self._policy = DeliveryPolicy(
+            attempts=settings.webhook_attempts,
+            schedule=schedule
+            or RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest),
         )
+        backend = GuardedBackend(
+            allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
+        )
+        self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
+        self._database = open_database(settings.database_url.get_secret_value())
         self._under_way: Counter[str] = Counter()
         self._stopping = False
         self._stirred = asyncio.Event()
@@ -316,57 +286,41 @@ class WebhookWorker:
         if not self._secrets:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
-        settings = self._settings
-        backend = GuardedBackend(
-            allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
-        )
-        sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
-        policy = DeliveryPolicy(attempts=settings.webhook_attempts, schedule=self._schedule)
-        courier = _Courier(
-            sender=sender,
-            secrets=self._secrets,
-            keys=settings.keyring,
-            policy=policy,
-            links=settings.webhook_links,
-        )
-        database = open_database(settings.database_url.get_secret_value())
         try:
             async with asyncio.TaskGroup() as tasks:
-                giving_up = tasks.create_task(self._give_up(database))
-                await self._deliver(database, courier)
+                giving_up = tasks.create_task(self._give_up())
+                await self._deliver()
                 giving_up.cancel()
         finally:
-            await sender.aclose()
-            await database.dispose()
+            await self._sender.aclose()
+            await self._database.dispose()
 
-    async def _deliver(self, database: AsyncEngine, courier: _Courier) -> None:
+    async def _deliver(self) -> None:
         visibility = self._settings.webhook_timeout + _MARGIN
         async with asyncio.TaskGroup() as tries:
             while not self._stopping:
                 PULSE.beat()
                 self._stirred.clear()
-                claim = partial(claim_deliveries, database, self._room(), visibility=visibility)
-                claimed = await outlast(claim) if self._under_way.total() < _CONCURRENCY else []
+                room = DeliveryCapacity(
+                    deliveries=_CONCURRENCY - self._under_way.total(),
+                    each=self._settings.webhook_concurrency,
+                    busy=dict(self._under_way),
+                    signs=bool(self._secrets),
+                )
+                claim = partial(claim_deliveries, self._database, room, visibility=visibility)
+                claimed = await outlast(claim) if room.deliveries else []
                 for delivery in claimed:
                     self._under_way[delivery.receiver] += 1
-                    tries.create_task(self._attempt(database, courier, delivery))
+                    tries.create_task(self._attempt(delivery))
                 if not claimed:
                     # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._stirred.wait(), _POLL_S)
 
-    def _room(self) -> DeliveryCapacity:
-        return DeliveryCapacity(
-            deliveries=_CONCURRENCY - self._under_way.total(),
-            each=self._settings.webhook_concurrency,
-            busy=dict(self._under_way),
-            signs=bool(self._secrets),
-        )
-
-    async def _attempt(self, database: AsyncEngine, courier: _Courier, delivery: ClaimedDelivery) -> None:
+    async def _attempt(self, delivery: ClaimedDelivery) -> None:
         try:
-            outcome, tried = await courier.carry(delivery)
-            record = partial(record_outcome, database, delivery, outcome, tried, self._pause)
+            outcome, tried = await self._carry(delivery)
+            record = partial(record_outcome, self._database, delivery, outcome, tried, self._pause)
             died_with_it = await outlast(record)
         except Exception as error:
             if verdict_on(error) is not Verdict.REFUSED:
@@ -392,11 +346,45 @@ class WebhookWorker:
             seconds=round(tried.duration.total_seconds(), 3),
         )
 
-    async def _give_up(self, database: AsyncEngine) -> None:
+    async def _carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
+        """Try it once, in a span of its own. What goes wrong is the outcome."""
+        at, begun = datetime.now(UTC), time.monotonic()
+        reply: Reply | None = None
+        with delivering(delivery) as span:
+            try:
+                reply = await self._post(delivery)
+                outcome = self._policy.answered(delivery.turn, reply)
+            except RefusedTargetError as error:
+                outcome = self._policy.refused(error.refusal)
+            except SendError as error:
+                outcome = self._policy.unanswered(delivery.turn, error.failure)
+            except DecryptionError:
+                outcome = self._policy.unanswered(delivery.turn, SendFailure.KEY)
+            except Exception as error:  # noqa: BLE001  one bad delivery must not stop the others
+                log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
+                outcome = self._policy.unanswered(delivery.turn, SendFailure.INTERNAL)
+            tried(span, outcome)
+        duration = timedelta(seconds=time.monotonic() - begun)
+        return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
+
+    async def _post(self, delivery: ClaimedDelivery) -> Reply:
+        secrets = self._secrets
+        if delivery.endpoint_id is not None:
+            stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
+            secrets = tuple(SecretStr(self._keys.unseal(one, delivery.endpoint_id)) for one in stored)
+        body = delivery.body
+        if delivery.job_id is not None:
+            job, links = str(delivery.job_id), self._settings.webhook_links
+            links = {name: url.replace("{job_id}", job) for name, url in links.items()}
+            body = {**body, "data": {**body["data"], "links": links}}
+        notice = Signer(*secrets).sign(delivery.id, body)
+        return await self._sender.post(delivery.url, notice.body, {**notice.headers, **tracing.headers()})
+
+    async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
         age = self._settings.webhook_give_up
         while True:
-            ended = await outlast(partial(give_up, database, age=age))
+            ended = await outlast(partial(give_up, self._database, age=age))
             if ended:
                 WEBHOOKS.labels("dead").inc(ended)
                 log.warning("callbacks_given_up", number=ended)

@@ -1,20 +1,151 @@
-"""`pecia usage`, `audit` and `purge`: what was worked on, who read it, and what is erased for good."""
+"""`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, what they used, and what is erased."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
+from pecia.accounts import AccessKey, AccessUsage, Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
+from pecia.configuration import resolve
+from pecia.connections import Connections
 from pecia.records import AuditEntry, DocumentFate, Erasure, Usage, UsageFigures
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import Lane
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in flight")
+
+
+def variables_of(settings: ClientSettings) -> dict[str, str]:
+    """Return the variables that name a fleet's stores."""
+    return {
+        "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
+        "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
+        "PECIA_PAYLOAD_URL": settings.payload_url,
+    }
+
+
+def env(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of shell lines.")
+    ] = False,
+) -> None:
+    """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
+
+    They hold the stores' passwords: let a shell read them, not a log. With several fleets on this machine, `--home`
+    before the verb, or PECIA_HOME, chooses.
+
+    Example: `eval "$(pecia env)"`
+    """
+    variables = variables_of(resolve(None, database_url=None, redis_url=None, payload_url=None))
+    if as_json:
+        typer.echo(json.dumps(variables))
+        return
+    for name, value in variables.items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+access = typer.Typer(no_args_is_help=True)
+
+
+@access.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
+    *,
+    tenant: Annotated[str, typer.Option(help="Whose jobs it sees, and no others.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it may; may be repeated. Default: submit and read.")
+    ] = None,
+    lane: Annotated[
+        list[Lane] | None, typer.Option(help="Into which it may submit; may be repeated. Default: all.")
+    ] = None,
+    pages_per_day: Annotated[int | None, typer.Option(min=1, help="Most pages in 24 hours.")] = None,
+    pages_in_flight: Annotated[
+        int | None, typer.Option(min=1, help="Most pages that wait or are read.")
+    ] = None,
+    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Make a key. It is printed now and never again: hand it to its user.
+
+    Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
+    """
+    span = values.moment(expires, "--expires")
+    with _connected() as connections:
+        key, shown = connections.access.add(
+            tenant=tenant,
+            name=name,
+            scopes=tuple(scope or (Scope.SUBMIT, Scope.READ)),
+            lanes=tuple(lane or Lane),
+            pages_per_day=pages_per_day,
+            pages_in_flight=pages_in_flight,
+            expires_at=datetime.now(UTC) + span if isinstance(span, timedelta) else span,
+        )
+    if as_json:
+        output.json_line(key.model_dump(mode="json") | {"key": shown})
+        return
+    typer.echo(shown)
+    typer.echo(f"Key {key.id} of {key.client}, shown this once.", err=True)
+
+
+@access.command("list")
+def list_keys(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Show the keys there are, those that ended too, and how much of its limits each has taken.
+
+    Example: `pecia access list --tenant north-clinic`
+    """
+    with _connected() as connections:
+        found = [(key, connections.access.load(key)) for key in connections.access.all(tenant)]
+    if as_json:
+        for key, taken in found:
+            output.json_line(key.model_dump(mode="json") | {"taken": taken})
+    else:
+        typer.echo(output.fitting(_HEADINGS, [_key_row(*one) for one in found], spare=_HEADINGS[:2:-1]))
+
+
+@access.command("revoke")
+def revoke(
+    keys: Annotated[
+        list[UUID], typer.Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")
+    ],
+) -> None:
+    """End keys. Within seconds they open nothing; jobs that they submitted go on.
+
+    Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with _connected() as connections:
+        for key in keys:
+            connections.access.revoke(key)
+
+
+def _connected() -> closing[Connections]:
+    return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
+
+
+def _key_row(key: AccessKey, taken: AccessUsage) -> Sequence[object]:
+    state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
+    limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
+    limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
+    return (key.id, key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)
+
 
 _FATES = {
     DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
@@ -89,18 +220,13 @@ def audit(
     """
     with Client() as reader:
         entries = reader.audit(job=job, client=client, since=values.moment(since))
-        if as_json:
-            output.json_lines(entries)
-        else:
-            headings = ("when", "who", "what", "job", "details")
-            output.console().print(output.grid(headings, _trail(entries), whole=headings[:-1]))
+        output.listed(entries, ("when", "who", "what", "job", "details"), _trail, as_json=as_json)
 
 
-def _trail(entries: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
-    for entry in entries:
-        counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
-        details = "; ".join(filter(None, [counts, entry.reason]))
-        yield output.when(entry.at), entry.actor, entry.action, str(entry.job_id), details
+def _trail(entry: AuditEntry) -> Sequence[object]:
+    counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
+    details = "; ".join(filter(None, [counts, entry.reason]))
+    return entry.at, entry.actor, entry.action, entry.job_id, details
 
 
 _COLUMNS = (
@@ -130,12 +256,15 @@ def usage(
     with Client() as client:
         found = client.usage(since=values.moment(since), by=by)
     if as_json:
-        output.json_line(found.model_dump(mode="json"))
+        output.json_line(found)
     else:
         output.console().print(_table(found))
 
 
 def _table(usage: Usage) -> Table:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  the other verbs take none
+    from rich.table import Table  # noqa: PLC0415
+
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     made.add_column(usage.by or "", overflow="fold")
     for heading in _COLUMNS:

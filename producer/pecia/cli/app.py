@@ -4,184 +4,115 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
-
-
-class Verb(NamedTuple):
-    """What is known of a verb that is not loaded."""
-
-    where: str
-    """Its function, or the group of its own verbs: `module:name`."""
-    help: str
-    """The first line of what that says of itself."""
-
-    def load(self) -> Any:
-        """Return its function or group. Raises `ImportError`."""
-        return EntryPoint("", self.where, _OTHERS).load()
-
 
 _OTHERS: Final = "pecia.commands"
 """The group of entry points by which other distributions add verbs."""
 
 PANELS: Final = {
     "Documents": {
-        "read": Verb(
-            "pecia.cli.reading:read",
-            "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
-        ),
-        "caption": Verb(
-            "pecia.cli.reading:caption",
-            "Describe what videos show, segment by segment, and as a whole. "
-            "Prints the jobs' ids, or with --wait the captions.",
-        ),
-        "sample": Verb(
-            "pecia_workers.commands.up:sample",
-            "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
-        ),
-        "backfill": Verb(
-            "pecia.cli.backfill:backfill",
-            "Read all documents below a prefix, in the bulk lane. "
-            "Repeat it as you like: what was handed over is not again.",
-        ),
-        "result": Verb(
-            "pecia.cli.results:result",
-            "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.",
-        ),
-        "export": Verb(
-            "pecia.cli.results:export",
-            "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
-        ),
-        "eval": Verb(
-            "pecia.cli.evaluation:evaluate",
-            "Read files whose content is known, and show by kind of page how much is right.",
-        ),
-        "review": Verb(
-            "pecia.cli.serving:review",
-            "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, "
-            "until SIGTERM or Ctrl-C.",
-        ),
-        "certify": Verb(
-            "pecia.cli.certify:certify",
-            "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.",
-        ),
-        "purge": Verb(
-            "pecia.cli.accounts:purge",
-            "Erase documents, results, metadata and callbacks of jobs at once and for good; "
-            "running ones are cancelled.",
-        ),
-        "audit": Verb(
-            "pecia.cli.accounts:audit", "Show who read which result, and what was erased, newest first."
-        ),
+        "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
+        "caption": "Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with "
+        "--wait the captions.",
+        "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
+        "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed "
+        "over is not again.",
+        "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
+        "subtitles.",
+        "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
+        "eval": "Read files whose content is known, and show by kind of page how much is right.",
+        "review": "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until "
+        "SIGTERM or Ctrl-C.",
+        "certify": "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds "
+        "that hold.",
+        "purge": "Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are "
+        "cancelled.",
+        "audit": "Show who read which result, and what was erased, newest first.",
     },
     "Jobs": {
-        "list": Verb(
-            "pecia.cli.jobs:list_jobs", "Show jobs, newest first, or pages that a person should look at."
-        ),
-        "status": Verb("pecia.cli.jobs:status", "Show where jobs are."),
-        "watch": Verb("pecia.cli.watching:watch", "Show jobs live until they are over, or Ctrl-C."),
-        "wait": Verb(
-            "pecia.cli.jobs:wait",
-            "Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.",
-        ),
-        "cancel": Verb("pecia.cli.jobs:cancel", "End jobs now. Those that are over stay as they are."),
-        "retry": Verb(
-            "pecia.cli.jobs:retry",
-            "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
-        ),
-        "dead": Verb(
-            "pecia.cli.jobs:dead",
-            "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
-        ),
-        "webhook": Verb(
-            "pecia.cli.webhooks:app",
-            "Receivers that are told of all jobs: register and try them, see what they were told, tell it again.",
-        ),
+        "list": "Show jobs, newest first, or pages that a person should look at.",
+        "status": "Show where jobs are.",
+        "watch": "Show jobs live until they are over, or Ctrl-C.",
+        "wait": "Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.",
+        "cancel": "End jobs now. Those that are over stay as they are.",
+        "retry": "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
+        "dead": "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
+        "webhook": "Receivers that are told of all jobs: register and try them, see what they were told, tell it "
+        "again.",
     },
     "Fleet": {
-        "up": Verb(
-            "pecia_workers.commands.up:up",
-            "Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
-        ),
-        "demo": Verb(
-            "pecia.cli.demo:demo",
-            "Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all is well.",
-        ),
-        "doctor": Verb(
-            "pecia_workers.commands.doctor:doctor",
-            "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
-        ),
-        "env": Verb(
-            "pecia.cli.access:env",
-            "Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.",
-        ),
-        "usage": Verb(
-            "pecia.cli.accounts:usage",
-            "Show what was worked on, in tokens and seconds, attempts that were thrown away included.",
-        ),
-        "worker": Verb(
-            "pecia_workers.commands.worker:worker",
-            "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
-        ),
-        "flower": Verb(
-            "pecia_workers.commands.worker:flower",
-            "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
-        ),
-        "gateway": Verb(
-            "pecia.cli.serving:gateway",
-            "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
-        ),
-        "migrate": Verb(
-            "pecia_migrations.cli:migrate", "Bring the database to this version's schema. Safe to repeat."
-        ),
+        "up": "Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
+        "demo": "Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all "
+        "is well.",
+        "doctor": "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
+        "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
+        "pecia_workers.app`.",
+        "usage": "Show what was worked on, in tokens and seconds, attempts that were thrown away included.",
+        "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
+        "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
+        "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
+        "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
-        "plan": Verb(
-            "pecia_workers.commands.plan:plan",
-            "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
-        ),
-        "engine": Verb(
-            "pecia_workers.commands.engine:engine",
-            "Plan which model a GPU can run, check that it reads, and find its sizes.",
-        ),
-        "simulate": Verb(
-            "pecia_workers.commands.simulate:simulate",
-            "Run the worker's own admission policies over a simulated engine, in seconds: "
-            "who waits, and how full it is.",
-        ),
-        "experiment": Verb(
-            "pecia_workers.commands.simulate:experiment",
-            "Send the same pages in batches of each size, after each wait, and compare latency, tokens and use.",
-        ),
+        "plan": "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
+        "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
+        "simulate": "Run the worker's own admission policies over a simulated engine, in seconds: who waits, and "
+        "how full it is.",
+        "experiment": "Send the same pages in batches of each size, after each wait, and compare latency, tokens "
+        "and use.",
     },
     "Keys": {
-        "access": Verb("pecia.cli.access:app", "Keys of the gateway: make them, see them, end them."),
-        "keys": Verb(
-            "pecia_workers.commands.keys:keys",
-            "Make encryption keys, and bring what is stored under the current one.",
-        ),
+        "access": "Keys of the gateway: make them, see them, end them.",
+        "keys": "Make encryption keys, and bring what is stored under the current one.",
     },
 }
-"""Pecia's own verbs, in the panels and in the order of `pecia --help`."""
+"""What Pecia's own verbs do, by name, in the panels and in the order of `pecia --help`."""
 
-OWN: Final = {name: verb for panel in PANELS.values() for name, verb in panel.items()}
+OWN: Final = {name: does for panel in PANELS.values() for name, does in panel.items()}
 """The same, by name alone."""
 
+_MODULES: Final = {
+    "pecia.cli.accounts": ("env", "access", "purge", "audit", "usage"),
+    "pecia.cli.backfill": ("backfill",),
+    "pecia.cli.certify": ("certify",),
+    "pecia.cli.demo": ("demo",),
+    "pecia.cli.evaluation": ("eval",),
+    "pecia.cli.jobs": ("list", "status", "wait", "cancel", "retry", "dead"),
+    "pecia.cli.reading": ("read", "caption"),
+    "pecia.cli.results": ("result", "export"),
+    "pecia.cli.serving": ("review", "gateway"),
+    "pecia.cli.watching": ("watch",),
+    "pecia.cli.webhooks": ("webhook",),
+    "pecia_migrations.cli": ("migrate",),
+    "pecia_workers.commands.doctor": ("doctor",),
+    "pecia_workers.commands.engine": ("engine",),
+    "pecia_workers.commands.keys": ("keys",),
+    "pecia_workers.commands.plan": ("plan",),
+    "pecia_workers.commands.simulate": ("simulate", "experiment"),
+    "pecia_workers.commands.up": ("sample", "up"),
+    "pecia_workers.commands.worker": ("worker", "flower"),
+}
+"""The modules of their functions, and of the groups of their own verbs."""
+_CALLED: Final = {"eval": "evaluate", "list": "list_jobs"}
+"""Functions that do not have the verb's name."""
+_WHERE: Final = {
+    name: f"{module}:{_CALLED.get(name, name)}" for module, names in _MODULES.items() for name in names
+}
 
-def others() -> dict[str, Verb]:
+
+def others() -> dict[str, EntryPoint]:
     """Return the verbs that other distributions add, by name."""
-    points = entry_points(group=_OTHERS)
-    return {
-        point.name: Verb(point.value, f"Added by {point.module}.")
-        for point in points
-        if point.name not in OWN
-    }
+    return {point.name: point for point in entry_points(group=_OTHERS) if point.name not in OWN}
+
+
+def _what_others_do() -> dict[str, str]:
+    return {name: f"Added by {point.module}." for name, point in others().items()}
 
 
 _EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway", "review": "gateway,pdf"}
@@ -209,8 +140,11 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return the command of a verb, None if there is none."""
-        if cmd_name not in self.commands and (verb := OWN.get(cmd_name) or others().get(cmd_name)):
-            self.commands[cmd_name] = _command(cmd_name, verb)
+        if cmd_name not in self.commands:
+            where = _WHERE.get(cmd_name)
+            point = EntryPoint(cmd_name, where, _OTHERS) if where else others().get(cmd_name)
+            if point:
+                self.commands[cmd_name] = _command(point)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -223,16 +157,16 @@ class Verbs(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write what each verb does, panel by panel."""
-        panels = PANELS | {"Others": others()}
+        panels = PANELS | {"Others": _what_others_do()}
         width = max(len(name) for panel in panels.values() for name in panel)
         for title, panel in panels.items():
             if panel:
                 with formatter.section(title):
-                    formatter.write_dl([(f"{name:{width}}", verb.help) for name, verb in panel.items()])
+                    formatter.write_dl([(f"{name:{width}}", does) for name, does in panel.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return the verbs and options that begin so."""
-        listed = [TyperCommand(name, help=verb.help) for name, verb in (OWN | others()).items()]
+        listed = [TyperCommand(name, help=does) for name, does in (OWN | _what_others_do()).items()]
         group = TyperGroup(commands=listed, params=self.params)
         return group.shell_complete(typer.Context(group, parent=ctx), incomplete)
 
@@ -243,34 +177,30 @@ class UnknownVerbError(TyperException):
     exit_code = 2
 
 
-def _command(name: str, verb: Verb) -> Any:
-    """Return the verb's command; one that says what to install if it cannot be imported."""
-    made = typer.Typer()
+def _command(point: EntryPoint) -> Any:
+    """Return a verb's command; one that says what to install if it cannot be imported."""
+    made, name = typer.Typer(), point.name
     try:
-        found = verb.load()
+        found = point.load()
     except ImportError as error:
-        lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
-        made.command(name, context_settings=lenient)(_missing(name, error.name))
+        lacks, cure = error.name, f"pip install 'pecia[{_EXTRAS.get(name, 'workers')}]'."
+
+        @made.command(
+            name,
+            help=f"Not installed: {cure}",
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )
+        def missing() -> None:
+            from pecia.errors import ConfigurationError  # noqa: PLC0415  brings pydantic
+
+            raise ConfigurationError(f"`pecia {name}` is not installed here (no module {lacks}): {cure}")
+
     else:
         if isinstance(found, typer.Typer):
-            made.add_typer(found, name=name)
+            made.add_typer(found, name=name, help=OWN.get(name))
         else:
             made.command(name)(found)
     return typer.main.get_group(made).commands[name]
-
-
-def _missing(name: str, module: str | None) -> Callable[..., Any]:
-    extra = _EXTRAS.get(name, "workers")
-
-    def missing() -> None:
-        from pecia.errors import ConfigurationError  # noqa: PLC0415  brings pydantic
-
-        raise ConfigurationError(
-            f"`pecia {name}` is not installed here (no module {module}): pip install 'pecia[{extra}]'."
-        )
-
-    missing.__doc__ = f"Not installed: pip install 'pecia[{extra}]'."
-    return missing
 
 
 app = typer.Typer(

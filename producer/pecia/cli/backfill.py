@@ -21,7 +21,7 @@ from obstore.exceptions import BaseError
 
 from pecia import asking
 from pecia.cli import endings, output, reading, values
-from pecia.cli.access import variables_of
+from pecia.cli.accounts import variables_of
 from pecia.cli.endings import Ending
 from pecia.cli.values import files_below, label_of, sniffed
 from pecia.cli.watching import counted, unserved_told

@@ -16,7 +16,7 @@ from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.configuration import resolve
 from pecia.errors import ConfigurationError
-from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
+from pecia.evaluation.certifying import Certificate, ReviewedValue, certificates, values_of
 from pecia.records import Listing
 from pecia_schemas.settings import ClientSettings
 
@@ -77,11 +77,8 @@ def certify(
         )
         raise typer.Exit(Ending.FAILED)
     found = certificates(pages, bound=bound, seed=seed)
-    if as_json:
-        output.json_lines(found)
-    else:
-        heading = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-        typer.echo(output.fitting(heading, [_row(one) for one in found], spare=("values there",)))
+    headings = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
+    output.listed(found, headings, _row, as_json=as_json, spare=("values there",))
 
 
 async def _drawn(
@@ -101,13 +98,10 @@ async def _drawn(
         await connections.close()
 
 
-def _row(one: Certificate) -> tuple[str, ...]:
-    above: Rate | None = one.above
+def _row(one: Certificate) -> Sequence[object]:
+    rate, above = one.rate, one.above
     return (
-        one.document_type,
-        str(one.rate.values),
-        str(one.rate.wrong),
-        f"{one.rate.lower:.2%} - {one.rate.upper:.2%}",
+        *(one.document_type, rate.values, rate.wrong, f"{rate.lower:.2%} - {rate.upper:.2%}"),
         "-" if one.threshold is None else f"confidence {one.threshold}",
         f"{above.wrong} of {above.values} wrong" if above else "-",
     )

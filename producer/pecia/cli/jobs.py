@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from pecia.cli.values import Filter, InBatch, Jobs, Metadata, States, Timeout, g
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
-from pecia.records import DeadPart
+from pecia.records import DeadPart, FoundPage
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
@@ -129,7 +130,7 @@ def list_jobs(
     asked["since"], asked["kind"] = values.moment(since), kind
     with Client() as client:
         if verdict:
-            output.pages(client.pages(limit=limit, **asked), as_json=as_json)
+            _show_pages(client.pages(limit=limit, **asked), as_json=as_json)
             return
         _show(client.group(client.jobs(limit=limit, **asked)), as_json=as_json)
 
@@ -141,6 +142,16 @@ def _of_job_or_part(client: Client, identifier: str) -> Job[Any]:
         if is_whole(identifier) and (found := next(iter(client.jobs(part=identifier)), None)):
             return found
         raise
+
+
+def _show_pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
+    headings = ("job", "page", "verdict", "read_at")
+    rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in found]
+    if as_json:
+        for row in rows:
+            output.json_line(dict(zip(headings, row, strict=True)))
+    else:
+        typer.echo(output.fitting((*headings[:-1], "read"), rows, spare=("read",)))
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:
@@ -158,10 +169,7 @@ Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed w
 OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
 
-dead = typer.Typer(
-    no_args_is_help=True,
-    help="Parts that the fleet has given up though their documents may be fine: see them, try them again.",
-)
+dead = typer.Typer(no_args_is_help=True)
 
 
 @dead.command("list")
@@ -198,21 +206,15 @@ def show_dead(
     with Client() as client:
         part = client.dead_part(part_id)
     if as_json:
-        output.json_line(part.model_dump(mode="json"))
+        output.json_line(part)
         return
     typer.echo(f"{part.failure.code}: {part.failure.message}")
     typer.echo(_dead_table([part]))
     history = [
-        (
-            event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f"),
-            "" if event.attempt is None else str(event.attempt),
-            event.state,
-            event.reason or "",
-            event.actor,
-        )
-        for event in part.events
+        (f"{one.at.astimezone():%Y-%m-%d %H:%M:%S.%f}", one.attempt, one.state, one.reason, one.actor)
+        for one in part.events
     ]
-    output.console().print(output.grid(("at", "attempt", "state", "why", "who"), history))
+    output.grid(("at", "attempt", "state", "why", "who"), history)
 
 
 @dead.command("retry")
@@ -245,21 +247,12 @@ def retry_dead(
 
 
 def _dead_table(parts: list[DeadPart]) -> str:
-    return output.fitting(
-        ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why"),
-        [
-            (
-                str(part.id),
-                str(part.job_id),
-                part.kind,
-                f"{part.stage} {part.number}",
-                output.when(part.failed_at),
-                str(part.attempts),
-                str(part.deaths),
-                part.worker or "",
-                part.failure.code,
-            )
-            for part in parts
-        ],
-        spare=("kind", "worker", "failed", "deaths", "attempts", "job"),
-    )
+    headings = ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why")
+    rows = [
+        (
+            *(one.id, one.job_id, one.kind, f"{one.stage} {one.number}", one.failed_at),
+            *(one.attempts, one.deaths, one.worker, one.failure.code),
+        )
+        for one in parts
+    ]
+    return output.fitting(headings, rows, spare=("kind", "worker", "failed", "deaths", "attempts", "job"))

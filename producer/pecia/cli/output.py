@@ -8,15 +8,14 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
 
 from pecia.job import AnyJob
-from pecia.records import FoundPage
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary
@@ -24,7 +23,8 @@ from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+M = TypeVar("M", bound=BaseModel)
 
 _COLOUR: Final = re.compile(r"\x1b\[\d+m")
 _PIPED: Final = 200
@@ -32,16 +32,23 @@ _PIPED: Final = 200
 _LEAST: Final = 8
 """Of the last column, however narrow the terminal."""
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
+
 
 def fitting(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int | None = None
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    spare: Sequence[str] = (),
+    width: int | None = None,
 ) -> str:
     """Return a table without as many of the spare columns, the first one first, as the terminal has no room for.
 
     What the last column has no room for goes on below.
     """
     width = width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED)
-    columns = {heading: [heading, *cells] for heading, *cells in zip(headings, *rows, strict=True)}
+    columns = {
+        heading: [heading, *map(_cell, cells)] for heading, *cells in zip(headings, *rows, strict=True)
+    }
     for heading in spare:
         if sum(_widths(columns)) + 2 * len(columns) - 1 <= width:
             break
@@ -51,6 +58,10 @@ def fitting(
     heads, *lines = (_line(row, [*widths, last]) for row in zip(*columns.values(), strict=True))
     rule = " " + "─" * (sum(widths) + 2 * len(widths) + last)
     return "\n".join(["", heads, rule, *lines, ""])
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else when(value) if isinstance(value, datetime) else str(value)
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
@@ -69,8 +80,6 @@ def _widths(columns: dict[str, list[str]]) -> list[int]:
 def _width(cell: str) -> int:
     """Return the columns that a cell takes: two for each character of East Asia, none for its colour."""
     plain = _COLOUR.sub("", cell)
-    if plain.isascii():
-        return len(plain)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in plain)
 
 
@@ -82,8 +91,6 @@ _COLOURS: dict[JobState, dict[str, Any]] = {
     JobState.EXPIRED: {"dim": True},
     JobState.RUNNING: {"fg": "cyan"},
 }
-
-
 _LABEL = 32
 """Of a longer one the end is shown: that tells files of a folder apart."""
 
@@ -93,8 +100,8 @@ def when(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Collection[str] = ()) -> Table:
-    """Return a table whose cells are folded where they are too long, but for columns that stay `whole`."""
+def grid(headings: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
+    """Print a table whose cells are folded where they are too long, but for columns that stay `whole`."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  JSON takes none
     from rich.table import Table  # noqa: PLC0415
 
@@ -102,8 +109,24 @@ def grid(headings: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Colle
     for heading in headings:
         made.add_column(heading, no_wrap=heading in whole, overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        made.add_row(*map(_cell, row))
+    console().print(made)
+
+
+def json_line(value: object) -> None:
+    """Print one object on a line of its own."""
+    typer.echo(json.dumps(value, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+    return str(value)
 
 
 def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> None:
@@ -112,9 +135,19 @@ def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> N
         json_line(one.model_dump(mode="json", exclude=exclude))
 
 
-def json_line(value: Mapping[str, Any]) -> None:
-    """Print one object on a line of its own."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+def listed(
+    found: Iterable[M],
+    headings: Sequence[str],
+    row: Callable[[M], Sequence[object]],
+    *,
+    as_json: bool,
+    spare: Sequence[str] = (),
+) -> None:
+    """Print each on a line of its own as an object, or all as a table with a row for each."""
+    if as_json:
+        json_lines(found)
+    else:
+        typer.echo(fitting(headings, map(row, found), spare))
 
 
 def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:
@@ -122,18 +155,14 @@ def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> d
     is_readable = job.state.has_result and job.erased_at is None
     result = job.result(timeout=0, revision=revision) if is_readable else None
     return {
-        "job": str(job.id),
+        "job": job.id,
         "file": file or job.label,
         "state": job.state,
         **({"revision": result.revision} if isinstance(result, Document) and result.revision else {}),
         **_content_json(job.kind, result),
         "failure": _failure_json(job.failure),
-        "erased_at": _when(job.erased_at),
+        "erased_at": job.erased_at,
     }
-
-
-def _when(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
 
 
 def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
@@ -141,18 +170,10 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
 
     content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
-        segments = [
-            {
-                "number": one.number,
-                "start": one.start.total_seconds(),
-                "end": one.end.total_seconds(),
-                **_text_json(one),
-            }
-            for one in result.segments
-        ]
-        content = {"segments": segments, "summary": result.summary and _text_json(result.summary)}
+        content = {"segments": [*map(_piece_json, result.segments)]}
+        content["summary"] = result.summary and _piece_json(result.summary)
     elif isinstance(result, Document):
-        content = {"pages": [_page_json(page) for page in result.pages]}
+        content = {"pages": [*map(_piece_json, result.pages)]}
     if isinstance(result, Captions | Document) and result.failed:
         content["failed"] = [
             {"number": piece.number, "failure": _failure_json(piece.failure)} for piece in result.failed
@@ -160,18 +181,15 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
     return content
 
 
-def _page_json(page: Page) -> dict[str, Any]:
-    told = {"number": page.number, **_text_json(page)}
-    if page.revision is not None:
-        told["revision"] = page.revision.model_dump(mode="json")
-    return told if page.fields is None else told | {"fields": page.fields}
-
-
-def _text_json(result: Page | Segment | Summary) -> dict[str, Any]:
+def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
     """Return what was read or written, and where it was taken from, if no engine was asked for it."""
-    told: dict[str, Any] = {"text": result.text, "verdict": result.verdict}
-    if source := result.cached_from:
+    known = ("number", "start", "end", "text", "verdict")
+    told = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
+    if source := piece.cached_from:
         told["cached_from"] = source.model_dump(mode="json", include={"part", "read_at"})
+    for name in ("revision", "fields"):
+        if (value := getattr(piece, name, None)) is not None:
+            told[name] = value
     return told
 
 
@@ -182,31 +200,20 @@ def _failure_json(failure: Failure | None) -> dict[str, str] | None:
 def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
     """Return what is known about a job, without what it read, and why it cannot go on, if so."""
     return {
-        "job": str(job.id),
+        "job": job.id,
         "kind": job.kind,
         "label": job.label,
-        "batch": job.batch and str(job.batch),
+        "batch": job.batch,
         "lane": job.lane,
         "state": job.state,
-        "progress": job.progress.model_dump(),
+        "progress": job.progress,
         "failure": _failure_json(job.failure),
         "hint": hint,
         "metadata": dict(job.metadata),
-        "submitted_at": job.submitted_at.isoformat(),
-        "finished_at": _when(job.finished_at),
-        "erased_at": _when(job.erased_at),
+        "submitted_at": job.submitted_at,
+        "finished_at": job.finished_at,
+        "erased_at": job.erased_at,
     }
-
-
-def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
-    """Print pages that were found by their verdict."""
-    if as_json:
-        for page in found:
-            told = {"job": str(page.job_id), "page": page.number, "verdict": page.verdict}
-            json_line(told | {"read_at": page.read_at.isoformat()})
-        return
-    rows = [(str(page.job_id), str(page.number), page.verdict, when(page.read_at)) for page in found]
-    typer.echo(fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
 def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
@@ -257,34 +264,28 @@ def console() -> Console:
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
-    headings = ("job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why")
+    headings = ["job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why"]
     rows = [_row(job) for job in jobs]
-    shown = [
-        place for place, name in enumerate(headings) if name != "label" or any(row[place] for row in rows)
-    ]
-    return fitting(
-        [headings[place] for place in shown],
-        [[row[place] for place in shown] for row in rows],
-        spare=("kind", "submitted", "lane", "took", "label"),
-        width=width,
-    )
+    if not any(row["label"] for row in rows):
+        headings.remove("label")
+    shown = [[row[name] for name in headings] for row in rows]
+    return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
 
 
-def _row(job: AnyJob) -> tuple[str, ...]:
+def _row(job: AnyJob) -> dict[str, object]:
     label = printable(job.label)
     style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
-    why = "erased" if job.erased_at else job.failure.code if job.failure else ""
-    return (
-        str(job.id),
-        job.kind,
-        job.lane,
-        typer.style(job.state, **style) if style else job.state,
-        progress_text(job.progress),
-        label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
-        when(job.submitted_at),
-        f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
-        why,
-    )
+    return {
+        "job": job.id,
+        "kind": job.kind,
+        "lane": job.lane,
+        "state": typer.style(job.state, **style) if style else job.state,
+        "parts": progress_text(job.progress),
+        "label": label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
+        "submitted": job.submitted_at,
+        "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
+        "why": "erased" if job.erased_at else job.failure and job.failure.code,
+    }
 
 
 def printable(label: str | None) -> str:

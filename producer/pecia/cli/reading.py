@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -41,7 +42,7 @@ from pecia_schemas.tracing import exported
 
 ANY_SOURCE: Final = UrlRef(url="s3://any/document")
 """Stands for a document where only what is asked about it counts."""
-_PANEL: Final = "How a language model writes"
+_writing = partial(typer.Option, rich_help_panel="How a language model writes")
 
 Files = Annotated[
     list[str],
@@ -78,40 +79,25 @@ InBatch = Annotated[
 class WritingOptions:
     """How a language model writes."""
 
-    preset: Annotated[
-        Preset | None, typer.Option("--preset", help="A way to write, by name.", rich_help_panel=_PANEL)
-    ] = None
+    preset: Annotated[Preset | None, _writing("--preset", help="A way to write, by name.")] = None
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=2, help="0: greedily, the most likely word.", rich_help_panel=_PANEL),
+        _writing(min=0, max=2, help="0: greedily, the most likely word."),
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Pick among words that make up this share.", rich_help_panel=_PANEL),
+        _writing(min=0, max=1, help="Pick among words that make up this share."),
     ] = None
-    top_k: Annotated[
-        int | None, typer.Option(min=0, help="Pick among so many words; 0: all.", rich_help_panel=_PANEL)
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, typer.Option(min=0, max=2, help="Above 1: repeat less.", rich_help_panel=_PANEL)
-    ] = None
-    max_output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Cut an answer here.", rich_help_panel=_PANEL)
-    ] = None
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Pick the same words each time.", rich_help_panel=_PANEL)
-    ] = None
-    adapter: Annotated[
-        str | None, typer.Option(help="LoRA adapter of the fleet, by name.", rich_help_panel=_PANEL)
-    ] = None
+    top_k: Annotated[int | None, _writing(min=0, help="Pick among so many words; 0: all.")] = None
+    repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: repeat less.")] = None
+    max_output_tokens: Annotated[int | None, _writing(min=1, help="Cut an answer here.")] = None
+    seed: Annotated[int | None, _writing(min=0, help="Pick the same words each time.")] = None
+    adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
 
     def changes(self) -> GenerationOptions | None:
         """Return what they change of the preset; None if nothing. Raises `typer.BadParameter`."""
-        given = {
-            name: value
-            for name in GenerationOptions.model_fields
-            if (value := getattr(self, name)) is not None
-        }
+        said = {name: getattr(self, name) for name in GenerationOptions.model_fields}
+        given = {name: value for name, value in said.items() if value is not None}
         try:
             return GenerationOptions.model_validate(given) if given else None
         except ValidationError as error:
@@ -336,7 +322,13 @@ def _run(
         warnings.showwarning = lambda message, *_, **__: endings.complain(str(message))
         refused: Mapping[int, SubmitError] = {}
         try:
-            group = _submitted(client, counted(submissions, len(found), "submitted"), batch, jobs.key, told)
+            if batch:
+                submitted = counted(submissions, len(found), "submitted")
+                group = client.submit_many(submitted, batch=batch, idempotency_prefix=jobs.key, **told)
+            else:
+                (one,) = submissions
+                job = client.submit(one.task, label=one.label, idempotency_key=jobs.key, **told)
+                group = client.group([job])
         except SubmitManyError as error:
             group, refused = client.group(error.accepted), error.failures
             _complain(refused, names)
@@ -357,19 +349,6 @@ def _run(
         else:
             shown.results(group, accepted, lambda job, _: typer.echo(job.id))
     raise typer.Exit(ending)
-
-
-def _submitted(
-    client: Client,
-    submissions: Iterable[Submission[Any]],
-    batch: str | None,
-    key: str | None,
-    told: dict[str, Any],
-) -> JobGroup[Any]:
-    if batch is not None:
-        return client.submit_many(submissions, batch=batch, idempotency_prefix=key, **told)
-    (one,) = submissions
-    return client.group([client.submit(one.task, label=one.label, idempotency_key=key, **told)])
 
 
 def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None:

@@ -74,25 +74,21 @@ class _Handler(BaseHTTPRequestHandler):
 _LOOK_S = 0.2
 
 EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
 OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only about this job.")]
 OfEndpoint = Annotated[UUID | None, typer.Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Receivers that are told of all jobs: register and try them, see what they were told, tell it again.",
-)
+webhook = typer.Typer(no_args_is_help=True)
 
 
-@app.command("add")
+@webhook.command("add")
 def add(
     url: Annotated[str, typer.Argument(help="Where to post to.")],
     *,
     event: Annotated[
         list[NoticeType] | None, typer.Option(help="Only this; may be repeated. Default: how jobs end.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Register a receiver. Its secret is printed now and never again: hand it to the receiver's operator.
 
@@ -102,8 +98,8 @@ def add(
         _tell_secret(client.add_endpoint(url, events=event), as_json=as_json)
 
 
-@app.command("list")
-def list_endpoints(*, as_json: AsJson = False) -> None:
+@webhook.command("list")
+def list_endpoints(*, as_json: output.AsJson = False) -> None:
     """Show the registered receivers, and how each does.
 
     Example: `pecia webhook list`
@@ -113,14 +109,11 @@ def list_endpoints(*, as_json: AsJson = False) -> None:
     if as_json:
         output.json_lines(found, exclude={"secret"})
     else:
-        rows = [
-            (str(one.id), one.url, ", ".join(one.events), _health(one), str(one.waiting)) for one in found
-        ]
-        headings = ("endpoint", "URL", "told of", "state", "waiting")
-        output.console().print(output.grid(headings, rows, whole=("endpoint",)))
+        rows = [(one.id, one.url, ", ".join(one.events), _health(one), one.waiting) for one in found]
+        output.grid(("endpoint", "URL", "told of", "state", "waiting"), rows, whole=("endpoint",))
 
 
-@app.command("remove")
+@webhook.command("remove")
 def remove(endpoint: EndpointId) -> None:
     """Forget a receiver, what it was told and what it was to be told.
 
@@ -130,14 +123,14 @@ def remove(endpoint: EndpointId) -> None:
         client.remove_endpoint(endpoint)
 
 
-@app.command("rotate")
+@webhook.command("rotate")
 def rotate(
     endpoint: EndpointId,
     *,
     overlap: Annotated[
         str, typer.Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
     ] = "24h",
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Give a receiver a fresh secret, and print it. Meanwhile notices bear both signatures.
 
@@ -150,12 +143,12 @@ def rotate(
         _tell_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
 
 
-@app.command("test")
+@webhook.command("test")
 def try_out(
     endpoint: EndpointId,
     *,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the outcome.")] = 30,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is told again.
 
@@ -176,7 +169,7 @@ def try_out(
     raise typer.Exit(Ending.TIMEOUT)
 
 
-@app.command("deliveries")
+@webhook.command("deliveries")
 def deliveries(
     delivery: Annotated[
         UUID | None, typer.Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
@@ -187,7 +180,7 @@ def deliveries(
     state: Annotated[DeliveryState | None, typer.Option(help="Only those in it.")] = None,
     since: Since = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Show what receivers were told or are to be told, the latest first, and how it went.
 
@@ -204,22 +197,14 @@ def deliveries(
     if any(one.last_error == NO_SECRET for one in found):
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
-        headings = ("try", "at", "seconds", "status", "why", "reply")
         tries = [
-            (
-                str(one.number),
-                output.when(one.at),
-                f"{one.duration.total_seconds():.3f}",
-                "" if one.status is None else str(one.status),
-                one.error or "",
-                one.reply or "",
-            )
+            (one.number, one.at, f"{one.duration.total_seconds():.3f}", one.status, one.error, one.reply)
             for one in found[0].attempts
         ]
-        output.console().print(output.grid(headings, tries))
+        output.grid(("try", "at", "seconds", "status", "why", "reply"), tries)
 
 
-@app.command("replay")
+@webhook.command("replay")
 def replay(
     delivery: Annotated[
         list[UUID] | None, typer.Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
@@ -249,7 +234,7 @@ def replay(
     typer.echo(f"{len(chosen)} deliveries go out again.")
 
 
-@app.command("listen")
+@webhook.command("listen")
 def listen(
     *,
     secret: Annotated[
@@ -271,7 +256,7 @@ def listen(
         ),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
 
@@ -320,7 +305,7 @@ def listen(
 
 def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
     if as_json:
-        output.json_line(endpoint.model_dump(mode="json"))
+        output.json_line(endpoint)
         return
     typer.echo(f"endpoint {endpoint.id}\nsecret   {endpoint.secret}")
     if endpoint.former_until:
@@ -331,20 +316,15 @@ def _tell_of(found: Sequence[Delivery], *, as_json: bool) -> None:
     if as_json:
         output.json_lines(found)
         return
+    headings = ("delivery", "what", "job", "state", "tries", "last", "next")
     rows = [
         (
-            str(one.id),
-            one.type,
-            str(one.job_id or ""),
-            one.state,
-            str(len(one.attempts)),
-            one.last_error or ("" if one.last_status is None else str(one.last_status)),
-            output.when(one.next_at) if one.next_at else "",
+            *(one.id, one.type, one.job_id, one.state, len(one.attempts)),
+            *(one.last_error or one.last_status, one.next_at),
         )
         for one in found
     ]
-    headings = ("delivery", "what", "job", "state", "tries", "last", "next")
-    output.console().print(output.grid(headings, rows, whole=("delivery", "job")))
+    output.grid(headings, rows, whole=("delivery", "job"))
 
 
 def _health(endpoint: Endpoint) -> str:

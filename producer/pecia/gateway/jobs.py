@@ -25,9 +25,9 @@ from pecia.gateway.problems import documented
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
-from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict
+from pecia_schemas.running import Lack
 from pecia_schemas.states import JobState
 from pecia_schemas.threads import finish_in_thread
 

@@ -45,11 +45,11 @@ from pecia.sources import Original
 from pecia.store import D_co, Statements, transaction, unrepeatable
 from pecia.submission import Item, Options, Submission
 from pecia_schemas import storable
-from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent, Webhook
 from pecia_schemas.media import PayloadRef, UrlRef, written
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.results import Verdict
+from pecia_schemas.running import Lack
 from pecia_schemas.states import DeliveryState
 
 _AT_ONCE: Final = 500

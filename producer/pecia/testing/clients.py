@@ -25,8 +25,8 @@ from pecia.submission import Item, NewJob, Options
 from pecia.testing.jobs import KEYS, FakeJob, Memory, now
 from pecia.transitions import checked_reason
 from pecia.waiting import Deadline
-from pecia_schemas.duty import Lack, Need
 from pecia_schemas.events import JobEvent
+from pecia_schemas.running import Lack, Need
 from pecia_schemas.states import JobState, Lane, is_whole, new_id
 
 _POLL_S = 0.02

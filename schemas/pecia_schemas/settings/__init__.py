@@ -48,8 +48,9 @@ def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
         for network in networks:
             ip_network(network)
     except ValueError:
-        message = "names what is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
-        raise ValueError(message) from None
+        raise ValueError(
+            "names what is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
+        ) from None
     return networks
 
 
@@ -118,8 +119,7 @@ class ConnectionSettings(BaseSettings):
             if name.startswith(PREFIX) and name not in own and name not in (known := known_names()):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
-                message = f"{name} is no setting of Pecia: {hint}"
-                raise ValueError(message)
+                raise ValueError(f"{name} is no setting of Pecia: {hint}")
         return values
 
     def with_stores(self, *, database_url: str, redis_url: str, payload_url: str) -> Self:
@@ -181,8 +181,7 @@ class ClientSettings(ConnectionSettings):
 
 def __getattr__(name: str) -> Any:
     if name != "WorkerSettings":
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does without it
 
     return WorkerSettings

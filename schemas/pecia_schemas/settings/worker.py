@@ -215,8 +215,9 @@ class DocumentSettings(ConnectionSettings):
         for bucket in buckets:
             segments = bucket.removesuffix("/").split("/")
             if ":" in segments[0] or any(segment in ("", ".", "..") for segment in segments):
-                message = "names what is no bucket: write `scans`, or `archive/outbox/` for a part of one, without `s3://`."
-                raise ValueError(message)
+                raise ValueError(
+                    "names what is no bucket: write `scans`, or `archive/outbox/` for a part of one, without `s3://`."
+                )
         return buckets
 
 
@@ -260,16 +261,14 @@ class FlowerSettings(ConnectionSettings):
     @classmethod
     def _is_user(cls, user: str) -> str:
         if not user or ":" in user or not _is_plain(user):
-            message = "is no name to log in by: printable ASCII without a colon."
-            raise ValueError(message)
+            raise ValueError("is no name to log in by: printable ASCII without a colon.")
         return user
 
     @field_validator("flower_password")
     @classmethod
     def _is_password(cls, password: SecretStr) -> SecretStr:
         if not _is_plain(password.get_secret_value()):
-            message = "holds what no browser sends alike: printable ASCII alone."
-            raise ValueError(message)
+            raise ValueError("holds what no browser sends alike: printable ASCII alone.")
         return password
 
 
@@ -337,8 +336,9 @@ class WebhookSettings(ConnectionSettings):
         except ValueError:
             length = 0
         if secret and length < _LEAST_KEY_BYTES:
-            message = f"is no key: write `whsec_` and at least {_LEAST_KEY_BYTES} random bytes in base64."
-            raise ValueError(message)
+            raise ValueError(
+                f"is no key: write `whsec_` and at least {_LEAST_KEY_BYTES} random bytes in base64."
+            )
         return secret
 
 
@@ -402,14 +402,14 @@ class WorkerSettings(
     @classmethod
     def _can_be_told(cls, notice: str) -> str:
         if notice not in ("", "aws", "gcp", "azure") and not notice.startswith("/"):
-            message = "is aws, gcp, azure, or the path of a file from the root."
-            raise ValueError(message)
+            raise ValueError("is aws, gcp, azure, or the path of a file from the root.")
         return notice
 
     @field_validator("lane_shares")
     @classmethod
     def _leave_something(cls, shares: dict[Lane, float]) -> dict[Lane, float]:
         if Lane.URGENT in shares or sum(shares.values()) >= 1:
-            message = "names the lower lanes alone: the urgent one has the rest, so less than 1 in all."
-            raise ValueError(message)
+            raise ValueError(
+                "names the lower lanes alone: the urgent one has the rest, so less than 1 in all."
+            )
         return shares

@@ -13,9 +13,9 @@ import pytest
 
 from fixture_types import Eventually
 from forking import Program, Programs
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
 from pecia_workers.queue.lists import Ended, Lists, connect, count_taken, count_waiting, hand_back, taken_name
 

@@ -7,16 +7,19 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
 
-from pecia_schemas import FailureCode, Stage
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import Stage
 from pecia_workers.app import app, worker_argv
 from pecia_workers.engines.base import Budget
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
-from pecia_workers.worker.runner import RuntimeLostError
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError
+
+if TYPE_CHECKING:
+    from pecia_workers.worker.runtime import Runtime
 
 SECRET = "Jane Doe"
 
@@ -103,7 +106,7 @@ class ScriptedRuntime:
         self._journal.write(json.dumps({"what": what, "part": str(part), "pid": os.getpid(), **more}) + "\n")
 
 
-app.new_runtime = lambda: ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"]))
+app.new_runtime = lambda: cast("Runtime", ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"])))
 
 if __name__ == "__main__":
     app.worker_main([*worker_argv([Stage.READ], app.settings, name=ScriptedRuntime.name), *sys.argv[1:]])

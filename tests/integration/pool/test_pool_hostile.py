@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from limits import WAIT_S
-from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import bell_name, queue_name
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
 
 BROADCAST = "/0.celery.pidbox"

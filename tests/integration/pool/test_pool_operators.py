@@ -11,7 +11,7 @@ import pytest
 from fixture_types import Eventually
 from limits import WAIT_S
 from overhearing import celery_events
-from pecia_schemas import Lane
+from pecia_schemas.states import Lane
 from pecia_workers.app import FleetApp
 
 SECRET = "Jane Doe"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pecia_schemas import Lane
+from pecia_schemas.states import Lane
 
 
 def start_and_hold(fleet: Any, count: int) -> tuple[Any, list[Any]]:

@@ -16,8 +16,9 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from redis import Redis
 
-from pecia_schemas import JobNotice, NoticeType, new_id
+from pecia_schemas.events import JobNotice, NoticeType
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import Lists, connect

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from command import ran
 from house import House, hear_nothing
-from pecia_schemas import Stage
+from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge, pardon

@@ -14,10 +14,11 @@ import pytest
 from redis import Redis
 
 from pecia.cli import run as pecia
-from pecia_schemas import Lane, Page, Stage, Verdict
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger

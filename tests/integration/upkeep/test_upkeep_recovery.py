@@ -12,7 +12,7 @@ from redis import Redis
 from sqlalchemy.exc import OperationalError
 
 from fixture_types import Eventually
-from pecia_schemas import NoticeType
+from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.recovery import Judge

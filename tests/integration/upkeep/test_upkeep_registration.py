@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.workers import (
     Heartbeat,

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Eventually, Picture
 from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.retention import JOBS, PayloadsStayedError, StraySearch, forget, retention_steps
 

@@ -13,7 +13,7 @@ from redis import Redis
 from fixture_types import Eventually
 from forking import Programs
 from limits import WAIT_S
-from pecia_schemas import NoticeType
+from pecia_schemas.events import NoticeType
 from pecia_workers.queue.lists import held_parts
 
 pytestmark = pytest.mark.gate

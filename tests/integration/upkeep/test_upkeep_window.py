@@ -13,8 +13,8 @@ from redis import Redis
 
 from fixture_types import Picture
 from pecia import Client, ReadDocument
-from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import IN_POSTGRES, TURN, PartMessage, publish, reserve_of, standing_name
+from pecia_schemas.states import Lane, Stage, new_id
 from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import count_waiting, held_parts

@@ -12,11 +12,11 @@ from uuid import UUID
 import structlog
 
 from pecia_schemas.results import Verdict
-from pecia_workers.batching import meter
-from pecia_workers.batching.learned import Headroom, LearnedLengths, Memory
-from pecia_workers.batching.policies import Capacity, Item, Policy
+from pecia_workers import metrics
+from pecia_workers.batching.learned import Headroom, LearnedLengths
+from pecia_workers.batching.policies import Item, Policy
 from pecia_workers.engines import base
-from pecia_workers.tracing import admitted, asking
+from pecia_workers.tracing import admitted, asked
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
@@ -35,14 +35,13 @@ class Batcher:
         lengths: LearnedLengths,
         *,
         priced: Priced,
-        memory: Memory | None = None,
+        headroom: Headroom | None = None,
     ) -> None:
         self._engine = engine
         self._policy = policy
         self._lengths = lengths
         self._priced = priced
-        self._headroom = Headroom()
-        self._memory = memory or Memory()
+        self._headroom = headroom or Headroom()
         self._entering: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.packing = Packing()
@@ -57,7 +56,7 @@ class Batcher:
     @property
     def memory(self) -> float:
         """Share of the engine's budget for which it has memory, as far as is known."""
-        return self._memory.share
+        return self._headroom.memory
 
     async def generate(self, request: base.EngineRequest) -> base.Generation:
         """Return the text, once there was room for the request. Raises `EngineError`."""
@@ -82,23 +81,20 @@ class Batcher:
                 waited += clock() - offered
                 admitted(clock() - offered)
                 try:
-                    with asking(self._engine.capabilities, request, tokens) as answered:
-                        generation = await self._engine.generate(request)
-                        answered(generation)
-                    return replace(generation, waited_s=waited)
+                    return replace(await asked(self._engine, request, tokens), waited_s=waited)
                 except base.EngineOverloadedError:
-                    if not self._memory.ran_out(request.id, self._engine.budget):
+                    if not self._headroom.ran_out(request.id, self._engine.budget):
                         raise
-                    log.warning("engine_out_of_memory", request=request.id, share=self._memory.share)
+                    log.warning("engine_out_of_memory", request=request.id, share=self._headroom.memory)
                 except base.EngineDeadError:
                     self.found_dead()
-                    self._memory.died(request.id)
+                    self._headroom.died(request.id)
                     raise
 
     def found_dead(self) -> None:
         """Note which parts the engine died on: those inside, and none that waits for room."""
         if self.died_on is None:
-            self.died_on = self._memory.parts
+            self.died_on = self._headroom.parts
 
     @asynccontextmanager
     async def _room(self, request: base.EngineRequest, tokens: int) -> AsyncIterator[None]:
@@ -121,10 +117,10 @@ class Batcher:
                 oversize = await entering
             if oversize:
                 log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
-            self._memory.enter(request.id, tokens, request.part)
+            self._headroom.enter(request.id, tokens, request.part)
             yield
         finally:
-            self._memory.leave(request.id)
+            self._headroom.leave(request.id)
             self._entering.pop(request.id, None)
             self._policy.withdraw(request.id)
             self._admit()
@@ -139,7 +135,7 @@ class Batcher:
                 if not entering.done():
                     entering.set_exception(base.EngineDeadError(str(error)))
             return
-        starts = self._policy.start(now, self._room_now(load, now))
+        starts = self._policy.start(now, self._headroom.room(self._engine.budget, load, now))
         for start in starts:
             entering = self._entering.pop(start.item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet
@@ -148,20 +144,13 @@ class Batcher:
         used = slots if load.kv_used is None else load.kv_used
         self.packing.look(used, now, waiting=self._policy.waiting)
         if starts:
-            meter.admitted(self._policy.running, load.kv_used)
+            metrics.BATCH_SIZE.observe(self._policy.running)  # with those that were let in
+            if load.kv_used is not None:
+                metrics.BATCH_KV_USED.observe(load.kv_used)  # before them
         if self._timer:
             self._timer.cancel()
         wait = self._policy.due(now)
         self._timer = asyncio.get_running_loop().call_later(wait, self._admit) if wait is not None else None
-
-    def _room_now(self, load: base.Load, now: float) -> Capacity:
-        budget = self._engine.budget
-        room = self._memory.room(budget, now)
-        if budget.tokens is None or room.tokens is None:
-            return room
-        self._headroom.look(load, now)
-        tokens = min(room.tokens, math.floor(budget.tokens * self._headroom.share))
-        return replace(room, tokens=tokens, written=load.written)
 
 
 class Packing:

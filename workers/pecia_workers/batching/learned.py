@@ -116,7 +116,6 @@ class LearnedLengths:
 
 _REGROWTH: Final = 0.002
 """Of the room, for each second since the engine ran out of memory: all of it is back after eight minutes."""
-
 _BACK_OFF: Final = 0.95
 _LEAST: Final = 0.5
 _GROWTH: Final = 0.02
@@ -133,29 +132,41 @@ class _Guest:
     alone: bool
 
 
-class Memory:
-    """A share of the room: half of what was in use when memory ran out, and larger again with time.
+class Headroom:
+    """Shares of the budget that may be used, of which the smaller counts; both grow again with time.
 
-    A request that ran out of memory waits for room once more, so its part neither fails nor has to be decoded again.
+    That of memory is half of what was in use when memory ran out. A request that ran out of memory waits for room once
+    more, so its part neither fails nor has to be decoded again. That of the cache is smaller after each preemption:
+    admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
+    overflows, and whatever the engine preempts it computes twice.
     """
 
-    def __init__(self, share: float = 1.0) -> None:
-        self.share = share
+    def __init__(self, memory: float = 1.0) -> None:
+        self.memory = memory
+        self.cache = 1.0
         self.engine_died = False
         """Whether the engine ended with several requests in it, perhaps for want of memory."""
         self._inside: dict[str, _Guest] = {}
         self._shortages = 0
+        self._preempted = 0
         self._looked: float | None = None
 
-    def room(self, budget: Budget, now: float) -> Capacity:
+    def room(self, budget: Budget, load: Load, now: float) -> Capacity:
         """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
-        self.share = min(1.0, self.share + _REGROWTH * passed)
+        self.memory = min(1.0, self.memory + _REGROWTH * passed)
         if budget.tokens is None:
-            return Capacity(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
-        tokens = max(1, math.floor(budget.tokens * self.share))
-        return Capacity(slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers)
+            return Capacity(slots=max(1, math.floor(budget.slots * self.memory)), tokens=None)
+        if load.preemptions > self._preempted:
+            self.cache = max(_LEAST, self.cache * _BACK_OFF)
+        elif (load.kv_used or 0) < _FULL:
+            self.cache = min(1.0, self.cache + _GROWTH * passed)
+        self._preempted = load.preemptions
+        tokens = max(1, math.floor(budget.tokens * min(self.memory, self.cache)))
+        return Capacity(
+            slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers, written=load.written
+        )
 
     @property
     def parts(self) -> frozenset[UUID]:
@@ -188,7 +199,7 @@ class Memory:
             used = len(guests) / budget.slots
             if budget.tokens is not None:
                 used = sum(one.tokens for one in guests) / budget.tokens
-            self.share = min(self.share, used) / 2
+            self.memory = min(self.memory, used) / 2
         return True
 
     def died(self, request_id: str) -> None:
@@ -199,31 +210,8 @@ class Memory:
         guest = self._inside[request_id]
         if not guest.alone and guest.shortages == self._shortages:
             self._shortages += 1
-            self.share /= 2
+            self.memory /= 2
             self.engine_died = True
-
-
-class Headroom:
-    """A share of the token budget: smaller after each preemption, larger again while there is air.
-
-    Admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
-    overflows, and whatever the engine preempts it computes twice.
-    """
-
-    def __init__(self) -> None:
-        self.share = 1.0
-        self._preempted = 0
-        self._looked: float | None = None
-
-    def look(self, load: Load, now: float) -> None:
-        """Take note of what the engine says at `now`, in seconds."""
-        passed = 0.0 if self._looked is None else now - self._looked
-        self._looked = now
-        if load.preemptions > self._preempted:
-            self.share = max(_LEAST, self.share * _BACK_OFF)
-        elif (load.kv_used or 0) < _FULL:
-            self.share = min(1.0, self.share + _GROWTH * passed)
-        self._preempted = load.preemptions
 
 
 @asynccontextmanager
@@ -261,12 +249,12 @@ async def shared_lengths(
 
 
 @asynccontextmanager
-async def inherited_memory(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Memory]:
-    """Yield a memory that begins where the engine before this one died, and leave it to the next if this one does."""
-    memory = Memory(await memory_left(database, host=worker.host, engine=worker.engine or ""))
+async def inherited_headroom(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Headroom]:
+    """Yield one that begins where the engine before this one died, and leave it to the next if this one does."""
+    headroom = Headroom(await memory_left(database, host=worker.host, engine=worker.engine or ""))
     try:
-        yield memory
+        yield headroom
     finally:
-        if memory.engine_died:
+        if headroom.engine_died:
             with outage_suppressed():
-                await note_memory(database, worker.name, memory.share)
+                await note_memory(database, worker.name, headroom.memory)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from uuid import UUID
 
-from pecia_schemas import Page
-from pecia_schemas.results import Timings, TokenUsage
+from pecia_schemas.results import Page, Timings, TokenUsage
 from pecia_workers import metrics
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator, Load
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Outcome, Spent
@@ -37,18 +36,6 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
             metrics.WASTED_TOKENS.labels(content.engine).inc(content.usage.wasted)
             if isinstance(content, Page):
                 metrics.PAGES.labels(content.engine, content.verdict).inc()
-
-
-def page_witnessed(by: str) -> None:
-    """Count a page that was held against a witness, or that went without."""
-    metrics.WITNESSED.labels(by).inc()
-
-
-def admitted(requests: int, kv_used: float | None) -> None:
-    """Note how full the engine is where requests were let in: with them how many, before them how much of its cache."""
-    metrics.BATCH_SIZE.observe(requests)
-    if kv_used is not None:
-        metrics.BATCH_KV_USED.observe(kv_used)
 
 
 def generated(engine: str, generation: Generation, seconds: float) -> None:

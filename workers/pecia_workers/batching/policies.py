@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import WHOLE, Layers
+from pecia_workers.engines.base import Budget
 
 PATIENCE: Final = 64
 """How many later arrivals may start before a request whose turn it then is, whatever its lane."""
@@ -127,15 +127,9 @@ class PolicyName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Budget):
     """What the engine can hold, all of it, and how far what it holds has come."""
 
-    slots: int
-    tokens: int | None
-    """None: only the slots count."""
-    block: int = 1
-    """Tokens that the cache gives out at a time."""
-    layers: Layers = WHOLE
     written: Mapping[str, int] = field(default_factory=dict)
     """Tokens that each request has written; one that is missing counts as if it had written none."""
 
@@ -344,8 +338,7 @@ class BatchPolicy(Policy):
         return batch
 
 
-STATIC_SIZE: Final = 8
-STATIC_WINDOW_S: Final = 1.0
+_STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, window_s=1.0)
 
 
 def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
@@ -358,14 +351,7 @@ def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
         case PolicyName.DYNAMIC:
             return BatchPolicy(limits, similar=True)
         case PolicyName.STATIC:
-            static = BatchLimits(
-                least=STATIC_SIZE,
-                most=STATIC_SIZE,
-                tokens=math.inf,
-                concurrent=1,
-                window_s=STATIC_WINDOW_S,
-            )
-            return BatchPolicy(static, similar=False)
+            return BatchPolicy(_STATIC, similar=False)
 
 
 Growth = tuple[int, int]

@@ -49,7 +49,7 @@ def show(told: Any, shown: RenderableType, *, as_json: bool) -> None:
 @contextmanager
 def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
     """Have an engine say what it does in the log, and why it fails by an exit code."""
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     configure_logs(settings)
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's

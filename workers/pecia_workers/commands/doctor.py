@@ -16,8 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import Engine, Row, inspect, text
 
-from pecia_schemas import refusals
-from pecia_schemas.connecting import Verdict, verdict_on
+from pecia_schemas.connecting import Verdict, refusal_of_postgres, refusal_of_redis, verdict_on
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
@@ -140,7 +139,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         _REDIS,
         lambda: _look_at_redis(settings),
         "check PECIA_REDIS_URL and that it runs",
-        lambda error: refusals.of_redis(error, settings.redis_url.get_secret_value()),
+        lambda error: refusal_of_redis(error, settings.redis_url.get_secret_value()),
     )
     yield _look_at_confinement()
     yield _look_at_fonts()
@@ -156,7 +155,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
             _POSTGRES,
             lambda: _look_at_postgres(engine),
             "check PECIA_DATABASE_URL and that it runs",
-            lambda error: refusals.of_postgres(error, url),
+            lambda error: refusal_of_postgres(error, url),
         )
         yield postgres
         tables = _look_at_tables(engine) if postgres.ok else None

@@ -47,7 +47,7 @@ from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
     from pecia_workers.engines.checking import EngineCheck
-    from pecia_workers.simulation.tuning import Point, Tuned
+    from pecia_workers.simulation.experiment import Point, Tuned
 
 _TUNED: Final = frozenset({"vllm", "simulated"})
 
@@ -151,7 +151,7 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
 
 async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) -> Tuned:
     from pecia_workers.engines.registry import create_engine  # noqa: PLC0415  heavy
-    from pecia_workers.simulation.tuning import tune as search  # noqa: PLC0415
+    from pecia_workers.simulation.experiment import tune as search  # noqa: PLC0415
 
     @asynccontextmanager
     async def opened(sizes: dict[str, int]) -> AsyncIterator[Engine]:
@@ -212,6 +212,8 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
     model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
     token = f"2 x {kv.layers} layers x {kv.kv_heads} KV heads x {kv.head_dim} x {kv.dtype_bytes} bytes"
     share = f"{planned.kv_share:.0%}".replace("%", " %")
+    windows = f"{kv.windowed} of {kv.layers} layers keep no more than the last {kv.window:,} tokens"
+    kept = f", of which the layers keep as much as of {planned.page_kept:,}" if kv.windowed else ""
     rows = [
         ("for", planned.profile + (f", {memory.gpus} of them" if memory.gpus > 1 else "")),
         ("model", model),
@@ -224,8 +226,10 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
         ("options", _pairs(planned.engine_options)),
         ("KV cache", _kv_cache(planned)),
         ("one token", f"{token} = {planned.kv_bytes_per_token:,} bytes"),
-        ("budget", f"{planned.kv_tokens:,} tokens"),
-        ("one page", f"{planned.page_tokens:,} tokens: A4, its prompt and the text that is expected"),
+        *([("windows", windows)] if kv.windowed else []),
+        *([("not known", planned.unclear)] if planned.unclear else []),
+        ("budget", f"{planned.kv_tokens:,} tokens{' that every layer keeps' if kv.windowed else ''}"),
+        ("one page", f"{planned.page_tokens:,} tokens: A4, its prompt and the text that is expected{kept}"),
         (
             "at a time",
             f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}",

@@ -1,11 +1,16 @@
-"""`pecia keys`: make a key, see what is encrypted under which, and bring everything under the current one."""
+"""`pecia keys`: make a key, see what is encrypted under which, and bring everything under the current one.
+
+What is encrypted anew goes document by document, then row by row. It can be broken off at any moment and begun again:
+what is under the current key already is passed over.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,10 +22,10 @@ from rich.progress import Progress
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import refusals
-from pecia_schemas.connecting import verdict_on
-from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
-from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.connecting import explain, verdict_on
+from pecia_schemas.encryption import SETTING, DecryptionError, Keyring, checked_key_id, new_key
+from pecia_schemas.media import PayloadRef
+from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.common import (
     FAILED,
@@ -32,18 +37,26 @@ from pecia_workers.commands.common import (
     show,
 )
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
-from pecia_workers.ledger.rekeying import Holdings, holdings
-from pecia_workers.rekeying import Rekeyed, Rekeying
+from pecia_workers.ledger.rekeying import (
+    PAYLOADS,
+    RESULTS,
+    REVISIONS,
+    SECRETS,
+    TASKS,
+    Holdings,
+    Rows,
+    holdings,
+    move_payload,
+    payloads_due,
+    reseal,
+    spans,
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 R = TypeVar("R")
 
-keys = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Make encryption keys, and bring what is stored under the current one.",
-)
+keys = typer.Typer(no_args_is_help=True)
 
 
 @keys.command()
@@ -138,7 +151,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
     except Exception as error:
         if verdict_on(error) is None:
             raise
-        raise refused(refusals.explain(error, url), UNAVAILABLE) from None
+        raise refused(explain(error, url), UNAVAILABLE) from None
 
 
 def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
@@ -168,3 +181,70 @@ def _tell(rekeyed: Rekeyed) -> None:
         typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)
     if rekeyed.refused:
         typer.echo(f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True)
+
+
+@dataclass(slots=True)
+class Rekeyed:
+    """What was done, and what was left."""
+
+    payloads: int = 0
+    tasks: int = 0
+    """Jobs with a label, `fields`, instructions, a password or a URL."""
+    results: int = 0
+    secrets: int = 0
+    """Endpoints, each with its secrets."""
+    in_use: int = 0
+    """Documents that were left because a job that needs them is not over."""
+    refused: int = 0
+    """Documents and rows that are missing, damaged, or under a key that is not here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rekeying:
+    """Brings everything under the current one of `keys`, beside a fleet that works."""
+
+    database: AsyncEngine
+    store: PayloadStore
+    keys: Keyring
+    spool: Path | None = None
+    """Where decrypted documents lie for a moment; None: the temporary directory."""
+    done: Rekeyed = field(default_factory=Rekeyed)
+
+    async def run(self, told: Callable[[int], None]) -> Rekeyed:
+        """Go through all; `told` hears how many things were seen to. Raises what the stores raise if they are away."""
+        await self._documents(told)
+        self.done.tasks = await self._rows(TASKS, told)
+        self.done.results = await self._rows(RESULTS, told) + await self._rows(REVISIONS, told)
+        self.done.secrets = await self._rows(SECRETS, told)
+        return self.done
+
+    async def _documents(self, told: Callable[[int], None]) -> None:
+        async for span in spans(self.database, PAYLOADS):
+            for document, in_use in await payloads_due(self.database, span, self.keys):
+                if in_use:
+                    self.done.in_use += 1
+                else:
+                    await self._document(document)
+                told(1)
+
+    async def _document(self, document: PayloadRef) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="pecia-rekeying-", dir=self.spool) as directory:
+                copy = Path(directory) / "document"
+                await self.store.download(document, copy)
+                stored = await asyncio.to_thread(self.store.put, copy)
+            moved = await move_payload(self.database, document, stored, self.keys, store=self.store)
+        except (PayloadMissingError, PayloadCorruptError, DecryptionError):
+            self.done.refused += 1
+        else:
+            self.done.payloads += moved
+            self.done.in_use += not moved
+
+    async def _rows(self, kind: Rows, told: Callable[[int], None]) -> int:
+        rewritten = 0
+        async for span in spans(self.database, kind):
+            resealed, left = await reseal(self.database, kind, span, self.keys)
+            rewritten += resealed
+            self.done.refused += left
+            told(resealed + left)
+        return rewritten

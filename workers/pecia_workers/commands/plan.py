@@ -36,7 +36,7 @@ from pecia_workers.engines.profiles import (
     speed_in,
     speed_of,
 )
-from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 from pecia_workers.simulation.scenarios import Figures
@@ -124,7 +124,9 @@ def plan(
         model_of_time = _model(engine, profile, load, measured)
     except EngineUnavailableError as error:
         raise refused(error, USAGE) from None
-    fleet = capacity.plan_capacity(model_of_time, load, pages, rate=rate, latency=latency, kv_shape=engine.kv)
+    fleet = capacity.plan_capacity(
+        model_of_time, load, pages, rate=rate, latency=latency, kv_cache=engine.memory.kv_cache
+    )
     if fleet is None:
         raise refused(f"No number of these GPUs reads such a page in {latency:g} s on average.", FAILED)
     planned = _Planned(
@@ -145,7 +147,7 @@ def _show_little(
 ) -> None:
     """Show what L = lambda W comes to: no wait is in it, so it is the least."""
     sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
-    model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_tokens // BLOCK_TOKENS)
+    model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_blocks)
     held, places = rate * service, capacity.places_in(model, load)
     gpus = capacity.engines_for(held, places) * engine.memory.gpus
     cost = capacity.cost_per_million(gpus, rate, price) if price else None

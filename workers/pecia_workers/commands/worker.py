@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit
 from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.base import stages_served
@@ -127,7 +127,7 @@ def flower() -> None:
 
 
 def _begin(settings: WorkerSettings) -> None:
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     admitted_or_exit(settings)
     configure_logs(settings)
@@ -143,8 +143,7 @@ def admitted_or_exit(settings: WorkerSettings) -> None:
 def _refusals(settings: WorkerSettings) -> Iterator[str]:
     from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
-    from pecia_schemas import refusals  # noqa: PLC0415
-    from pecia_schemas.connecting import verdict_on  # noqa: PLC0415
+    from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis, verdict_on  # noqa: PLC0415
     from pecia_workers.ledger.database import open_for_questions  # noqa: PLC0415
     from pecia_workers.queue.lists import connect  # noqa: PLC0415
 
@@ -154,7 +153,7 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
             with connect(url) as redis:
                 redis.ping()
         except (RedisError, OSError) as error:
-            yield from filter(None, [refusals.of_redis(error, url)])
+            yield from filter(None, [refusal_of_redis(error, url)])
     url = settings.database_url.get_secret_value()
     if url:
         try:
@@ -162,4 +161,4 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
         except Exception as error:
             if verdict_on(error) is None:
                 raise
-            yield from filter(None, [refusals.of_postgres(error, url)])
+            yield from filter(None, [refusal_of_postgres(error, url)])

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
+from pecia_schemas.blocks import Block, Doubt, Line
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:
@@ -129,15 +132,15 @@ class Sampling:
     @property
     def parameters(self) -> dict[str, Any]:
         """All of it, by vLLM's names; the defaults of what few models need are left out."""
-        plain = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
-        own: dict[str, Any] = {name: getattr(self, name) for name in plain}
-        if self.presence_penalty:
-            own["presence_penalty"] = self.presence_penalty
-        if self.stop:
-            own["stop"] = list(self.stop)
-        if not self.skip_special_tokens:
-            own["skip_special_tokens"] = False
-        return own | ({"extra_args": dict(self.extra_args)} if self.extra_args else {})
+        always = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
+        rare: dict[str, Any] = {
+            "presence_penalty": self.presence_penalty,
+            "stop": list(self.stop),
+            "extra_args": dict(self.extra_args),
+        }
+        own = {name: getattr(self, name) for name in always}
+        own |= {name: value for name, value in rare.items() if value}
+        return own if self.skip_special_tokens else own | {"skip_special_tokens": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +211,6 @@ class EngineRequest:
         """Tokens that will probably be written, never more than its maximum."""
         expected = self.expected_output_tokens or EXPECTED_OUTPUT_TOKENS[self.workload]
         return min(expected, self.max_output_tokens or expected)
-
-    @property
-    def estimated_cost(self) -> int:
-        """Tokens of pictures, prompt and expected answer by the fleet's price formula."""
-        return self.prompt_tokens + self.output_tokens
 
     def bounded(self, most: int) -> EngineRequest:
         """Return it with `most` output tokens at most, if it has no maximum of its own. 0: no limit."""
@@ -322,11 +320,13 @@ class Generator(Protocol):
 class Engine(ABC):
     """Turns images into text, many requests at a time, on the loop that started it."""
 
-    def __init__(self, capabilities: Capabilities, budget: Budget) -> None:
+    def __init__(self, capabilities: Capabilities, budget: Budget, most_output: int = 0) -> None:
+        """`most_output`: tokens of an answer, where a request says no maximum; 0: no limit."""
         self.capabilities = capabilities
         """What it can do; some of it is known once it has started."""
         self.budget = budget
         """How much it can hold. Fixed once started."""
+        self._most_output = most_output
         self._in_flight: dict[str, asyncio.Task[Generation]] = {}
 
     @abstractmethod
@@ -350,7 +350,11 @@ class Engine(ABC):
 
     def cost(self, request: EngineRequest) -> int:
         """Return the tokens that a request which `fit` returned takes of the budget: input plus expected output."""
-        return request.estimated_cost
+        return self._prompt_tokens(request) + request.bounded(self._most_output).output_tokens
+
+    def _prompt_tokens(self, request: EngineRequest) -> int:
+        """Return the length of the request's prompt, as far as the engine knows it."""
+        return request.prompt_tokens
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineError`, also for an id that is in flight already."""

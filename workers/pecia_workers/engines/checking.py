@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineRequest, only_captions
 from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.reader_cards import Card, card_of
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import sample_document
 from pecia_workers.media.images import to_rgb
@@ -64,7 +65,18 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
         await engine.start()
         ready_s, started = monotonic() - started, monotonic()
         card = card_of(engine.capabilities.model, settings.card)
-        request = await engine.fit(_page(card))
+        (page, *_) = sample_document(DocumentType.PRESCRIPTION).pages
+        prescription = EngineRequest(
+            id="check",
+            images=(to_rgb(page.image),),
+            workload=DocumentType.PRESCRIPTION,
+            language="en",
+            instruction=page_instruction(card, DocumentType.PRESCRIPTION, "en"),
+            system=card.system,
+            sampling=card.words(),
+            max_output_tokens=_MOST_TOKENS,
+        )
+        request = await engine.fit(prescription)
         predicted = engine.cost(request) - request.output_tokens
         reading = asyncio.ensure_future(engine.generate(request))
         most = engine.load().kv_used
@@ -95,18 +107,3 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
         )
     finally:
         await engine.stop()
-
-
-def _page(card: Card) -> EngineRequest:
-    """Return the page of a prescription, as a reader of its kind is asked for it."""
-    (page, *_) = sample_document(DocumentType.PRESCRIPTION).pages
-    return EngineRequest(
-        id="check",
-        images=(to_rgb(page.image),),
-        workload=DocumentType.PRESCRIPTION,
-        language="en",
-        instruction=page_instruction(card, DocumentType.PRESCRIPTION, "en"),
-        system=card.system,
-        sampling=card.words(),
-        max_output_tokens=_MOST_TOKENS,
-    )

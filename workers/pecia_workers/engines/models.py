@@ -12,7 +12,8 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,18 @@ _WIDE: Final = frozenset({"float32", "float"})
 _GPU_SHARE: Final = 0.92  # vLLM's own, where no setting says: `config/cache.py`
 
 _STATE: Final = "mamba"
+_FLAT: Final = ("disable_hybrid_kv_cache_manager", "disable_sliding_window")
+"""Options of vLLM by which all layers keep all."""
 _WINDOWED: Final = ("sliding_window", "sliding_window_mla")
 """Kinds of groups of layers that keep less than all of a request: vLLM's `KVCacheSpecKind`."""
+_NEARLY_EQUAL: Final = 1.5
 
 _TEXT = ("text_config", "llm_config")
 """Where configurations of vision-language models keep the language model's."""
-_WITHOUT_CACHE = "linear_attention"
+_WINDOW_TYPE: Final = "sliding_attention"
+_STATE_TYPES: Final = frozenset({"linear_attention", "mamba", "conv"})
+_WHOLE_TYPES: Final = frozenset({"full_attention", "attention"})
+"""Of the `layer_types` of a configuration, by the names of transformers."""
 _THREADS: Final = 8
 _BLOBS: Final = "blobs"
 """Where the Hub's cache keeps files, each under a hash of its content."""
@@ -121,6 +128,11 @@ class Model(BaseModel):
     license: str = ""
     parameters_b: float = 0
     """10^9 weights that compute one token; 0: unknown."""
+    windowed: int = 0
+    """Layers that keep the last `window` tokens of a request alone."""
+    window: int = 0
+    unclear: str = ""
+    """What its configuration leaves open of what its layers keep, and how it is counted; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +145,9 @@ class KvShape:
     head_dim: int
     dtype_bytes: int = 2
     """Of one number: 2 in 16 bits, 1 in fp8."""
+    windowed: int = 0
+    window: int = 0
+    """How many of the layers keep the last so many tokens of a request alone."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -143,17 +158,15 @@ class KvShape:
 def kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
     """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
     wide = settings.engine_options.get("dtype") in _WIDE
+    is_flat = any(settings.engine_options.get(name) for name in _FLAT)
     return KvShape(
         layers=model.layers,
         kv_heads=max(model.kv_heads, _tensor_parallel(settings)),
         head_dim=model.head_dim,
         dtype_bytes=1 if settings.kv_cache_dtype.startswith("fp8") else 4 if wide else 2,
+        windowed=0 if is_flat else model.windowed,
+        window=model.window,
     )
-
-
-def kv_bytes(shape: KvShape, tokens: int, sequences: int = 1) -> int:
-    """Return the bytes of `sequences` sequences of `tokens` tokens each."""
-    return shape.bytes_per_token * tokens * sequences
 
 
 def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
@@ -181,6 +194,21 @@ def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_
         else:
             whole += share * block / size
     return Layers(whole=whole, windows=tuple(windows), in_flight=in_flight)
+
+
+def layers_planned(shape: KvShape, in_flight: int = 0) -> Layers:
+    """Return what the layers will keep of a request, in tokens that all of them keep.
+
+    vLLM forms groups of as many layers of one kind; the last may be padded. Source:
+    `_get_kv_cache_groups_uniform_page_size` in its `v1/core/kv_cache_utils.py`.
+    """
+    whole = shape.layers - shape.windowed
+    least, most = sorted((whole or shape.windowed, shape.windowed or whole))
+    size = most if most < _NEARLY_EQUAL * least else least
+    group = {"kind": "full_attention", "block_size": BLOCK, "sliding_window": None}
+    windowed = {**group, "kind": _WINDOWED[0], "sliding_window": shape.window}
+    groups = [group] * math.ceil(whole / size) + [windowed] * math.ceil(shape.windowed / size)
+    return layers_of(groups, BLOCK, size / shape.layers, in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +279,14 @@ def local_model(name: str) -> Model | None:
         text = next((config[name] for name in _TEXT if config.get(name)), config)
         heads = text["num_attention_heads"]
         quantization = config.get("quantization_config") or text.get("quantization_config") or {}
-        kinds = text.get("layer_types") or [""] * text["num_hidden_layers"]
+        kinds = Counter(text.get("layer_types") or {"": text["num_hidden_layers"]})
+        window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
         return Model(
             quantization=str(quantization.get("quant_method", "none")),
-            layers=sum(kind != _WITHOUT_CACHE for kind in kinds),
+            layers=sum(number for kind, number in kinds.items() if kind not in _STATE_TYPES),
+            windowed=kinds[_WINDOW_TYPE] if window else 0,
+            window=window or 0,
+            unclear="; ".join(_unclear(kinds, window)),
             kv_heads=text.get("num_key_value_heads") or heads,
             head_dim=text.get("head_dim") or text["hidden_size"] // heads,
             context=text["max_position_embeddings"],
@@ -262,6 +294,16 @@ def local_model(name: str) -> Model | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _unclear(kinds: Mapping[str, int], window: int | None) -> Iterator[str]:
+    if window and "" in kinds:
+        yield f"which layers have the window of {window:,} tokens is not said, so all count as keeping every token"
+    for kind, number in kinds.items():
+        if kind in _STATE_TYPES:
+            yield f"the states of {number} layers of {kind!r} take memory that is not counted"
+        elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
+            yield f"{number} layers of {kind!r} count as keeping every token"
 
 
 def revision_of(settings: WorkerSettings) -> str | None:

@@ -28,6 +28,7 @@ from pecia_workers.engines.models import (
     Model,
     kv_shape,
     kv_tokens,
+    layers_planned,
     local_model,
     memory_plan,
     page_tokens,
@@ -186,8 +187,9 @@ def merged(
     sequences = _SEQUENCES
     if known:
         memory = memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
-        pages = kv_tokens(kv_shape(chosen, known), memory.kv_cache) // page_tokens(chosen)
-        sequences = max(1, min(_MOST_SEQUENCES, pages))
+        kv = kv_shape(chosen, known)
+        page = layers_planned(kv).held(page_tokens(chosen), 0, begun=True)
+        sequences = max(1, min(_MOST_SEQUENCES, kv_tokens(kv, memory.kv_cache) // page))
     large = memory_bytes >= _LARGE_GIB * GIB and profile.gpu != _SMALL_STEPS
     sizes = {"max_num_seqs": sequences, "max_num_batched_tokens": _LARGE_STEP if large else _STEP}
     given = settings.model_fields_set | profile.settings.keys()
@@ -320,11 +322,17 @@ class EnginePlan:
     kv: KvShape
     kv_bytes_per_token: int
     kv_tokens: int
-    """The budget of admission."""
+    """That all layers keep: the budget of admission, where none of them has a window."""
     context: int
     """Most tokens of one request."""
+    context_kept: int
+    """What the KV cache keeps of it, as a number of tokens that all layers keep."""
     page_tokens: int
     """Of an A4 page of mixed documents: picture, prompt and expected text."""
+    page_kept: int
+    """What the KV cache keeps of it at its end."""
+    unclear: str
+    """What is not known of what the layers keep, and how it is counted."""
     pages_in_cache: int
     """For which the KV cache has room."""
     pages_at_a_time: int
@@ -332,12 +340,17 @@ class EnginePlan:
     @property
     def starts(self) -> bool:
         """Whether the KV cache holds one request of the largest size, without which vLLM does not start."""
-        return self.kv_tokens >= self.context
+        return self.kv_tokens >= self.context_kept
 
     @property
     def kv_share(self) -> float:
         """The share of the KV cache that so many pages of the default size take."""
-        return self.pages_at_a_time * self.page_tokens / self.kv_tokens if self.kv_tokens else 0.0
+        return self.pages_at_a_time * self.page_kept / self.kv_tokens if self.kv_tokens else 0.0
+
+    @property
+    def kv_blocks(self) -> int:
+        """The blocks that would hold as many pages of a model whose layers all keep everything."""
+        return self.kv_tokens * self.page_tokens // self.page_kept // BLOCK_TOKENS
 
     @property
     def bound_by(self) -> str:
@@ -376,6 +389,9 @@ def plan_engine(
     kv = kv_shape(chosen, model)
     names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
     tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
+    context = min(model.context, chosen.max_model_len or model.context)
+    layers = layers_planned(kv, chosen.max_num_batched_tokens or context)
+    page_kept = layers.held(page, 0, begun=True)
     return EnginePlan(
         profile=profile.title,
         model=chosen.model,
@@ -392,10 +408,13 @@ def plan_engine(
         kv=kv,
         kv_bytes_per_token=kv.bytes_per_token,
         kv_tokens=tokens,
-        context=min(model.context, chosen.max_model_len or model.context),
+        context=context,
+        context_kept=layers.held(context, 0, begun=False),
         page_tokens=page,
-        pages_in_cache=tokens // page,
-        pages_at_a_time=min(tokens // page, chosen.max_num_seqs or tokens // page),
+        page_kept=page_kept,
+        unclear=model.unclear,
+        pages_in_cache=tokens // page_kept,
+        pages_at_a_time=min(tokens // page_kept, chosen.max_num_seqs or tokens // page_kept),
     )
 
 
@@ -411,7 +430,7 @@ def speed_of(
     return IterationModel(
         max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
         max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
-        kv_blocks=plan.kv_tokens // BLOCK_TOKENS,
+        kv_blocks=plan.kv_blocks,
         **speed.model_dump(),
     )
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pecia_schemas import CaptionVideo, ReadDocument
-from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
-from pecia_workers.engines.base import EngineUnavailableError, Sampling
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
+from pecia_workers.engines.base import LANGUAGE_MODEL, Capabilities, EngineUnavailableError, Sampling
 
 _ANY_OTHER: Final = "markdown"
 
@@ -148,6 +148,19 @@ def card_of(model: str, named: str = "") -> Card:
     return cards()[named or max(places, default=(0, 0, _ANY_OTHER))[-1]]
 
 
+def language_model(name: str, settings: WorkerSettings, model: str) -> Capabilities:
+    """Return what an engine of this name can do with a model, by its card and the settings."""
+    card = card_of(model, settings.card)
+    return Capabilities(
+        name=name,
+        model=model,
+        stages=LANGUAGE_MODEL,
+        fields=card.fields,
+        instructions=card.instructions,
+        adapters=frozenset(settings.adapters),
+    )
+
+
 def readers_for(memory_bytes: int) -> tuple[str, ...]:
     """Return the models under permissive licences that are made for documents and leave a GPU half of its memory."""
     return tuple(
@@ -168,33 +181,22 @@ class PresetValues(PlainSampling):
     """Most new tokens of a caption; None: as its style says."""
 
 
-class DocumentRules(Data):
-    """What every preset gives way to on a page."""
-
-    repetition_penalty: float
-
-
-class LanguageBounds(Data):
-    """Lowest and highest value that a preset may have for captions in one language."""
-
-    temperature: tuple[float, float]
-    repetition_penalty: tuple[float, float]
-
-
 class CaptionRules(Data):
     """How captions are written."""
 
     preset: Preset
     """Of a task that names none."""
     tokens: dict[CaptionStyle, int]
-    languages: dict[str, LanguageBounds]
+    languages: dict[str, dict[str, tuple[float, float]]]
+    """Lowest and highest value that a preset may have in one language."""
 
 
 class Presets(Data):
     """All of `presets.toml`."""
 
     presets: dict[Preset, PresetValues]
-    documents: DocumentRules
+    documents: dict[str, float]
+    """What every preset gives way to on a page."""
     captions: CaptionRules
 
 
@@ -221,7 +223,7 @@ def sampling_for(
         sampling = (card or card_of("")).words()
         if task.preset is not None:  # else the card says, for copying has one right answer
             values = presets().presets[Preset(task.preset)].model_dump(exclude={"caption_tokens"})
-            values["repetition_penalty"] = presets().documents.repetition_penalty
+            values |= presets().documents
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
     return replace(sampling, **(values | changed)), options.max_output_tokens or most
@@ -232,7 +234,6 @@ def _caption_values(task: CaptionVideo, most_tokens: int) -> dict[str, Any]:
     preset = presets().presets[Preset(task.preset or rules.preset)]
     tokens = preset.caption_tokens or rules.tokens[CaptionStyle(task.style)]
     values = preset.model_dump() | {"caption_tokens": min(tokens, most_tokens or tokens)}
-    if bounds := rules.languages.get(task.language):
-        for name, (lowest, highest) in bounds:
-            values[name] = min(max(values[name], lowest), highest)
+    for name, (lowest, highest) in rules.languages.get(task.language, {}).items():
+        values[name] = min(max(values[name], lowest), highest)
     return values

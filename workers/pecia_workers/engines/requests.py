@@ -25,7 +25,7 @@ from pecia_workers.worker.attempts import waiting
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
 
-DOUBTFUL: Final = 0.25
+_DOUBTFUL: Final = 0.25
 """A prompt whose asking price is more than this share of the context is counted before it is sent."""
 _TRIES: Final = 8
 """How often a request is made smaller before it is refused."""
@@ -132,7 +132,9 @@ async def fitted(request: EngineRequest, room: RequestLimits, measure: Measure) 
 async def fitted_by_count(
     request: EngineRequest, room: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
 ) -> EngineRequest:
-    """Return the request as `fitted` does, by a count of whole prompts."""
+    """Return the request as `fitted` does, by a count of whole prompts, if it may be too much."""
+    if request.prompt_tokens <= room.context * _DOUBTFUL:
+        return request
     words = await count(replace(request, images=(), clip=None))
 
     async def sizes(tried: EngineRequest) -> Sizes | None:
@@ -261,16 +263,13 @@ class Preparation:
             pictures = rendered.image_tokens
             return rendered.tokens - pictures, pictures, rendered.largest_item
 
-        async with self._turns.turn(rank):
-            request = await fitted(request, room, rendered_sizes)
-            return replace(request, prepared=self._kept(rank, *made))
-
-    def _kept(self, rank: int, rendered: Rendered) -> Prepared:
-        size = rendered.size
-        self._ready[rank] += size
-
         def free() -> None:
             self._ready[rank] -= size
             self._turns.look()
 
-        return Prepared(rendered, free)
+        async with self._turns.turn(rank):
+            request = await fitted(request, room, rendered_sizes)
+            (rendered,) = made
+            size = rendered.size
+            self._ready[rank] += size
+            return replace(request, prepared=Prepared(rendered, free))

@@ -17,25 +17,13 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import (
-    Failure,
-    FailureCode,
-    JobState,
-    Lane,
-    Page,
-    PartState,
-    PayloadRef,
-    Segment,
-    Stage,
-    Summary,
-    Task,
-    Timings,
-    TokenUsage,
-    new_id,
-)
 from pecia_schemas.encryption import Keyring, unseal_task
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, PROMISE_PARTS, TELLS_PARTS, moving, settle
-from pecia_schemas.tasks import task_from_json
+from pecia_schemas.results import Page, Segment, Summary, Timings, TokenUsage
+from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
+from pecia_schemas.tasks import Task, task_from_json
 
 Fence = tuple[UUID, int]
 """A part and its attempt."""

@@ -17,11 +17,14 @@ import structlog
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Lane, PayloadRef, Segment, Stage, discards, tracing
+from pecia_schemas import discards, tracing
 from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
+from pecia_schemas.results import Segment
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import Announce, ClaimedPart, Earlier, Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, outlast
 from pecia_workers.worker.attempts import waiting

@@ -29,10 +29,12 @@ import structlog
 from sqlalchemy import Connection, RowMapping, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pecia_schemas import Failure, FailureCode, JobState, Lane, Stage, tracing
+from pecia_schemas import tracing
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers import metrics
 from pecia_workers.ledger.commit import Announce, Fence
 from pecia_workers.ledger.database import change, fetch

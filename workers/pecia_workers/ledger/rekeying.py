@@ -17,9 +17,13 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import PayloadRef, encryption
+from pecia_schemas import encryption
 from pecia_schemas.discards import DISCARD, HOLD
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import (
+    DecryptionError,
+    Keyring,
+)
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
 from pecia_workers.ledger.database import fetch

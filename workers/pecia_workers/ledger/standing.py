@@ -14,9 +14,9 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Lane, Stage
-from pecia_schemas.duty import ON_DUTY, UNSERVED, UNSIGNED, Lack
 from pecia_schemas.moves import COUNTED, OPEN, recount
+from pecia_schemas.running import ON_DUTY, UNSERVED, UNSIGNED, Lack
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.database import fetch
 
 _MOST_OF_A_LIST = 100_000

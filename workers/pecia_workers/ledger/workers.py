@@ -23,9 +23,9 @@ from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import Stage
 from pecia_schemas.connecting import name_of, outage_suppressed
-from pecia_schemas.duty import ON_DUTY
+from pecia_schemas.running import ON_DUTY
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import change, fetch, open_database, open_for_questions
 

@@ -16,7 +16,7 @@ from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.samples import Exhibit, write_exhibits
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.limits import Limits, MediaError
+from pecia_workers.media.pages import Limits, MediaError
 
 
 def own_text(path: Path) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_schemas import Lane
+from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 
 

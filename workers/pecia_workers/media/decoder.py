@@ -17,11 +17,12 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.frames import STRICT, Form
-from pecia_workers.media.limits import Limits, MediaError
 from pecia_workers.media.pages import (
     EVERY_STEP,
     Clip,
     FramePlan,
+    Limits,
+    MediaError,
     PageImage,
     PageInfo,
     Plan,
@@ -79,10 +80,6 @@ class _Frames(TypedDict):
     damaged: bool
 
 
-_INFOS, _PAGE = TypeAdapter(tuple[_Info, ...]), TypeAdapter(_Page)
-_VIDEO, _FRAMES = TypeAdapter(_Video), TypeAdapter(_Frames)
-
-
 class Decoder:
     """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn."""
 
@@ -99,12 +96,12 @@ class Decoder:
             memory_bytes=settings.decode_memory_bytes,
             largest_file=max(most_pixels, most_frames),
         )
-        self._pages = Form(header=_INFOS, build=self._checked_pages)
+        self._pages = Form(header=TypeAdapter(tuple[_Info, ...]), build=self._checked_pages)
         self._page = Form(
-            header=_PAGE, build=lambda page: PageImage(**page), array="pixels", most=most_pixels
+            header=TypeAdapter(_Page), build=lambda page: PageImage(**page), array="pixels", most=most_pixels
         )
-        self._video = Form(header=_VIDEO, build=self._checked_video)
-        self._clip = Form(header=_FRAMES, build=_clip, array="frames", most=most_frames)
+        self._video = Form(header=TypeAdapter(_Video), build=self._checked_video)
+        self._clip = Form(header=TypeAdapter(_Frames), build=_checked_clip, array="frames", most=most_frames)
 
     @property
     def slots(self) -> int:
@@ -157,18 +154,17 @@ class Decoder:
 
     async def _call(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
         call = partial(self._processes.call, form, function, *args, document=path, timeout=self._timeout)
+        found = "The decoder broke down on this file."
         try:
-            with suppress(ProcessDiedError):
-                return await call()
-            return await call()  # a file that kills one process kills two, the system only one
+            for _ in range(2):  # a file that kills one process kills two, the system only one
+                with suppress(ProcessDiedError):
+                    return await call()
         except TimeoutError:
             found = f"Decoding did not end within {self._timeout:g} s."
-            raise MediaError(FailureCode.DAMAGED, found) from None
-        except ProcessDiedError:
-            raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.") from None
+        raise MediaError(FailureCode.DAMAGED, found)
 
 
-def _clip(content: dict[str, Any]) -> Clip:
+def _checked_clip(content: dict[str, Any]) -> Clip:
     clip = Clip(**content)
     if len(clip.times) != len(clip.frames):
         raise ValueError

@@ -9,9 +9,9 @@ import atexit
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -25,13 +25,14 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.images import ImagePages, TiffPages
-from pecia_workers.media.ink import View, growth_for, is_blank, levelled
-from pecia_workers.media.limits import Limits, MediaError, disguise
+from pecia_workers.media.ink import View, growth_for, is_blank, levelled, turned
 from pecia_workers.media.orientation import line_classifier, turn_needed
 from pecia_workers.media.pages import (
     EVERY_STEP,
     Clip,
     FramePlan,
+    Limits,
+    MediaError,
     PageImage,
     PageInfo,
     PageSource,
@@ -40,7 +41,6 @@ from pecia_workers.media.pages import (
     VideoInfo,
 )
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.text_layer import TextLayer
 
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
@@ -81,14 +81,24 @@ def load_page(
     """
     with _bounded_memory():
         source = _open_file.get(document, limits, password)
-        pixels = source.pixels(index)
-        if not (_READS_LAYERS and isinstance(source, PdfPages)):
-            return prepare(pixels, plan)
+        pixels, layer = source.pixels(index), None
         is_read = plan.prefer is not Prefer.PIXELS
-        layer = source.layer(index, pixels, plan) if is_read or plan.witness else None
+        if _READS_LAYERS and isinstance(source, PdfPages) and (is_read or plan.witness):
+            layer = source.layer(index, pixels, plan)
         if layer is None:
             return prepare(pixels, plan)
-        return with_layer(pixels, layer, plan) if is_read else with_witness(prepare(pixels, plan), layer)
+        if is_read:  # turned by its layer: nothing else tells as surely
+            page = _scaled_down(PageImage(pixels=turned(pixels, layer.turn), rotation=layer.turn), plan)
+        else:
+            page = prepare(pixels, plan)
+            if page.blank or page.skew or page.rotation != layer.turn:  # the layer lies otherwise
+                return page
+        from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+        found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
+        if is_read:
+            return replace(page, blocks=found.blocks, doubts=found.doubts)
+        return replace(page, witness=found.blocks)
 
 
 def page_pixels(
@@ -150,34 +160,29 @@ atexit.register(_open_file.close)
 def _open_source(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
     media = _media_type(file, limits)
     if media.is_video:
-        raise MediaError(
-            FailureCode.UNSUPPORTED_TYPE,
-            "The file is a video: have it captioned (`caption`, `CaptionVideo`).",
-        )
+        found = "The file is a video: have it captioned (`caption`, `CaptionVideo`)."
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
     if media is MediaType.PDF:
         return PdfPages(file, limits, password)
-    if media is MediaType.DICOM:
-        return _open_dicom(file, limits, password)
-    return TiffPages(file, limits) if media is MediaType.TIFF else ImagePages(file, media, limits)
-
-
-def _open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
+    if media is MediaType.TIFF:
+        return TiffPages(file, limits)
+    if media is not MediaType.DICOM:
+        return ImagePages(file, media, limits)
     try:
         from pecia_workers.media.dicom import open_dicom  # noqa: PLC0415  comes with pecia[dicom]
     except ModuleNotFoundError:
-        raise MediaError(
-            FailureCode.UNSUPPORTED_TYPE,
-            "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run.",
-        ) from None
+        found = (
+            "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run."
+        )
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, found) from None
     return open_dicom(file, limits, password)
 
 
 def _video_type(file: BinaryIO, limits: Limits) -> MediaType:
     media = _media_type(file, limits)
     if not media.is_video:
-        raise MediaError(
-            FailureCode.UNSUPPORTED_TYPE, "The file is no video: have it read (`read`, `ReadDocument`)."
-        )
+        found = "The file is no video: have it read (`read`, `ReadDocument`)."
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
     return media
 
 
@@ -193,92 +198,104 @@ def _media_type(file: BinaryIO, limits: Limits) -> MediaType:
     return media
 
 
+_OFFICE: Final = "an Office document: export it as PDF"
+_ARCHIVE: Final = "an archive: unpack it and send the files in it"
+_POSTSCRIPT: Final = "PostScript: convert it to PDF"
+_PICTURE: Final = "a picture of a kind that is not read: save it as PNG or JPEG"
+_SOUND: Final = "a sound recording: there is nothing to read or to see in it"
+_PROGRAM: Final = "a program"
+_HTML: Final = "a web page, perhaps a server's message in the place of a document: print it as PDF"
+_SVG: Final = "an SVG drawing: export it as PDF or PNG"
+_XML: Final = "XML: it is text already, or needs the program it was made with to export it as PDF"
+_MAIL: Final = "an e-mail: send what is attached to it"
+_TEXT: Final = "plain text: there is nothing to recognise in it"
+
+_SIGNATURES: Final = (
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _OFFICE),  # .doc, .xls, .ppt, .msg, .hwp
+    (b"{\\rtf", _OFFICE),
+    (b"%!", _POSTSCRIPT),
+    (b"\x04%!", _POSTSCRIPT),
+    (b"\xc5\xd0\xd3\xc6", _POSTSCRIPT),  # EPS with a preview
+    (b"AT&TFORM", "a DjVu document: convert it to PDF"),
+    (b"\x1f\x8b", _ARCHIVE),
+    (b"7z\xbc\xaf\x27\x1c", _ARCHIVE),
+    (b"Rar!", _ARCHIVE),
+    (b"BZh", _ARCHIVE),
+    (b"\xfd7zXZ", _ARCHIVE),
+    (b"8BPS", _PICTURE),
+    (b"\0\0\0\x0cJXL ", _PICTURE),
+    (b"\xff\x0a", _PICTURE),
+    (b"II\xbc\x01", _PICTURE),  # JPEG XR
+    (b"\0\0\x01\0", _PICTURE),  # icons
+    (b"\xd7\xcd\xc6\x9a", _PICTURE),  # WMF
+    (b"ID3", _SOUND),
+    (b"OggS", _SOUND),
+    (b"fLaC", _SOUND),
+    (b"MZ", _PROGRAM),
+    (b"\x7fELF", _PROGRAM),
+)
+_ZIP: Final = b"PK\x03\x04"
+_OF_OFFICE: Final = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"mimetypeapplication/")
+_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r\f\x1b"})
+
+
+def disguise(head: bytes) -> str | None:
+    """Return what a file is and what to do, from its first bytes, to follow `The file is`; None if it is unknown."""
+    if head.startswith(_ZIP):
+        return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
+    if head[:4] == b"RIFF":
+        return _SOUND if head[8:12] == b"WAVE" else None
+    if found := next((what for signature, what in _SIGNATURES if head.startswith(signature)), None):
+        return found
+    text = head.replace(b"\0", b"") if head.startswith(_MARKS[1:]) else head
+    for mark in _MARKS:
+        text = text.removeprefix(mark)
+    start = text.lstrip().lower()
+    kinds = (
+        (text.translate(None, _NO_TEXT) != text, None),
+        (b"<svg" in start, _SVG),
+        (start.startswith(b"<!doctype html") or b"<html" in start, _HTML),
+        (start.startswith(b"<?xml"), _XML),
+        (b"mime-version:" in start, _MAIL),
+    )
+    return next((what for is_that, what in kinds if is_that), _TEXT)
+
+
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
     try:
         yield
     except MemoryError:
         _open_file.close()
-        raise MediaError(
-            FailureCode.TOO_LARGE, "Decoding needs more memory than PECIA_DECODE_MEMORY_BYTES."
-        ) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """A page on its way through the steps, and the view of it that they share."""
-
-    page: PageImage
-    view: View
+        found = "Decoding needs more memory than PECIA_DECODE_MEMORY_BYTES."
+        raise MediaError(FailureCode.TOO_LARGE, found) from None
 
 
 def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
-    """Return the page after the steps of the plan, in the order of `STEPS`. One that is blank is only scaled down."""
-    sheet = Sheet(page=PageImage(pixels=pixels), view=View.of(pixels))
-    for step, run in STEPS.items():
-        if step in plan.steps:
-            sheet = run(sheet, plan)
-    return sheet.page
+    """Return the page after the steps of the plan; one that is blank is only scaled down.
+
+    What EXIF and a PDF's /Rotate say has been done before, by the decoder. Without pecia[cpu] no page is turned.
+    """
+    page, view = PageImage(pixels=pixels), View.of(pixels)
+    if Preparation.BLANK in plan.steps:
+        page = replace(page, blank=is_blank(view.grey))
+    classifier = line_classifier() if Preparation.ORIENT in plan.steps and not page.blank else None
+    if classifier and (rotation := turn_needed(view, classifier)):
+        page, view = replace(page, pixels=turned(pixels, rotation), rotation=rotation), view.turned(rotation)
+    if Preparation.DESKEW in plan.steps and not page.blank and (slope := view.slope):
+        # It grows where ink would be cut off.
+        image = levelled(Image.fromarray(page.pixels), -slope, growth_for(view.ink, -slope))
+        page = replace(page, pixels=np.asarray(image), skew=-slope)
+    return _scaled_down(page, plan)
 
 
-def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageImage:
-    """Return a page that is read from its text layer, by which it is turned too; nothing else tells as surely."""
-    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
-
-    page = PageImage(pixels=np.ascontiguousarray(np.rot90(pixels, -layer.turn // 90)), rotation=layer.turn)
-    if Preparation.DOWNSCALE in plan.steps:
-        page = scaled_down(page, plan)
-    found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
-    return replace(page, blocks=found.blocks, doubts=found.doubts)
-
-
-def with_witness(page: PageImage, layer: TextLayer) -> PageImage:
-    """Return a page that is read from its pixels with its text layer, if both lie alike on the page."""
-    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
-
-    if page.blank or page.skew or page.rotation != layer.turn:
-        return page
-    return replace(page, witness=layout(layer.lines(page.scale), page.pixels, source=Source.LAYER).blocks)
-
-
-def orient(sheet: Sheet, _: Plan) -> Sheet:
-    """Turn a page that lies on its side or stands on its head. Without pecia[cpu] none is."""
-    classifier = None if sheet.page.blank else line_classifier()
-    if classifier is None:
-        return sheet
-    rotation = turn_needed(sheet.view, classifier)
-    if not rotation:
-        return sheet
-    pixels = np.ascontiguousarray(np.rot90(sheet.page.pixels, -rotation // 90))
-    return Sheet(page=replace(sheet.page, pixels=pixels, rotation=rotation), view=sheet.view.turned(rotation))
-
-
-def deskew(sheet: Sheet, _: Plan) -> Sheet:
-    """Turn a page whose lines clearly slope until they are level; where ink would be cut off the page grows."""
-    slope = 0.0 if sheet.page.blank else sheet.view.slope
-    if not slope:
-        return sheet
-    image = levelled(Image.fromarray(sheet.page.pixels), -slope, growth_for(sheet.view.ink, -slope))
-    return replace(sheet, page=replace(sheet.page, pixels=np.asarray(image), skew=-slope))
-
-
-def scaled_down(page: PageImage, plan: Plan) -> PageImage:
+def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
     """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
     height, width = page.pixels.shape[:2]
     scale = min(math.sqrt(plan.most_pixels / (width * height)), plan.longest_side / max(width, height))
-    if scale >= 1:
+    if scale >= 1 or Preparation.DOWNSCALE not in plan.steps:
         return page
     size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
     image = Image.fromarray(page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     return replace(page, pixels=np.asarray(image), scale=max(size) / max(width, height))
-
-
-STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
-    Preparation.BLANK: lambda sheet, _: replace(
-        sheet, page=replace(sheet.page, blank=is_blank(sheet.view.grey))
-    ),
-    Preparation.ORIENT: orient,
-    Preparation.DESKEW: deskew,
-    Preparation.DOWNSCALE: lambda sheet, plan: replace(sheet, page=scaled_down(sheet.page, plan)),
-}
-"""What EXIF and a PDF's /Rotate say has been done before, by the decoder."""

@@ -20,8 +20,7 @@ from pydicom.pixels.utils import pixel_array
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_workers.media.images import translated_errors
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import PageInfo, PageSource
+from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 from pecia_workers.media.pdf import PdfPages
 
 config.settings.reading_validation_mode = config.IGNORE
@@ -57,9 +56,8 @@ def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None
         if "SOPClassUID" not in header:
             raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
         if "Rows" not in header or "Columns" not in header:
-            raise MediaError(
-                FailureCode.UNSUPPORTED_TYPE, "The DICOM file holds neither a picture nor a PDF."
-            )
+            found = "The DICOM file holds neither a picture nor a PDF."
+            raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
         return DicomPages(file, header, limits)
 
 
@@ -82,13 +80,11 @@ class DicomPages:
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
             if not _decodable(self._syntax, self._header.BitsStored):
-                named = self._syntax.name != self._syntax
-                name = self._syntax.name if named else "something that no standard names"
-                raise MediaError(
-                    FailureCode.UNSUPPORTED_TYPE,
-                    f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
-                    "export it uncompressed (Explicit VR Little Endian).",
-                )
+                name = self._syntax.name
+                name = "something that no standard names" if name == self._syntax else name
+                found = f"The pixels of the DICOM file are compressed as {name}, which is not decoded here"
+                hint = "export it uncompressed (Explicit VR Little Endian)."
+                raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: {hint}")
         return tuple(PageInfo(index=index, width=width, height=height) for index in chosen)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
@@ -99,7 +95,11 @@ class DicomPages:
                 self._source.seek(0)
             stored = pixel_array(self._source, index=index)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
-                stored = self._coloured(stored)
+                entries, first, _bits = self._header.RedPaletteColorLookupTableDescriptor
+                palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
+                stored = apply_color_lut(stored, self._header)
+                # Some writers keep 8 bits in entries of 16: then none of them is larger.
+                stored = stored.astype(np.uint8) if palette.max() <= _FULL else _eight_bits(stored)
             elif stored.ndim == 2:  # noqa: PLR2004  as above
                 stored = np.repeat(self._grey(stored)[:, :, np.newaxis], 3, axis=2)
             else:
@@ -123,13 +123,6 @@ class DicomPages:
             shades = (values - low) * (_FULL / max(high - low, 1e-9))
         grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
-
-    def _coloured(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return colours of the palette. Some writers keep 8 bits in entries of 16: then none of them is larger."""
-        entries, first, _bits = self._header.RedPaletteColorLookupTableDescriptor
-        palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
-        colours = apply_color_lut(stored, self._header)
-        return colours.astype(np.uint8) if palette.max() <= _FULL else _eight_bits(colours)
 
 
 def _read(file: BinaryIO, **options: Any) -> Dataset:

@@ -27,12 +27,12 @@ from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from pecia_schemas.failures import FailureCode
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 
 T = TypeVar("T")
 
@@ -276,12 +276,12 @@ def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | Ca
     if length > _MOST_HEADER:
         raise InvalidAnswerError
     header = _exactly(channel, length)
-    if not returned:
-        failure = _validated(_FAILURE, header)
-        code, found = failure["code"], failure["found"]
-        return CallFailedError(found) if code is None else MediaError(code, found)
-    content = _validated(form.header, header)
     try:
+        if not returned:
+            failure = _FAILURE.validate_json(header, strict=True)
+            code, found = failure["code"], failure["found"]
+            return CallFailedError(found) if code is None else MediaError(code, found)
+        content = form.header.validate_json(header, strict=True)
         if form.array:
             shape = content[form.array]
             if (size := math.prod(shape)) > form.most:
@@ -291,7 +291,7 @@ def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | Ca
         elif form.most:
             content = mapped(_descriptor(channel), form.most)
         return form.build(content)
-    except ValueError:
+    except ValueError:  # which may quote what came
         raise InvalidAnswerError from None
 
 
@@ -302,13 +302,6 @@ def _descriptor(channel: socket.socket) -> int:
     if not descriptors:
         raise InvalidMemoryError
     return descriptors[0]
-
-
-def _validated(adapter: TypeAdapter[Any], header: bytearray) -> Any:
-    try:
-        return adapter.validate_json(header, strict=True)
-    except ValidationError:
-        raise InvalidAnswerError from None  # the error quotes what came
 
 
 def _apart(value: object) -> tuple[object, Sealed | None]:

@@ -112,8 +112,8 @@ def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
     wrong = 0
     groups = [glyphs for glyphs in fonts.values() if len(glyphs) >= _LEAST_GLYPHS]
     rest = [one for glyphs in fonts.values() if len(glyphs) < _LEAST_GLYPHS for one in glyphs]
-    for glyphs in [*groups, rest] if len(rest) >= _LEAST_GLYPHS else groups:
-        if sum(sound for sound, _ in glyphs) < _LEAST_SHARE * len(glyphs):
+    for glyphs in (*groups, rest):
+        if len(glyphs) >= _LEAST_GLYPHS and sum(sound for sound, _ in glyphs) < _LEAST_SHARE * len(glyphs):
             wrong += sum(count for _, count in glyphs)
     return wrong / len(characters)
 
@@ -137,7 +137,6 @@ def _by_look(samples: Sequence[Character], grey: Image.Image) -> Iterator[tuple[
 def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
     """Return the picture of a glyph with even contrast, and its width, height and place by the font's size."""
     left, top, right, bottom = character.box
-    size = character.size
     box = (
         min(max(0.0, left), grey.width - 1.0),
         min(max(0.0, top), grey.height - 1.0),
@@ -149,15 +148,12 @@ def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
     corners = (math.floor(left) - 1, math.floor(top) - 1, math.ceil(right) + 1, math.ceil(bottom) + 1)
     around = np.asarray(grey.crop(corners), dtype=np.float32)
     inside = around[1:-1, 1:-1]
-    if (around.sum() - inside.sum()) / (
-        around.size - inside.size
-    ) < inside.mean():  # light print on dark ground
+    ground = (around.sum() - inside.sum()) / (around.size - inside.size)
+    if ground < inside.mean():  # light print on dark ground
         picture = -picture
     picture /= max(1.0, float(np.linalg.norm(picture)))
-    shape = (
-        _SHAPE * np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32) / size
-    )
-    return np.concatenate([picture, shape])
+    shape = np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32)
+    return np.concatenate([picture, _SHAPE * shape / character.size])
 
 
 @cache

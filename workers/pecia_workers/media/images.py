@@ -19,8 +19,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _A4: Final = (1240, 1754)  # pixels, at 150 dpi
@@ -87,10 +86,10 @@ class TiffPages:
         except SyntaxError as error:
             if "unknown pixel mode" not in str(error):
                 raise
-            raise MediaError(
-                FailureCode.UNSUPPORTED_TYPE,
-                "The TIFF stores its colours in a way that is not decoded here: save it with 8 bits a sample.",
-            ) from None
+            found = (
+                "The TIFF stores its colours in a way that is not decoded here: save it with 8 bits a sample."
+            )
+            raise MediaError(FailureCode.UNSUPPORTED_TYPE, found) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +218,10 @@ def _refuse_deep_jpeg(file: BinaryIO) -> None:
     file.seek(2)
     while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
         if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
-            raise MediaError(
-                FailureCode.UNSUPPORTED_TYPE,
-                f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG.",
+            found = (
+                f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG."
             )
+            raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
         file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
     file.seek(0)
 
@@ -256,13 +255,12 @@ def translated_errors(what: str = "The picture") -> Iterator[None]:
         allowed = f"{Image.MAX_IMAGE_PIXELS} pixels are allowed (PECIA_MAX_PAGE_PIXELS)"
         raise MediaError(FailureCode.TOO_LARGE, f"A picture is larger: {allowed}.") from None
     except Exception as error:  # noqa: BLE001  a broken file can break a decoder in any way
-        raise MediaError(FailureCode.DAMAGED, f"{what} cannot be decoded: {_reason(error)}.") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return what is wrong with a file, as far as the kind of error tells. Its text may quote the file."""
-    if isinstance(error, EOFError | struct.error | IndexError) or "truncated" in str(error).lower():
-        return "it ends early"
-    if isinstance(error, SyntaxError | UnidentifiedImageError):
-        return "its header is broken"
-    return "its data is broken" if isinstance(error, OSError) else "its content contradicts itself"
+        # As far as the kind of error tells: its text may quote the file.
+        reason = "its content contradicts itself"
+        if isinstance(error, EOFError | struct.error | IndexError) or "truncated" in str(error).lower():
+            reason = "it ends early"
+        elif isinstance(error, SyntaxError | UnidentifiedImageError):
+            reason = "its header is broken"
+        elif isinstance(error, OSError):
+            reason = "its data is broken"
+        raise MediaError(FailureCode.DAMAGED, f"{what} cannot be decoded: {reason}.") from None

@@ -9,15 +9,24 @@ from typing import cast
 
 from pydantic import SecretStr
 
-from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, tracing
-from pecia_schemas.duty import Lack, Need
-from pecia_schemas.media import PageRanges
+from pecia_schemas import tracing
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import PageRanges, PayloadRef
+from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
+from pecia_schemas.states import Stage
+from pecia_schemas.tasks import (
+    CaptionStyle,
+    CaptionVideo,
+    DocumentType,
+    ReadDocument,
+    page_cost,
+    segment_cost,
+    summary_cost,
+)
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import FramePlan, Stretch
+from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
 from pecia_workers.worker.payloads import Spool
 
 
@@ -75,15 +84,10 @@ class Ingest:
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
                 infos = await self._decoder.inspect(path, chosen, cast("SecretStr | None", task.password))
                 document_type = DocumentType(task.document_type)
-                parts = [
-                    NewPart(
-                        ordinal=page.index,
-                        cost=page_cost(page.width, page.height, document_type),
-                        width=page.width,
-                        height=page.height,
-                    )
-                    for page in infos
-                ]
+                parts = []
+                for page in infos:
+                    cost = page_cost(page.width, page.height, document_type)
+                    parts.append(NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height))
                 return Cut(Stage.READ, parts)
 
     async def _segments(self, path: Path, task: CaptionVideo) -> Cut:

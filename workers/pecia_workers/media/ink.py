@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageFilter
+
+Places: TypeAlias = NDArray[np.integer[Any]]
 
 _LEAST_SKEW: Final = 0.3
 """Degrees; engines read lines of less slope as well, and turning blurs."""
@@ -75,12 +77,15 @@ def levelled(
     size = (round(image.width * growth[0]), round(image.height * growth[1]))
     across, down = size[0] / 2, size[1] / 2
     # Pillow asks where each pixel of the result comes from.
-    right, below = (
-        image.width / 2 - cosine * across - sine * down,
-        image.height / 2 + sine * across - cosine * down,
-    )
+    right = image.width / 2 - cosine * across - sine * down
+    below = image.height / 2 + sine * across - cosine * down
     matrix = (cosine, sine, right, -sine, cosine, below)
     return image.transform(size, Image.Transform.AFFINE, matrix, resample=quality, fillcolor="white")
+
+
+def turned(pixels: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
+    """Return a page turned clockwise by a multiple of 90 degrees, contiguous."""
+    return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
 
 
 def growth_for(ink: NDArray[np.bool_], degrees: float) -> tuple[float, float]:
@@ -167,14 +172,23 @@ def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     return difference > max(clear, min(_MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
 
 
+def sum_within(
+    sums: NDArray[np.int32], left: Places, top: Places, right: Places, bottom: Places
+) -> NDArray[np.int32]:
+    """Return what there is within rectangles, given what there is above and to the left of each place of a page."""
+    rows, columns = sums.shape
+    top, bottom = top.clip(0, rows - 1), bottom.clip(0, rows - 1)
+    left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
+    within: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return within
+
+
 def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
     """Return a mask of print as `find_ink` does, but faint print may stand on the page of strong print."""
     difference = from_paper(grey)
-    height, width = (-(-side // _LOCAL_CELL) for side in difference.shape)
-    padding = [
-        (0, cells * _LOCAL_CELL - side) for cells, side in zip((height, width), difference.shape, strict=True)
-    ]
-    cells = np.pad(difference, padding).reshape(height, _LOCAL_CELL, width, _LOCAL_CELL).max(axis=(1, 3))
+    padded = np.pad(difference, [(0, -side % _LOCAL_CELL) for side in difference.shape])
+    height, width = (side // _LOCAL_CELL for side in padded.shape)
+    cells = padded.reshape(height, _LOCAL_CELL, width, _LOCAL_CELL).max(axis=(1, 3))
     strongest = np.asarray(Image.fromarray(cells).filter(ImageFilter.MaxFilter(3)))
     clear = np.clip(_OF_STRONG * strongest, above_noise(difference), _MOST_CONTRAST).astype(np.uint8)
     return difference > np.asarray(Image.fromarray(clear).resize(grey.size, Image.Resampling.BILINEAR))
@@ -268,20 +282,15 @@ def is_blank(grey: Image.Image) -> bool:
     noise = above_noise(difference, *_CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
     ink = (difference > min(noise, _MOST_CONTRAST)).view(np.uint8) * _FULL
     marks = np.asarray(Image.fromarray(ink).reduce(_CELL)) > _CELL_SHARE * _FULL
-    marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
+    cells = np.asarray(grey.reduce(_CELL))
+    paper = np.median(cells)
+    for _ in range(4):  # dark edges begin at the border: a line of text near it does not
+        depth = max(1, int(marks.shape[0] * _EDGE_DEPTH))
+        full = marks[:depth].mean(axis=1) > _EDGE_SHARE
+        dark = cells[:depth].mean(axis=1) < paper - _EDGE_DARKER
+        edge = int(np.append(full | dark, False).argmin())
+        marks, cells = np.rot90(marks[edge:]), np.rot90(cells[edge:])
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW
     filled = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
     return bool(filled.max() < _WINDOW_CELLS)
-
-
-def _without_edges(marks: NDArray[np.bool_], grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the marks without the dark edges, which begin at the border: a line of text near it does not."""
-    paper = np.median(grey)
-    for _ in range(4):
-        depth = max(1, int(marks.shape[0] * _EDGE_DEPTH))
-        full = marks[:depth].mean(axis=1) > _EDGE_SHARE
-        dark = grey[:depth].mean(axis=1) < paper - _EDGE_DARKER
-        edge = int(np.append(full | dark, False).argmin())
-        marks, grey = np.rot90(marks[edge:]), np.rot90(grey[edge:])
-    return marks

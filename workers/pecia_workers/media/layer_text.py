@@ -41,7 +41,6 @@ _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 _NO_CHARACTER: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 _SUPERSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ", strict=True))
 _SUBSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎", strict=True))
-_ON_LINE: Final[Mapping[str, str]] = {}
 _SYMBOLS: Final = "\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053"
 _READ_AS: Final = {
     **dict.fromkeys("\x02\u00ad\ufffe", "-"),  # pdfium's for a hyphen at the end of a line
@@ -193,8 +192,13 @@ class CharacterReader:
             return None
         box, has_glyph = self._box(index, size)
         font, order, invisible = self._drawing(index)
+        kind, text = unicodedata.category(read), _READ_AS.get(read, read)
+        if any(first <= text <= last for first, last in _SAME_LOOK):
+            text = unicodedata.normalize("NFKC", read)
+        elif kind in ("Cc", "Cs") and read not in _READ_AS:
+            text = _UNKNOWN
         return Character(
-            text=_readable(read),
+            text=text,
             code=read,
             box=box,
             origin=origin,
@@ -205,7 +209,7 @@ class CharacterReader:
             invisible=invisible,
             has_glyph=has_glyph,
             unmapped=(
-                (read not in _READ_AS and (read == _UNKNOWN or unicodedata.category(read) in _NO_CHARACTER))
+                (read not in _READ_AS and (read == _UNKNOWN or kind in _NO_CHARACTER))
                 or raw.FPDFText_HasUnicodeMapError(self._text, index) == 1
             ),
         )
@@ -237,15 +241,6 @@ class CharacterReader:
         return self._drawings[address]
 
 
-def _readable(character: str) -> str:
-    """Return how a character is read: what is drawn alike has one code point."""
-    if character in _READ_AS:
-        return _READ_AS[character]
-    if any(first <= character <= last for first, last in _SAME_LOOK):
-        return unicodedata.normalize("NFKC", character)
-    return _UNKNOWN if unicodedata.category(character) in ("Cc", "Cs") else character
-
-
 def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
     """Return pieces of lines without wide gaps, each of words, in the order of the characters.
 
@@ -269,7 +264,7 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
         else:
             pieces[-1][-1].append(character)
         last, spaced = character, False
-    return tuple(line for piece in pieces if (line := _line(piece, scale)) is not None)
+    return tuple(filter(None, (_line(piece, scale) for piece in pieces)))
 
 
 def _gap(last: Character, character: Character) -> float | None:
@@ -295,9 +290,8 @@ def _line(piece: list[list[Character]], scale: float) -> Line | None:
         for word in piece
         if (text := unicodedata.normalize("NFC", _text(word, size, baseline)))
     )
-    if not words:
-        return None
-    return Line(text=" ".join(word.text for word in words), box=_box_around(characters, scale), words=words)
+    text = " ".join(word.text for word in words)
+    return Line(text=text, box=_box_around(characters, scale), words=words) if words else None
 
 
 def _text(word: list[Character], size: float, baseline: float) -> str:
@@ -307,7 +301,7 @@ def _text(word: list[Character], size: float, baseline: float) -> str:
     def signs_of(character: Character) -> Mapping[str, str]:
         off = (character.across(character.angle) - baseline) / size
         if character.size > _SMALL * size or abs(off) < _RAISED:
-            return _ON_LINE
+            return {}
         return _SUBSCRIPTS if off > 0 else _SUPERSCRIPTS
 
     for signs, run in groupby(word, key=signs_of):

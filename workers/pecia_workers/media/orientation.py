@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +34,8 @@ class LineClassifier:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session: Any = onnxruntime.InferenceSession(
-            str(model), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        providers = ["CPUExecutionProvider"]
+        self._session: Any = onnxruntime.InferenceSession(str(model), options, providers)
         self._input = self._session.get_inputs()[0].name
 
     def upside_down(self, pieces: Sequence[Image.Image]) -> NDArray[np.float32]:
@@ -68,14 +66,8 @@ _HEIGHTS = range(9, 65)
 _MIN_ASPECT, _MAX_ASPECT = 2.0, 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a text line, as a rectangle of the mask."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
+Span: TypeAlias = tuple[slice, slice]
+"""A piece of a text line: its rows and columns."""
 
 
 def share_across(letters: NDArray[np.bool_]) -> float | None:
@@ -117,7 +109,7 @@ def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
             left = int(columns[0])
             right = min(int(columns[-1]) + 1, left + round(height * _MAX_ASPECT))
             if right - left >= height * _MIN_ASPECT:
-                spans.append(Span(top=top, bottom=bottom, left=left + offset, right=right + offset))
+                spans.append(np.s_[top:bottom, left + offset : right + offset])
         offset += strip.shape[1]
     return spans
 
@@ -147,7 +139,7 @@ def stands_on_head(letters: NDArray[np.bool_], spans: Iterable[Span]) -> bool | 
 
 def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
     """Return for each upright stroke how much more ink there is to its left than to its right, -1 to 1."""
-    piece = letters[span.top : span.bottom, span.left : span.right]
+    piece = letters[span]
     height, width = piece.shape
     gap, reach = max(1, round(height * _CLEAR)), round(height * (_CLEAR + _BESIDE))
     ink = np.concatenate([[0], piece.sum(axis=0).cumsum()])
@@ -206,13 +198,12 @@ def _share_upside_down(view: View, classifier: LineClassifier) -> float:
         return 0.5
     chosen = np.linspace(0, len(spans) - 1, min(_MAX_SAMPLES, len(spans))).astype(np.intp)
     pieces = []
-    for span in (spans[number] for number in chosen):
-        margin = max(2, round((span.bottom - span.top) * _PADDING))
-        right, bottom = (
-            min(level.grey.width, span.right + margin),
-            min(level.grey.height, span.bottom + margin),
-        )
-        pieces.append(level.grey.crop((max(0, span.left - margin), max(0, span.top - margin), right, bottom)))
+    for rows, columns in (spans[number] for number in chosen):
+        margin = max(2, round((rows.stop - rows.start) * _PADDING))
+        left, top = max(0, columns.start - margin), max(0, rows.start - margin)
+        right = min(level.grey.width, columns.stop + margin)
+        bottom = min(level.grey.height, rows.stop + margin)
+        pieces.append(level.grey.crop((left, top, right, bottom)))
     probability = float(classifier.upside_down(pieces).mean())
     if not 1 - _CERTAIN < probability < _CERTAIN:
         return probability

@@ -1,25 +1,51 @@
-"""PDF documents, through pdfium. Not thread-safe: one process opens a document and renders its pages."""
+"""PDF documents, through pdfium: pages as pixels, and the text that a page brings itself, if it can be trusted.
+
+Not thread-safe: one process opens a document and renders its pages.
+
+A text layer says exactly what the page's glyphs stand for, or anything else: a program may have recognised it from a
+scan, its fonts may name their letters wrongly, it may be hidden. One that is not trusted is left, and the page is read
+from its pixels. It is trusted if
+
+1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`;
+2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, or without a trace in the pixels,
+   as in the colour of the ground or below a black bar. What is hidden is never part of the text. A character whose font
+   is missing is not hidden: only the layer has it;
+3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
+4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
+   least `LEAST_LETTERS` are letters or digits;
+5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
+6. the glyphs of each font look like the letters that it says they are (`pecia_workers.media.glyphs`);
+7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
+   in a picture or drawn as curves does.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice, pairwise
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 import pypdfium2
 from numpy.typing import NDArray
+from PIL import Image
 from pydantic import SecretStr
 from pypdfium2 import raw
 from pypdfium2.internal import get_bufreader
 
+from pecia_schemas.blocks import Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import PageInfo, Plan
-from pecia_workers.media.text_layer import TextLayer, text_layer
+from pecia_workers.media import layer_text
+from pecia_workers.media.glyphs import misnamed
+from pecia_workers.media.ink import sum_within, turned
+from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
@@ -47,9 +73,18 @@ class PdfPages:
         """
         with _translated_errors():
             count = len(self._document)
-        infos = tuple(self._info(index) for index in self._limits.choose(count, pages))
+        infos = []
+        for index in self._limits.choose(count, pages):
+            try:
+                width, height = self._document.get_page_size(index)
+                scale = _render_scale(width, height, self._limits)
+            except (pypdfium2.PdfiumError, MediaError):
+                width, height = _A4
+                scale = _render_scale(width, height, self._limits)
+            wide, high = math.ceil(width * scale), math.ceil(height * scale)
+            infos.append(PageInfo(index=index, width=wide, height=high))
         self._limits.check_total(sum(page.width * page.height for page in infos))
-        return infos
+        return tuple(infos)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """Render one page on white; /Rotate is honoured."""
@@ -62,7 +97,7 @@ class PdfPages:
         self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
             width, height = page.get_size()
-            scale: Any = render_scale(width, height, self._limits)  # typed as int there
+            scale: Any = _render_scale(width, height, self._limits)  # typed as int there
             with closing(
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
@@ -94,43 +129,30 @@ class PdfPages:
         self._document.close()
 
     def _open(self) -> pypdfium2.PdfDocument:
-        password = self._password.get_secret_value() if self._password else None
-        with _translated_errors(password=bool(password)):
-            document = _loaded(self._content, password)
+        """Open the content, which must stay where it is until the document is closed.
+
+        Left to itself, pypdfium2 calls one without pages by the error of the file before it, and never closes it.
+        """
+        content = self._content
+        key = self._password.get_secret_value().encode() + b"\0" if self._password else None
+        with _translated_errors(password=key is not None):
+            if isinstance(content, bytes):
+                handle = raw.FPDF_LoadMemDocument64(content, len(content), key)
+            else:
+                handle = raw.FPDF_LoadCustomDocument(content, key)
+            if not handle:
+                message = "The document cannot be loaded."
+                raise pypdfium2.PdfiumError(message, err_code=raw.FPDF_GetLastError())
+            if raw.FPDF_GetPageCount(handle) < 1:
+                raw.FPDF_CloseDocument(handle)
+                raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
+            document = pypdfium2.PdfDocument(handle)
             if document.get_formtype():
                 document.init_forms()
             return document
 
-    def _info(self, index: int) -> PageInfo:
-        try:
-            width, height = self._document.get_page_size(index)
-            scale = render_scale(width, height, self._limits)
-        except (pypdfium2.PdfiumError, MediaError):
-            width, height = _A4
-            scale = render_scale(width, height, self._limits)
-        return PageInfo(index=index, width=math.ceil(width * scale), height=math.ceil(height * scale))
 
-
-def _loaded(content: raw.FPDF_FILEACCESS | bytes, password: str | None) -> pypdfium2.PdfDocument:
-    """Open a document, whose content must stay where it is until it is closed.
-
-    Left to itself, pypdfium2 calls one without pages by the error of the file before it, and never closes it.
-    """
-    key = None if password is None else password.encode() + b"\0"
-    if isinstance(content, bytes):
-        handle = raw.FPDF_LoadMemDocument64(content, len(content), key)
-    else:
-        handle = raw.FPDF_LoadCustomDocument(content, key)
-    if not handle:
-        message = "The document cannot be loaded."
-        raise pypdfium2.PdfiumError(message, err_code=raw.FPDF_GetLastError())
-    if raw.FPDF_GetPageCount(handle) < 1:
-        raw.FPDF_CloseDocument(handle)
-        raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
-    return pypdfium2.PdfDocument(handle)
-
-
-def render_scale(width: float, height: float, limits: Limits) -> float:
+def _render_scale(width: float, height: float, limits: Limits) -> float:
     """Return pixels per point for a page of this size in points: the fleet's resolution, or less to keep the limits.
 
     Raises `MediaError` for a size that is no size.
@@ -152,7 +174,199 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
             found = "does not open with the password that was given" if password else "asks for a password"
             raise MediaError(FailureCode.ENCRYPTED, f"The PDF {found}.") from None
         if getattr(error, "err_code", None) == raw.FPDF_ERR_SECURITY:
-            raise MediaError(
-                FailureCode.ENCRYPTED, "The PDF is protected by a certificate or a rights manager."
-            ) from None
+            found = "The PDF is protected by a certificate or a rights manager."
+            raise MediaError(FailureCode.ENCRYPTED, found) from None
         raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None
+
+
+_Picture: TypeAlias = tuple[int, layer_text.Rectangle]
+"""When it is drawn on its page, and where, in pixels."""
+
+LEAST_CHARACTERS: Final = 8
+MOST_CHARACTERS: Final = 50_000
+MOST_HIDDEN: Final = 0.3
+MOST_PICTURE: Final = 0.5
+MOST_BELOW: Final = 0.1
+MOST_UNMAPPED: Final = 0.02
+LEAST_LETTERS: Final = 0.35
+MOST_TURNED: Final = 0.3
+MOST_MISNAMED: Final = 0.01
+MOST_UNCOVERED: Final = 0.05
+_LEAST_UNCOVERED: Final = 20
+"""Letters; fewer are a logo."""
+_LEAST_CONTRAST: Final = 6
+"""From pixel to pixel, of an edge."""
+_LEAST_EDGES: Final = 1.0
+"""Of a character, by the sum of its width and height."""
+_PAPER: Final = 200
+"""Grey from which paper is light."""
+_DEPTH, _MOST_OBJECTS = 8, 100_000
+"""Of forms within forms, and of what is looked at on a page."""
+_LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
+
+
+class Distrust(StrEnum):
+    """Why a layer is not trusted."""
+
+    NO_TEXT = "no_text"
+    HIDDEN = "hidden"
+    PICTURE = "picture"
+    UNMAPPED = "unmapped"
+    TURNED = "turned"
+    MISNAMED = "misnamed"
+    UNCOVERED = "uncovered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLayer:
+    """A page's own text."""
+
+    characters: tuple[layer_text.Character | None, ...] = ()
+    """In the file's order, None for a space, in pixels of the page after its turn."""
+    turn: int = 0
+    """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
+    distrust: Distrust | None = None
+    """None: it can be trusted."""
+
+    def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
+        """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
+        return layer_text.lines_of(self.characters, scale)
+
+
+def text_layer(
+    page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], *, may_turn: bool = True, hidden: bool = False
+) -> TextLayer:
+    """Return the text of a page that was drawn on these pixels; `hidden`: with what is not seen of it."""
+    height, width = pixels.shape[:2]
+    with closing(page.get_textpage()) as text:
+        if not 0 < text.count_chars() <= MOST_CHARACTERS:
+            return TextLayer(distrust=Distrust.NO_TEXT)
+        place = layer_text.placing(page, width, height)
+        turn = layer_text.turn_needed(text, place) if may_turn else 0
+        place = layer_text.turned(place, turn, width, height)
+        orders, pictures = _drawn(page, place)
+        found = list(layer_text.CharacterReader(text, place, orders).characters())
+    upright = turned(pixels, turn)
+    grey = Image.fromarray(upright).convert("L")
+    on_page = [
+        one
+        for one in found
+        if one is None or (min(one.box[2:]) > 0 and one.box[0] < grey.width and one.box[1] < grey.height)
+    ]
+    visible = _visible([one for one in on_page if one], np.asarray(grey))
+    kept = tuple(one for one in on_page if one is None or id(one) in visible)
+    unseen = sum(one is not None for one in on_page) - len(visible)
+    distrust = next(_faults(kept, unseen, pictures, upright, grey), None)
+    return TextLayer(characters=tuple(on_page) if hidden else kept, turn=turn, distrust=distrust)
+
+
+def _faults(
+    characters: Sequence[layer_text.Character | None],
+    hidden: int,
+    pictures: Sequence[_Picture],
+    pixels: NDArray[np.uint8],
+    grey: Image.Image,
+) -> Iterator[Distrust]:
+    """Yield what is wrong with what is visible of a layer, cheapest first; `hidden`: how many characters are not."""
+    seen = [one for one in characters if one]
+    if max(len(seen), hidden) < LEAST_CHARACTERS:
+        yield Distrust.NO_TEXT
+    if hidden > MOST_HIDDEN * (len(seen) + hidden):
+        yield Distrust.HIDDEN
+    areas = (
+        max(0.0, min(grey.width, right) - max(0, left)) * max(0.0, min(grey.height, bottom) - max(0, top))
+        for _, (left, top, right, bottom) in pictures
+    )
+    below = (
+        any(
+            one.order < order and left <= one.origin[0] <= right and top <= one.origin[1] <= bottom
+            for order, (left, top, right, bottom) in pictures
+        )
+        for one in seen
+    )
+    if max(areas, default=0.0) > MOST_PICTURE * grey.width * grey.height or _share(below) > MOST_BELOW:
+        yield Distrust.PICTURE
+    # Accents and vowel signs that have lost their letter, as where marks are out of order.
+    stray = _share(before is None for before, one in pairwise(characters) if one and one.is_mark)
+    if _share(one.unmapped for one in seen) + stray > MOST_UNMAPPED:
+        yield Distrust.UNMAPPED
+    if _share(one.text[:1].isalnum() for one in seen if one.code not in _LEADERS) < LEAST_LETTERS:
+        yield Distrust.UNMAPPED
+    if _share(one.is_turned for one in seen) > MOST_TURNED:
+        yield Distrust.TURNED
+    if misnamed(seen, grey) > MOST_MISNAMED:
+        yield Distrust.MISNAMED
+    from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    left, top, wide, high = Letters.of(pixels).boxes.T
+    covered = np.zeros((grey.height + 1, grey.width + 1), dtype=np.int32)
+    for box in (word.box for line in layer_text.lines_of(characters) for word in line.words):
+        covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
+    covered.cumsum(axis=0, out=covered).cumsum(axis=1, out=covered)
+    outside = sum_within(covered, left, top, left + wide, top + high) == 0
+    if outside.sum() >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(outside)):
+        yield Distrust.UNCOVERED
+
+
+def _share(flags: Iterable[bool]) -> float:
+    return float(np.mean([*flags] or [False]))
+
+
+def _visible(characters: Sequence[layer_text.Character], grey: NDArray[np.uint8]) -> set[int]:
+    """Return the `id` of those that can be seen, and of those that would be if their font were there.
+
+    A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more.
+    """
+    page = grey.astype(np.int16)
+    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
+    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
+    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
+    sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
+    boxes = np.array([one.box for one in characters]).reshape(-1, 4)
+    left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
+    right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
+    least = _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
+    drawn = sum_within(sums, left, top, right, bottom) >= least
+    visible = set()
+    for one, is_drawn in zip(characters, drawn.tolist(), strict=True):
+        x, y, x1, y1 = (max(0, int(side)) for side in one.box)
+        ground = grey[y : y1 + 1, x : x1 + 1]
+        is_lacking = not one.has_glyph and ground.size and ground.min() >= _PAPER
+        if not one.invisible and (is_drawn or is_lacking):
+            visible.add(id(one))
+    return visible
+
+
+def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[int, int], list[_Picture]]:
+    """Return when each text object of a page is drawn, by its address; and its pictures."""
+    orders: dict[int, int] = {}
+    pictures: list[_Picture] = []
+    items = _items(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
+    for order, (item, at) in enumerate(islice(items, _MOST_OBJECTS)):
+        kind = raw.FPDFPageObj_GetType(item)
+        if kind == raw.FPDF_PAGEOBJ_TEXT:
+            orders[ctypes.addressof(item.contents)] = order
+        elif kind == raw.FPDF_PAGEOBJ_IMAGE:
+            left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+            raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
+            pictures.append((order, at.on_rect(left.value, bottom.value, right.value, top.value)))
+    return orders, pictures
+
+
+def _items(
+    parent: Any,
+    count: Callable[[Any], int],
+    get: Callable[[Any, int], Any],
+    place: pypdfium2.PdfMatrix,
+    depth: int,
+) -> Iterator[tuple[Any, pypdfium2.PdfMatrix]]:
+    """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
+    for item in filter(None, (get(parent, index) for index in range(count(parent)))):
+        yield item, place
+        if depth and raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_FORM:
+            matrix = raw.FS_MATRIX()
+            raw.FPDFPageObj_GetMatrix(item, matrix)
+            within = pypdfium2.PdfMatrix.from_raw(matrix).multiply(place)
+            yield from _items(
+                item, raw.FPDFFormObj_CountObjects, raw.FPDFFormObj_GetObject, within, depth - 1
+            )

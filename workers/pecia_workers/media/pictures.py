@@ -1,21 +1,19 @@
-"""Pages as pictures for a client's searchable PDFs, decoded beside its program in one confined process.
+"""Pages as pictures for a client's searchable PDFs, decoded beside its program, confined as the fleet's decoders are.
 
 Not by `multiprocessing`'s own start, which runs the caller's script again: one that submits would submit twice.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +33,18 @@ from pecia_schemas.media import (
     sniff,
 )
 from pecia_schemas.settings import WorkerSettings, read_settings
-from pecia_workers.local.launcher import die_with_parent
-from pecia_workers.media import frames
 from pecia_workers.media.decoding import Document, initialize_process, page_pixels
-from pecia_workers.media.ink import View, growth_for, levelled
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.processes import READY, public_environment, serve
+from pecia_workers.media.frames import STRICT, CallFailedError, Form
+from pecia_workers.media.ink import View, growth_for, levelled, turned
+from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 T = TypeVar("T")
 
-_START_S = 120.0
 _Side = Annotated[int, Field(ge=1, le=4 * MAX_SIDE)]
 
 
-@frames.STRICT
+@STRICT
 class _Drawn(TypedDict):
     encoding: Encoding
     data: tuple[Annotated[int, Field(ge=0)]]
@@ -86,84 +82,48 @@ class _Pictures:
     def __init__(
         self, document: Path, password: SecretStr | None, settings: WorkerSettings, quality: int
     ) -> None:
+        limits, memory_bytes = Limits.of(settings), settings.decode_memory_bytes
         self._document = document
-        self._limits = Limits.of(settings)
-        self._draw = partial(draw, limits=self._limits, password=password, quality=quality)
-        self._memory_bytes = settings.decode_memory_bytes
+        self._draw = partial(draw, limits=limits, password=password, quality=quality)
         self._timeout = settings.decode_timeout.total_seconds()
-        self._process: _Process | None = None
-        self._form = frames.Form(
+        self._form = Form(
             header=_DRAWN,
             build=lambda page: Picture(**page | {"data": page["data"].tobytes()}),
             array="data",
-            most=settings.decode_memory_bytes,
+            most=memory_bytes,
         )
+        self._processes = BoundedProcesses(
+            1, initialize_process, limits, memory_bytes=memory_bytes, largest_file=memory_bytes
+        )
+        self._loop = asyncio.new_event_loop()  # on a thread of its own: the caller's may run one
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        """Start the process; returns when it is ready. Raises `ChildProcessError`."""
+        self._thread.start()
+        try:
+            self._awaited(self._processes.ping())
+        except (ProcessDiedError, OSError):
+            raise ChildProcessError("The process that decodes does not start.") from None
 
     def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
         """Return one page. Raises `NoPictureError`."""
-        call = partial(self._draw, rotation=rotation, skew=skew)
+        drawing = partial(self._draw, rotation=rotation, skew=skew)
+        call = partial(self._processes.call, self._form, drawing, number - 1)
         try:
-            process = self.start()
-            with self._document.open("rb", buffering=0) as file:
-                frames.send_call(process.channel, call, (number - 1,), file.fileno())
-            answer = process.answer(self._form, self._timeout)
-        except (EOFError, OSError, frames.InvalidAnswerError):  # it died, or ran out of time
-            self.close()
+            return self._awaited(call(document=self._document, timeout=self._timeout))
+        except (MediaError, CallFailedError, ProcessDiedError, OSError):  # the last if it ran out of time
             raise NoPictureError from None
-        if isinstance(answer, Picture):
-            return answer
-        raise NoPictureError from None
 
     def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process:
-            process.end()
+        """End the process, whatever it does."""
+        self._awaited(self._processes.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
-    def start(self) -> _Process:
-        """Return the process, started if there is none. Raises `ChildProcessError`."""
-        if self._process is None:
-            self._process = _Process()
-            try:
-                initargs = (self._memory_bytes, (), self._memory_bytes, initialize_process, (self._limits,))
-                frames.send_call(self._process.channel, tuple, (initargs,))
-                self._process.answer(READY, _START_S)
-            except (EOFError, OSError, frames.InvalidAnswerError):
-                self.close()
-                raise ChildProcessError("The process that decodes does not start.") from None
-        return self._process
-
-
-class _Process:
-    """A process that answers calls over a socket, as those of the fleet do."""
-
-    def __init__(self) -> None:
-        self.channel, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno())]
-        nowhere = subprocess.DEVNULL  # libraries quote what they read
-        with theirs:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=nowhere,
-                stdout=nowhere,
-                stderr=nowhere,
-                env=public_environment(),
-            )
-
-    def answer(self, form: frames.Form[T], timeout: float) -> T | MediaError | frames.CallFailedError:
-        """Return what came of the call. Raises `OSError`, `EOFError` or `InvalidAnswerError`."""
-        deadline = threading.Timer(timeout, self._process.kill)
-        deadline.start()
-        try:
-            return frames.receive_answer(self.channel, form)
-        finally:
-            deadline.cancel()
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self.channel.close()
+    def _awaited(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 def draw(
@@ -190,41 +150,23 @@ def draw(
 
 def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
     """Return a decoded page as its preparation had turned it, by what the result tells of that."""
-    turned = np.ascontiguousarray(np.rot90(pixels, -rotation // 90))
+    pixels = turned(pixels, rotation)
     if not skew:
-        return turned
-    growth = growth_for(View.of(turned).ink, skew)
-    return np.asarray(levelled(Image.fromarray(turned), skew, growth))
+        return pixels
+    return np.asarray(levelled(Image.fromarray(pixels), skew, growth_for(View.of(pixels).ink, skew)))
 
 
 def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[Encoding, bytes]:
     """Return the pixels of a page by the cheapest means that show it as it is."""
-    grey = pixels[:, :, 1]
-    encoding, image = Encoding.GREY, Image.fromarray(pixels)
+    grey, buffer = pixels[:, :, 1], io.BytesIO()
     if (np.ptp(pixels, axis=2) > _COLOURED).any():
-        encoding = Encoding.RGB
-    elif ((grey == 0) | (grey == 255)).all():  # noqa: PLR2004  black and white
-        return Encoding.BILEVEL, _group4(grey)
-    else:
-        image = image.convert("L")
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, optimize=True)
-    return encoding, buffer.getvalue()
-
-
-def _group4(grey: NDArray[np.uint8]) -> bytes:
-    """Return the one strip of a TIFF; a PDF takes it as it is."""
-    buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, optimize=True)
+        return Encoding.RGB, buffer.getvalue()
+    if not ((grey == 0) | (grey == 255)).all():  # noqa: PLR2004  black and white
+        Image.fromarray(pixels).convert("L").save(buffer, "JPEG", quality=quality, optimize=True)
+        return Encoding.GREY, buffer.getvalue()
     bits = Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)
     bits.save(buffer, "TIFF", compression="group4", strip_size=_ONE_STRIP)
-    file = buffer.getvalue()
-    with TiffImageFile(io.BytesIO(file)) as image:
+    with TiffImageFile(io.BytesIO(buffer.getvalue())) as image:  # of one strip, which a PDF takes as it is
         (start,), (size,) = image.tag_v2[_STRIP_OFFSETS], image.tag_v2[_STRIP_SIZES]
-    return file[start : start + size]
-
-
-if __name__ == "__main__":
-    die_with_parent(parent=int(sys.argv[1]))
-    channel = socket.socket(fileno=int(sys.argv[2]))
-    if initargs := frames.receive_call(channel):
-        serve(channel, *initargs())
+    return Encoding.BILEVEL, buffer.getvalue()[start : start + size]

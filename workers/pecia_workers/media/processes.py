@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.media import frames
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 from pecia_workers.worker.attempts import waiting
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _START_TIMEOUT_S = 120.0
 _OPEN_FILES = 2**16
 """That this process may have: each page in flight is a memory with two descriptors, Python's own among them."""
-READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
+_READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
 """What a process answers first: what the kernel does not confine it by."""
 _ALIVE = frames.plain(TypeAdapter(bool))
 _KEPT = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "OMP_NUM_THREADS"})
@@ -44,7 +44,7 @@ class ProcessDiedError(Exception):
 class _Process:
     """One process and a socket that nothing else holds: it ends with the process, even in the middle of an answer."""
 
-    process: Forked
+    forked: Forked
     channel: socket.socket
 
     @property
@@ -58,13 +58,9 @@ class _Process:
             return False
         return False
 
-    def kill(self) -> None:
-        """End it whatever it does; a thread that waits for its answer gets `EOFError`."""
-        self.process.kill()
-
     def bury(self) -> None:
         """Free what a killed process leaves. Blocks until it is gone."""
-        self.process.wait()
+        self.forked.wait()
         self.channel.close()
 
 
@@ -102,7 +98,8 @@ class BoundedProcesses:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._stopped = False
-        self._warned = False
+        self._missing: set[Guard] = set()
+        """What the kernel of this machine does not confine them by."""
 
     async def load(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in the template, where all processes will find what it leaves: in one that follows it too.
@@ -117,15 +114,21 @@ class BoundedProcesses:
         self._stopped = False
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
-        calls = (self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S) for _ in range(self.processes))
-        await asyncio.gather(*calls)
+        await asyncio.gather(*(self.ping() for _ in range(self.processes)))
+        if self._missing:
+            reason = "the kernel does not offer it"
+            log.warning("processes_unconfined", missing=list(self._missing), reason=reason)
+
+    async def ping(self) -> None:
+        """Return when a process answers. Raises `ProcessDiedError` or `TimeoutError` if none does."""
+        await self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S)
 
     async def stop(self) -> None:
         """End every call and process; callers get `asyncio.CancelledError`."""
         self._stopped = True
         idle, self._idle = self._idle, []
         for process in [*idle, *self._busy]:
-            process.kill()
+            process.forked.kill()
         for process in idle:
             await asyncio.to_thread(process.bury)
         if self._template:
@@ -168,11 +171,11 @@ class BoundedProcesses:
             process = self._idle.pop()
             if process.is_idle:
                 return process
-            process.kill()
+            process.forked.kill()
             process.bury()
         process = await self._launched()
-        answer = await self._ask(process, _START_TIMEOUT_S, READY)
-        self._note(answer if isinstance(answer, tuple) else tuple(Guard))
+        answer = await self._ask(process, _START_TIMEOUT_S, _READY)
+        self._missing.update(answer if isinstance(answer, tuple) else Guard)
         return process
 
     async def _launched(self) -> _Process:
@@ -190,9 +193,7 @@ class BoundedProcesses:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                return _Process(
-                    template.fork(_serve_at, *self._initargs, descriptors=[theirs.fileno()]), ours
-                )
+                return _Process(template.fork(_serve, *self._initargs, descriptors=[theirs.fileno()]), ours)
         except TemplateDiedError:
             raise self._not_started() from None
 
@@ -212,19 +213,20 @@ class BoundedProcesses:
             return asyncio.CancelledError()
         return ProcessDiedError("The process could not be started.")
 
-    def _note(self, missing: Sequence[Guard]) -> None:
-        if missing and not self._warned:
-            self._warned = True
-            log.warning("processes_unconfined", missing=list(missing), reason="the kernel does not offer it")
-
     async def _ask(
         self, process: _Process, seconds: float, form: frames.Form[T], *call: Any
     ) -> T | MediaError | frames.CallFailedError:
         """Return the process's answer to a call, or its first; a process that gives none is ended and buried."""
-        answering = asyncio.create_task(asyncio.to_thread(_answered, process.channel, form, *call))
+
+        def answered() -> T | MediaError | frames.CallFailedError:
+            if call:
+                frames.send_call(process.channel, *call)
+            return frames.receive_answer(process.channel, form)
+
+        answering = asyncio.create_task(asyncio.to_thread(answered))
         self._busy.add(process)
         if self._stopped:
-            process.kill()
+            process.forked.kill()
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(answering)
@@ -242,27 +244,16 @@ class BoundedProcesses:
             self._busy.discard(process)
 
     async def _end(self, process: _Process, answering: asyncio.Task[Any]) -> None:
-        process.kill()
+        process.forked.kill()
         await asyncio.wait([answering])  # at once: its socket has ended
         answering.exception()
         await asyncio.to_thread(process.bury)
 
 
-def _answered(
-    channel: socket.socket, form: frames.Form[T], *call: Any
-) -> T | MediaError | frames.CallFailedError:
-    if call:
-        frames.send_call(channel, *call)
-    return frames.receive_answer(channel, form)
-
-
-def _serve_at(descriptor: int, *initargs: Any) -> None:
-    show_as("-m", __name__)
-    serve(socket.socket(fileno=descriptor), *initargs)
-
-
-def serve(channel: socket.socket, *initargs: Any) -> None:
+def _serve(descriptor: int, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
+    show_as("-m", __name__)
+    channel = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     missing = _initialize(*initargs)
     frames.send_answer(channel, lambda: missing)

@@ -6,10 +6,10 @@ import errno
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from itertools import chain
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import av
 import numpy as np
@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
-from pecia_workers.media.limits import Limits, MediaError
-from pecia_workers.media.pages import Clip, FramePlan, Stretch, VideoInfo, spread
+from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, VideoInfo, spread
 
 # The demuxer follows from what the bytes are: none is guessed, so none that opens other files or addresses is reached.
 _DEMUXERS: Final = {
@@ -77,10 +76,8 @@ def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, 
         for at, frame in video.shown_at(wanted):
             if not pictures:
                 turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
-            scaled: Any = frame.reformat(
-                width=size[0], height=size[1], format="rgb24", interpolation="AREA"
-            ).to_ndarray()
-            pictures.append(np.ascontiguousarray(np.rot90(scaled, turns)))
+            scaled = frame.reformat(width=size[0], height=size[1], format="rgb24", interpolation="AREA")
+            pictures.append(np.ascontiguousarray(np.rot90(scaled.to_ndarray(), turns)))
             times.append(at)
     if not pictures:
         raise MediaError(FailureCode.DAMAGED, "No frame of this part of the video can be decoded.")
@@ -121,7 +118,10 @@ class _Video:
         """Return the length that the headers tell; if they do not, that of what is there."""
         if self.stream.duration:
             return float(self.stream.duration * self._unit)
-        told = _seconds(self.stream.metadata.get("DURATION", ""))
+        told = None
+        with suppress(ValueError):  # as Matroska's tags write it: `01:02:03.5`
+            hours, minutes, seconds = self.stream.metadata.get("DURATION", "").split(":")
+            told = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
         if told is None and self._container.duration:
             told = self._container.duration / av.time_base
         if told:
@@ -186,6 +186,7 @@ class _Video:
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         packets = self._container.demux(self.stream)
+        packet: Packet[VideoStream] | None
         while True:
             if time.monotonic() > self._until:
                 raise MediaError(FailureCode.TOO_LONG, "Decoding this part of the video takes too long.")
@@ -193,8 +194,7 @@ class _Video:
                 packet = next(packets, None)
             except FFmpegError as error:
                 _check_memory(error)
-                self.damaged = True
-                return
+                packet, self.damaged = None, True
             if packet is None:
                 return
             yield packet
@@ -202,14 +202,9 @@ class _Video:
 
 @contextmanager
 def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video]:
-    try:
-        with av.open(
-            file,
-            mode="r",
-            format=_DEMUXERS[media],
-            options=_OPTIONS,
-            metadata_errors="replace",  # titles come in every encoding
-        ) as container:
+    kind = _DEMUXERS[media]
+    try:  # titles come in every encoding
+        with av.open(file, mode="r", format=kind, options=_OPTIONS, metadata_errors="replace") as container:
             yield _Video(container, _picture_stream(container, limits), limits)
     except FFmpegError as error:  # its text names the file
         _check_memory(error)
@@ -223,24 +218,14 @@ def _picture_stream(container: InputContainer, limits: Limits) -> VideoStream:
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file holds no moving pictures.")
     context = streams[0].codec_context
     if context is None or context.codec.canonical_name not in _CODECS:
-        raise MediaError(
-            FailureCode.UNSUPPORTED_TYPE, "Its pictures are coded in a way that Pecia does not decode."
-        )
+        found = "Its pictures are coded in a way that Pecia does not decode."
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
     if not (context.width and context.height):
         raise MediaError(FailureCode.EMPTY, "The video has no frames.")
     limits.check_page(context.width, context.height)
     context.thread_count = 1
     context.options = {"max_pixels": str(limits.page_pixels)}
     return streams[0]
-
-
-def _seconds(told: str) -> float | None:
-    """Return what Matroska's tags write as `01:02:03.5`."""
-    try:
-        hours, minutes, seconds = told.split(":")
-        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-    except ValueError:
-        return None
 
 
 def _check_memory(error: FFmpegError) -> None:

@@ -16,8 +16,11 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from pecia_schemas import JobState, Lane, Stage, messages
-from pecia_schemas.messages import PartMessage
+from pecia_schemas import messages
+from pecia_schemas.messages import (
+    PartMessage,
+)
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
 
 log = structlog.get_logger(__name__)

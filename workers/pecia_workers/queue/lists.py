@@ -35,9 +35,13 @@ from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.retry import Retry
 
-from pecia_schemas import Lane, Stage, messages
-from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_schemas import messages
+from pecia_schemas.messages import (
+    quarantine_name,
+    queue_name,
+)
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
 
 SOCKET_TIMEOUT_S = 5
 _CONNECT_TIMEOUT_S = 3

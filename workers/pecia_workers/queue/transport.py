@@ -25,8 +25,9 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from redis import Redis, RedisError, ResponseError
 
-from pecia_schemas import Stage, tracing
+from pecia_schemas import tracing
 from pecia_schemas.messages import bell_name
+from pecia_schemas.states import Stage
 from pecia_workers import metrics
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
 

@@ -61,11 +61,9 @@ def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) 
         if run:
             below = min(box.top for box in boxes) - max(pieces[one].box.bottom for one in run[-1])
             whole, first = around(pieces[one].box for before in run for one in before), boxes[0]
-            is_short = (
-                first.right - first.left < 0.65 * (whole.right - whole.left) and first.left < whole.right
-            )
-            is_more = is_apart or (len(row) == 1 and is_short)
-            if not (-0.6 * height < below < _NEAR * height and is_more):
+            width = 0.65 * (whole.right - whole.left)
+            is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
+            if not (-0.6 * height < below < _NEAR * height and (is_apart or is_short)):
                 yield from _ended(pieces, run, height)
                 run = []
         if is_apart or run:
@@ -87,9 +85,8 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     pitch = float(np.median(np.diff([middle(row[0])[1] for row in rows[:count]])))
     later = [box.left for row in rows[:count] for box in row[1:]]
     for [box] in rows[count:]:
-        is_name = box.right <= names
-        is_cell = any(abs(box.left - left) < 0.5 * height for left in later)
-        if middle(box)[1] - middle(rows[count - 1][0])[1] > 1.3 * pitch or not (is_name or is_cell):
+        is_cell = box.right <= names or any(abs(box.left - left) < 0.5 * height for left in later)
+        if middle(box)[1] - middle(rows[count - 1][0])[1] > 1.3 * pitch or not is_cell:
             break
         count += 1
     yield run[:count]
@@ -121,7 +118,11 @@ class _Aligned:
 
     def grid(self) -> Grid | None:
         walls = self._walls()
-        starts = [self._start(wall) for wall in walls]
+        starts = []  # where the column behind each wall starts in most rows
+        for wall in walls:
+            behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
+            firsts = [min(lefts) for lefts in behind if lefts]
+            starts.append(float(np.median(firsts)) if firsts else wall)
         placed = [self._placed(row, walls, starts) for row in self.rows]
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
@@ -144,7 +145,7 @@ class _Aligned:
         draft.members |= self.members
         for number, group in enumerate(groups):
             for first, last, piece in (place for row in group for place in row):
-                if len(set(owners[number, first : last + 1].tolist()) & draft.content.keys()) == 0:
+                if draft.content.keys().isdisjoint(owners[number, first : last + 1].tolist()):
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
@@ -165,15 +166,10 @@ class _Aligned:
             if start > 0 and end < crossed.size - 1 and end - start > _GAP * self.height
         ]
 
-    def _start(self, wall: float) -> float:
-        """Return where the column behind the wall starts in most rows."""
-        behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
-        known = [min(lefts) for lefts in behind if lefts]
-        return float(np.median(known)) if known else wall
-
     def _placed(self, row: Sequence[Line], walls: list[float], starts: list[float]) -> _Row:
         """Return the parts of a row's pieces with the first and the last column of each."""
-        parts = [part for piece in row for part in self._parts(piece, list(zip(walls, starts, strict=True)))]
+        columns = list(zip(walls, starts, strict=True))
+        parts = [part for piece in row for part in self._parts(piece, columns)]
         slack = 0.3 * self.height
         firsts = np.searchsorted(walls, [min(part.box.left + slack, middle(part.box)[0]) for part in parts])
         lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
@@ -181,15 +177,14 @@ class _Aligned:
 
     def _parts(self, piece: Line, walls: list[tuple[float, float]]) -> Iterable[Line]:
         """Cut a piece that is two cells: at a wide space by a wall, or where a word starts as its column does."""
+        height = self.height
+        ends = [(left.box.right, right.box.left) for left, right in pairwise(piece.words)]
         spaces = [
-            (left.box.right + right.box.left) / 2
-            for left, right in pairwise(piece.words)
+            (end + begin) / 2
+            for end, begin in ends
             for wall, start in walls
-            if left.box.right - 0.5 * self.height < wall < right.box.left + 0.5 * self.height
-            and (
-                right.box.left - left.box.right > 0.45 * self.height
-                or abs(right.box.left - start) < 0.3 * self.height
-            )
+            if end - 0.5 * height < wall < begin + 0.5 * height
+            and (begin - end > 0.45 * height or abs(begin - start) < 0.3 * height)
         ]
         return cut(piece, spaces, 0)
 
@@ -213,21 +208,22 @@ class _Aligned:
         groups = [[placed[0]]]
         for row, pitch, rule in zip(placed[1:], pitches, ruled, strict=True):
             closely = pitch <= max(tight, _PITCH * self.height if by_rules else 0)
-            if not rule and self._goes_on(groups[-1], row, closely=closely):
+            if not rule and _goes_on(groups[-1], row, closely=closely):
                 groups[-1].append(row)
             else:
                 groups.append([row])
         return groups
 
-    def _goes_on(self, group: list[_Row], row: _Row, *, closely: bool) -> bool:
-        """Return whether a row of text is more of the cells above it, rather than a row of the table."""
-        above = {first for one in group for first, _, _ in one}
-        here = {first for first, _, _ in row}
-        if _numbers(row) & {column for one in group for column in _numbers(one)}:
-            return False
-        if closely:
-            return here <= above or not here & above
-        return len(here) == 1 and here <= above and 0 not in here and not _numbers(row)
+
+def _goes_on(group: list[_Row], row: _Row, *, closely: bool) -> bool:
+    """Return whether a row of text is more of the cells above it, rather than a row of the table."""
+    above = {first for one in group for first, _, _ in one}
+    here = {first for first, _, _ in row}
+    if _numbers(row) & {column for one in group for column in _numbers(one)}:
+        return False
+    if closely:
+        return here <= above or not here & above
+    return len(here) == 1 and here <= above and 0 not in here and not _numbers(row)
 
 
 def _tight(pitches: list[float], cells: list[int], height: float) -> float:
@@ -235,11 +231,8 @@ def _tight(pitches: list[float], cells: list[int], height: float) -> float:
 
     Steps come in two widths then, and of the lines between two wide ones one has more cells than the others.
     """
-    jumps = [
-        (wide / max(narrow, 1), narrow)
-        for narrow, wide in pairwise(sorted(pitches))
-        if narrow < _PITCH * height
-    ]
+    steps = pairwise(sorted(pitches))
+    jumps = [(wide / max(narrow, 1), narrow) for narrow, wide in steps if narrow < _PITCH * height]
     jump, tight = max(jumps, default=(0.0, 0.0))
     starts = [0, *(k + 1 for k, pitch in enumerate(pitches) if pitch > tight), len(cells)]
     groups = [cells[start:end] for start, end in pairwise(starts) if end - start > 1]

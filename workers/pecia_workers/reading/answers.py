@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import unescape
-from itertools import accumulate, islice, pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from textwrap import indent
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +21,10 @@ from pecia_schemas.storable import storable_text
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.ladder import unfenced
+from pecia_workers.reading.lines import box_of
 from pecia_workers.reading.markup import BrokenTableError, GivenCell, blocks_of, table_block
 
 Size = tuple[int, int]
-Tokens = tuple[tuple[str, float], ...]
 
 
 def _by_name(names: dict[BlockKind, str]) -> dict[str, BlockKind]:
@@ -85,7 +85,13 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
 
     Markdown stays as it was written. `page`: width and height in which places are told.
     """
-    generation = replace(generation, tokens=_without_markup(generation.tokens))
+    # White space in place of markup: so a doubt about a place is none about the page's text.
+    whole = "".join(text for text, _ in generation.tokens)
+    shown = _MARKUP.sub(lambda found: " " * len(found[0]), whole)
+    ends = [0, *accumulate(len(text) for text, _ in generation.tokens)]
+    places = zip(pairwise(ends), generation.tokens, strict=True)
+    tokens = tuple((shown[start:end], logged) for (start, end), (_, logged) in places)
+    generation = replace(generation, tokens=tokens)
     if answer is AnswerFormat.MARKDOWN or generation.blocks:
         return generation
     blocks = answer_blocks(answer, generation.text, page, generation.shrunk_to or page)
@@ -93,16 +99,6 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
     if not blocks and verdict is Verdict.OK:
         verdict = Verdict.UNREADABLE
     return replace(generation, text=text_of(blocks), blocks=blocks, verdict=verdict)
-
-
-def _without_markup(tokens: Tokens) -> Tokens:
-    """Return the tokens with white space for markup, so that a doubt about a place is none about the page's text."""
-    whole = "".join(text for text, _ in tokens)
-    shown = _MARKUP.sub(lambda found: " " * len(found[0]), whole)
-    ends = [0, *accumulate(len(text) for text, _ in tokens)]
-    return tuple(
-        (shown[start:end], logged) for (start, end), (_, logged) in zip(pairwise(ends), tokens, strict=True)
-    )
 
 
 def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tuple[Block, ...]:
@@ -114,7 +110,11 @@ def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tu
         case AnswerFormat.FRONT_MATTER:
             return blocks_of(_FRONT_MATTER.sub("", text))
         case AnswerFormat.DOCTAGS:
-            grid, found = (_DOCTAGS_GRID, _DOCTAGS_GRID), _doctags(text)
+            text = _ENDS.sub("", storable_text(text))
+            if not _ELEMENT.search(text) and not _CELL.search(text):
+                return blocks_of(text)
+            grid = (_DOCTAGS_GRID, _DOCTAGS_GRID)
+            found = tuple(block for element in _elements(text) for block in _of_element(element))
         case AnswerFormat.LAYOUT:
             grid, found = seen, tuple(_blocks(_layout(text)))
         case _:
@@ -132,8 +132,7 @@ def _scaled(block: Block, grid: Size, page: Size) -> Block:
             ((block.box.left, block.box.right), (block.box.top, block.box.bottom)), grid, page, strict=True
         )
     )
-    there = left < right and top < bottom
-    box = Box(left=left, top=top, right=right, bottom=bottom) if there else None
+    box = box_of(left, top, right, bottom) if left < right and top < bottom else None
     return block.model_copy(update={"box": box})
 
 
@@ -142,7 +141,9 @@ def _blocks(pieces: Iterable[Piece]) -> Iterator[Block]:
         box = _box(piece.place)
         kind = _KINDS.get(re.sub(r"[\W_]+", "_", piece.label.strip().lower()))
         if kind is BlockKind.FORMULA:
-            yield from _formula(piece.written.strip(), box)
+            if written := piece.written.strip():
+                text = written if written.startswith(("$", "\\[", "\\(")) else f"$${written}$$"
+                yield Block(kind=BlockKind.FORMULA, text=text, box=box, source=Source.MODEL)
             continue
         for block in blocks_of(piece.written):
             named = kind if kind and block.kind in (BlockKind.TEXT, BlockKind.HEADING) else block.kind
@@ -150,17 +151,8 @@ def _blocks(pieces: Iterable[Piece]) -> Iterator[Block]:
             yield block.model_copy(update={"kind": named, "level": level, "box": box})
 
 
-def _formula(written: str, box: Box | None) -> Iterator[Block]:
-    if written:
-        text = written if written.startswith(("$", "\\[", "\\(")) else f"$${written}$$"
-        yield Block(kind=BlockKind.FORMULA, text=text, box=box, source=Source.MODEL)
-
-
 def _box(place: Sequence[float]) -> Box | None:
-    if len(place) != len(Box.model_fields):
-        return None
-    left, top, right, bottom = map(round, place)
-    return Box(left=left, top=top, right=right, bottom=bottom)
+    return box_of(*place) if len(place) == len(Box.model_fields) else None
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -276,14 +268,6 @@ class _Element:
     items: int = 0
 
 
-def _doctags(written: str) -> tuple[Block, ...]:
-    """Return the blocks of DocTags, with places on its grid of 500; those of Markdown if there is no element in it."""
-    text = _ENDS.sub("", storable_text(written))
-    if not _ELEMENT.search(text) and not _CELL.search(text):
-        return blocks_of(text)
-    return tuple(block for element in _elements(text) for block in _of_element(element))
-
-
 def _elements(text: str) -> Iterator[_Element]:
     """Yield elements as they end, lists as a whole; what is open at the end of a text that was cut ends there."""
     is_open = [_Element("")]
@@ -319,13 +303,11 @@ def _ended(is_open: list[_Element]) -> Iterator[_Element]:
     else:
         lines = indent(element.text.strip("\n"), "  ")
     outer.text = f"{before}\n{lines}".strip("\n")
-    outer.places = _around(outer.places, element.places)
-
-
-def _around(one: list[int], other: list[int]) -> list[int]:
-    if not len(one) == len(other) == len(Box.model_fields):
-        return one or other
-    return [*map(min, one[:2], other[:2]), *map(max, one[2:], other[2:])]
+    one, other = outer.places, element.places
+    if len(one) == len(other) == len(Box.model_fields):
+        outer.places = [*map(min, one[:2], other[:2]), *map(max, one[2:], other[2:])]
+    else:
+        outer.places = one or other
 
 
 def _of_element(element: _Element) -> Iterator[Block]:
@@ -366,21 +348,19 @@ def _rows_of_cells(text: str) -> Iterator[list[GivenCell]]:
             continue
         rows.append([GivenCell(unescape(content).strip())] if content.strip() else [])
     for number, row in enumerate(rows):
+        below = rows[number + 1 :]
         if row:
             yield [
                 replace(
-                    cell, rows=_run(rows, number, column, "ucel"), columns=_run(rows, number, column, "lcel")
+                    cell,
+                    rows=_run("ucel", (line[column] if column < len(line) else "" for line in below)),
+                    columns=_run("lcel", row[column + 1 :]),
                 )
                 for column, cell in enumerate(row)
                 if isinstance(cell, GivenCell)
             ]
 
 
-def _run(rows: list[list[str | GivenCell]], row: int, column: int, name: str) -> int:
+def _run(name: str, following: Iterable[str | GivenCell]) -> int:
     """Return over how many columns, or rows, a cell goes on."""
-    if name == "lcel":
-        following: Iterator[str | GivenCell] = islice(rows[row], column + 1, None)
-    else:
-        below = (rows[number] for number in range(row + 1, len(rows)))
-        following = (line[column] if column < len(line) else "" for line in below)
     return 1 + sum(1 for _ in takewhile(lambda cell: cell == name, following))

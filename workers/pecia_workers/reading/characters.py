@@ -117,7 +117,13 @@ def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
     base = float(np.median((top + height)[letters[height[letters] > _TALL * tall]]))
     high = top + height <= base - _ABOVE * tall
     signs = 1 + np.flatnonzero(high[1:] & (height[1:] >= _LOWEST * tall) & (height[1:] <= _HIGHEST * tall))
-    for first, last in _groups(left[signs], (left + width)[signs], _GAP * tall):
+    groups: list[tuple[int, int]] = []
+    for start, end in sorted(zip(left[signs].tolist(), (left + width)[signs].tolist(), strict=True)):
+        if groups and start - groups[-1][1] < _GAP * tall:
+            groups[-1] = (groups[-1][0], max(end, groups[-1][1]))
+        else:
+            groups.append((start, end))
+    for first, last in groups:
         part = high & (left + width / 2 > first - _GAP * tall) & (left + width <= last)
         part[0] = False
         start = int(left[part].min())
@@ -129,16 +135,6 @@ def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
         picture = np.pad(picture[rows[0] : rows[-1] + 1], border, constant_values=255)
         places = (start / crop.shape[1], last / crop.shape[1], _MARGIN * tall / crop.shape[1])
         yield Raised(*places, picture=np.repeat(picture[:, :, np.newaxis], 3, axis=2))
-
-
-def _groups(left: NDArray[np.int32], right: NDArray[np.int32], gap: float) -> list[tuple[int, int]]:
-    groups: list[tuple[int, int]] = []
-    for start, end in sorted(zip(left.tolist(), right.tolist(), strict=True)):
-        if groups and start - groups[-1][1] < gap:
-            groups[-1] = (groups[-1][0], max(end, groups[-1][1]))
-        else:
-            groups.append((start, end))
-    return groups
 
 
 def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:

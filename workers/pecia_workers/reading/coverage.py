@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box
-from pecia_workers.media.ink import find_faint_ink
+from pecia_workers.media.ink import find_faint_ink, sum_within
+from pecia_workers.reading.lines import box_of
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
 """Of a letter: in pixels, and by the page's longer side."""
@@ -108,7 +109,7 @@ class Letters:
         found = []
         for label in np.flatnonzero(np.bincount(row) >= least):
             (left, top), (right, bottom) = starts[row == label].min(axis=0), ends[row == label].max(axis=0)
-            found.append(Box(left=int(left), top=int(top), right=int(right), bottom=int(bottom)))
+            found.append(box_of(left, top, right, bottom))
         return found
 
 
@@ -123,8 +124,13 @@ def _letter_like(ink: NDArray[np.uint8]) -> NDArray[np.int32]:
         return dark
     fields = is_field[labels].view(np.uint8)
     light = _plausible(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], ink.shape)
-    inside, around = (_sums(fields, light, grown) for grown in (0, _RING))
-    ring = (light[:, 2] + 2 * _RING) * (light[:, 3] + 2 * _RING) - light[:, 2] * light[:, 3]
+    sums = cv2.integral(fields)
+    left, top, width, height = light.T
+    inside, around = (
+        sum_within(sums, left - grown, top - grown, left + width + grown, top + height + grown)
+        for grown in (0, _RING)
+    )
+    ring = (width + 2 * _RING) * (height + 2 * _RING) - width * height
     return np.concatenate([dark, light[around - inside >= _FIELD_AROUND * ring]])
 
 
@@ -143,15 +149,6 @@ def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
         & ((area < _BLOCK_FILL * width * height) | (np.minimum(width, height) < _BLOCK))
     )
     return found[plausible, :4]
-
-
-def _sums(mask: NDArray[np.uint8], boxes: NDArray[np.int32], grown: int) -> NDArray[np.int32]:
-    """Return how much of a mask is in each box, grown on every side."""
-    sums: NDArray[np.int32] = np.pad(cv2.integral(mask).astype(np.int32, copy=False), grown, mode="edge")
-    left, top, width, height = boxes.T
-    right, bottom = left + width + 2 * grown, top + height + 2 * grown
-    inside: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
-    return inside
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:

@@ -77,23 +77,20 @@ def _looked_at(generation: Generation, text: str) -> Verdict:
     """Return the worst that the doubts and the text say of what the engine calls `ok`."""
     if any(doubt.reason is DoubtReason.UNCOVERED for doubt in generation.doubts):
         return Verdict.INCOMPLETE
-    if _is_doubtful(generation, text):
+    if generation.lines:
+        confidence = mean_confidence(generation.lines)
+        is_doubtful = confidence is not None and confidence < _DOUBTFUL_LINES
+    else:
+        marked = text.count(_UNREAD) / (len(text.split()) or 1)
+        broken = text.count(_BROKEN) / (len(text) or 1)
+        is_doubtful = marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
+    if is_doubtful:
         return Verdict.LOW_CONFIDENCE
     words = sum(len(line.words) for line in generation.lines)
     unsure = sum(doubt.reason is DoubtReason.LOW_CONFIDENCE for doubt in generation.doubts)
     if any(doubt.on_value for doubt in generation.doubts) or (words and unsure >= _DOUBTFUL_WORDS * words):
         return Verdict.REVIEW
     return Verdict.OK
-
-
-def _is_doubtful(generation: Generation, text: str) -> bool:
-    if generation.lines:
-        confidence = mean_confidence(generation.lines)
-        return confidence is not None and confidence < _DOUBTFUL_LINES
-    words = len(text.split()) or 1
-    marked = text.count(_UNREAD) / words
-    broken = text.count(_BROKEN) / (len(text) or 1)
-    return marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
 
 
 def unfenced(text: str) -> str:
@@ -121,11 +118,8 @@ def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[D
     for word, least in _words(tokens):
         text = word.strip(_MARKUP + string.whitespace)
         on_value = is_value(text, before)
-        if (
-            least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
-            and any(map(str.isalnum, text))
-            and text in written
-        ):
+        is_unsure = least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
+        if is_unsure and any(map(str.isalnum, text)) and text in written:
             found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
         before = "" if word.endswith("\n") else f"{before}{text} "
     return tuple(found)
@@ -211,12 +205,9 @@ class Reading:
 
     def attempt(self, *, fields: bool = False) -> ReadingAttempt:
         """Return what is told of it if it is thrown away."""
+        verdict, usage = self.generation.verdict, self.generation.usage
         return ReadingAttempt(
-            engine=self.engine,
-            verdict=self.generation.verdict,
-            change=self.change,
-            fields=fields,
-            usage=self.generation.usage,
+            engine=self.engine, verdict=verdict, change=self.change, fields=fields, usage=usage
         )
 
 
@@ -259,19 +250,14 @@ class Ladder:
         """Return what to try next; None if nothing is left, or the answer is good or ends where the task wants."""
         if not self._engine.capabilities.samples or was_cut_as_asked(request, last.generation):
             return None
-        return next(
-            (change for change in RUNGS.get(last.generation.verdict, ()) if change not in tried), None
-        )
+        rungs = RUNGS.get(last.generation.verdict, ())
+        return next((change for change in rungs if change not in tried), None)
 
     def _may_fall_back(self, other: Generator, request: EngineRequest, readings: list[Reading]) -> bool:
         """Return whether the other engine may do better; it makes up words of a script that it does not know."""
-        so_far = best(readings).generation
-        known = other.capabilities.languages
-        return (
-            so_far.verdict in RUNGS
-            and not was_cut_as_asked(request, so_far)
-            and (known is None or request.language in known)
-        )
+        so_far, known = best(readings).generation, other.capabilities.languages
+        knows = known is None or request.language in known
+        return knows and so_far.verdict in RUNGS and not was_cut_as_asked(request, so_far)
 
     async def _try(
         self, engine: Generator, request: EngineRequest, change: Change, judge: Judge, readings: list[Reading]
@@ -290,9 +276,6 @@ class Ladder:
     ) -> Reading:
         generation = await engine.generate(request)
         seen = generation.shrunk_to or request.size
-        return Reading(
-            engine=generation.engine or engine.capabilities.name,
-            change=change,
-            generation=judge(replace(generation, shrunk_to=seen)),
-            seen=seen,
-        )
+        name = generation.engine or engine.capabilities.name
+        judged = judge(replace(generation, shrunk_to=seen))
+        return Reading(engine=name, change=change, generation=judged, seen=seen)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,11 +86,9 @@ def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
         if not are_pairs or len(rows) < _MIN_PAIRS:
             continue
         sides = list(zip(*rows, strict=True))
-        flush = all(np.ptp([piece.box.left for piece in side]) < height for side in sides)
-        long = all(
-            np.median([piece.box.right - piece.box.left for piece in side]) > _PAIR_WIDTH * height
-            for side in sides
-        )
+        lefts, _, rights, _ = np.moveaxis(np.array([corners_of(side) for side in sides]), -1, 0)
+        flush = (np.ptp(lefts, axis=1) < height).all()
+        long = (np.median(rights - lefts, axis=1) > _PAIR_WIDTH * height).all()
         labels = sum(":" in row[0].text or any(map(str.isdigit, row[1].text)) for row in rows)
         if flush and long and labels < _MAX_LABELS * len(rows):
             lines = [joined(row) for row in rows]
@@ -126,7 +124,7 @@ def _blocks(
             continue
         kind = kinds.of(part, [] if isinstance(following, Grid) else following)
         level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-        yield _text_block([one.line for one in part], source, kind).model_copy(update={"level": level})
+        yield _text_block([one.line for one in part], source, kind, level=level)
 
 
 def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
@@ -151,10 +149,8 @@ def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, 
         x, y = middle(mark.box)
         away = np.maximum(0, np.maximum(left - x, x - right)) + np.maximum(0, np.maximum(top - y, y - bottom))
         nearest[int(away.argmin())].append(mark)
-    return tuple(
-        block.model_copy(update={"marks": tuple(own)}) if own else block
-        for block, own in zip(blocks, nearest, strict=True)
-    )
+    pairs = zip(blocks, nearest, strict=True)
+    return tuple(block.model_copy(update={"marks": tuple(own)}) if own else block for block, own in pairs)
 
 
 def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int]]]:
@@ -175,18 +171,12 @@ def _table_block(grid: Grid, pieces: Sequence[Line], source: Source) -> Block:
     if grid.is_form or grid.table is None:
         rows = [joined(row) for row in rows_of([pieces[one] for one in sorted(grid.members)])]
         kind = BlockKind.TEXT if grid.is_form else BlockKind.TABLE
-        return _text_block(rows, source, kind).model_copy(update={"table": grid.table})
-    return _text_block(grid.lines, source, BlockKind.TABLE).model_copy(
-        update={"box": grid.box, "text": grid.table.text, "table": grid.table}
-    )
+        return _text_block(rows, source, kind, table=grid.table)
+    table = grid.table
+    return _text_block(grid.lines, source, BlockKind.TABLE, box=grid.box, text=table.text, table=table)
 
 
-def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind) -> Block:
-    return Block(
-        kind=kind,
-        box=around(line.box for line in lines),
-        text="\n".join(line.text for line in lines),
-        lines=tuple(lines),
-        confidence=mean_confidence(lines),
-        source=source,
-    )
+def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind, **further: Any) -> Block:
+    text = "\n".join(line.text for line in lines)
+    given = {"box": around(line.box for line in lines), "text": text, **further}
+    return Block(kind=kind, lines=tuple(lines), confidence=mean_confidence(lines), source=source, **given)

@@ -47,7 +47,12 @@ def joined(row: Sequence[Line]) -> Line:
 def around(boxes: Iterable[Box]) -> Box:
     """Return the smallest box that holds all."""
     left, top, right, bottom = np.array([corners(box) for box in boxes]).T
-    return Box(left=left.min(), top=top.min(), right=right.max(), bottom=bottom.max())
+    return box_of(left.min(), top.min(), right.max(), bottom.max())
+
+
+def box_of(left: float, top: float, right: float, bottom: float) -> Box:
+    """Return the box with these sides, on whole pixels."""
+    return Box(left=round(left), top=round(top), right=round(right), bottom=round(bottom))
 
 
 def corners_of(things: Sequence[Placed]) -> Boxes:
@@ -63,12 +68,7 @@ def words_of(piece: Line) -> tuple[Word, ...]:
     return tuple(
         Word(
             text=found.group(),
-            box=Box(
-                left=round(box.left + found.start() * pitch),
-                top=box.top,
-                right=round(box.left + found.end() * pitch),
-                bottom=box.bottom,
-            ),
+            box=box_of(box.left + found.start() * pitch, box.top, box.left + found.end() * pitch, box.bottom),
             confidence=piece.confidence,
         )
         for found in re.finditer(r"\S+", piece.text)

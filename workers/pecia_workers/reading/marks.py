@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Word
-from pecia_workers.reading.lines import Mask, around, middle, words_of
+from pecia_workers.reading.lines import Mask, around, box_of, middle, words_of
 
 SIGNS: Final = "☐☑○◉"
 """How marks stand in the text: boxes, then circles, each not ticked and ticked."""
@@ -57,7 +57,7 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     words = [word for piece in pieces for word in words_of(piece)]
     squares = list(_squares(ink, height))
     boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
-    hollow = [box for box in boxes if _is_hollow(ink, box)]
+    hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
     circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
     found = [
@@ -80,7 +80,7 @@ def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list
     marks = []
     _, _, stats, _ = cv2.connectedComponentsWithStats(across, connectivity=8)
     for left, top, width, depth, _ in stats[1:].tolist():
-        box = Box(left=left, top=top, right=left + width, bottom=top + depth)
+        box = box_of(left, top, left + width, top + depth)
         label = next((piece for piece in labels if _is_beside(box, piece.box, height)), None)
         if label is not None:
             names = (middle(piece.box) for piece in pieces if piece is not label)
@@ -91,10 +91,8 @@ def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list
 
 
 def _is_beside(line: Box, label: Box, height: float) -> bool:
-    below = (
-        0 <= middle(label)[1] - line.bottom < 1.5 * height
-        and line.left - height < middle(label)[0] < line.right
-    )
+    x, y = middle(label)
+    below = 0 <= y - line.bottom < 1.5 * height and line.left - height < x < line.right
     before = 0 <= line.left - label.right < 2 * height and abs(label.bottom - line.bottom) < height
     return below or before
 
@@ -104,9 +102,8 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
     pieces, near = list(pieces), 0.3 * height
     for mark in marks:
         x, y = middle(mark.box)
-        sign = Word(
-            text=SIGNS[2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)], box=mark.box
-        )
+        number = 2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)
+        sign = Word(text=SIGNS[number], box=mark.box)
         for number, box in enumerate(piece.box for piece in pieces):
             if box.top < y < box.bottom and box.left - near < x < box.right + near:
                 pieces[number] = _signed(pieces[number], sign)
@@ -125,12 +122,8 @@ def _signed(piece: Line, sign: Word) -> Line:
         after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
     glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
     parts = (glue.join(word.text for word in words) for words in (before, [sign], after) if words)
-    return Line(
-        text=" ".join(parts),
-        box=around([piece.box, sign.box]),
-        confidence=piece.confidence,
-        words=(*before, sign, *after),
-    )
+    box, found = around([piece.box, sign.box]), (*before, sign, *after)
+    return Line(text=" ".join(parts), box=box, confidence=piece.confidence, words=found)
 
 
 def _is_glyph(word: Word, mark: Box) -> bool:
@@ -146,25 +139,19 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
     for place, part in _components(np.maximum(across, down), height, _SIDES[0], _MAX_ASPECT + 0.4):
         rows, columns = (np.flatnonzero(part.sum(axis) >= 0.7 * min(part.shape)) for axis in (1, 0))
         if rows.size and columns.size:
-            window = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-            if _is_square(part[window]) and not _has_stem(part, window):
-                yield Box(
-                    left=place.left + int(columns[0]),
-                    top=place.top + int(rows[0]),
-                    right=place.left + int(columns[-1]) + 1,
-                    bottom=place.top + int(rows[-1]) + 1,
-                )
+            high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            sides = part[:, wide]
+            edges = np.hstack([sides[:, :_CORNER], sides[:, -_CORNER:]]).sum(axis=1) > 0
+            if _is_square(part[high, wide], int(edges.sum() - edges[high].sum())):
+                left, top = place.left, place.top
+                yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
 
 
-def _has_stem(part: NDArray[np.bool_], window: tuple[slice, slice]) -> bool:
-    """Return whether the left or right side of the window goes on above or below it, as the stem of P, b or d."""
-    rows, columns = window
-    sides = np.hstack([part[:, columns][:, :_CORNER], part[:, columns][:, -_CORNER:]]).sum(1) > 0
-    return bool(sides.sum() - sides[rows].sum() > _MAX_STEM * (rows.stop - rows.start))
+def _is_square(part: NDArray[np.bool_], beyond: int) -> bool:
+    """Return whether the ink has four sides of about one length that meet in corners.
 
-
-def _is_square(part: NDArray[np.bool_]) -> bool:
-    """Return whether the ink has four sides of about one length that meet in corners."""
+    `beyond`: by how much its left or right side goes on above or below it, as the stem of P, b or d does.
+    """
     edge = max(2, round(0.15 * min(part.shape)))
     sides = (part[:edge].any(0), part[-edge:].any(0), part[:, :edge].any(1), part[:, -edge:].any(1))
     ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
@@ -174,6 +161,7 @@ def _is_square(part: NDArray[np.bool_]) -> bool:
         and min(part.shape) >= _MIN_PIXELS
         and all(side.mean() > _MIN_SIDE_INK for side in sides)
         and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
+        and beyond <= _MAX_STEM * len(part)
     )
 
 
@@ -200,7 +188,7 @@ def _components(
     for label in np.flatnonzero(fits & (sides[:, 1] <= aspect * sides[:, 0])).tolist():
         left, top, width, depth = stats[label, :4].tolist()
         part = labels[top : top + depth, left : left + width] == label
-        yield Box(left=left, top=top, right=left + width, bottom=top + depth), part
+        yield box_of(left, top, left + width, top + depth), part
 
 
 def _state(ink: Mask, box: Box) -> MarkState:
@@ -218,10 +206,10 @@ def _filled(ink: Mask, box: Box, inset: float) -> float:
     return float(inside.mean()) if inside.size else 0.0
 
 
-def _is_hollow(ink: Mask, box: Box) -> bool:
-    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)  # between its sides and its middle
-    share = float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
-    return share < _SOLID
+def _rim(ink: Mask, box: Box) -> float:
+    """Return the share of ink between the sides of a box and its middle."""
+    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)
+    return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
 
 
 def _inside(ink: Mask, box: Box, inset: float) -> Mask:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html import unescape
 from itertools import pairwise
 from typing import Final
@@ -96,7 +96,7 @@ def _markdown(text: str) -> Iterator[Block]:
             inner = tokens[number + 1] if token.nesting else token
             if token.type == "table_open":
                 rows = [lines[token.map[0]], *lines[token.map[0] + 2 : token.map[1]]]
-                yield from table_block([list(_pipe_cells(row)) for row in rows])
+                yield from table_block([_pipe_cells(row) for row in rows])
             elif token.type in ("bullet_list_open", "ordered_list_open"):
                 yield from _block(BlockKind.LIST, "\n".join(_items(tokens[number:])))
             elif token.type == "heading_open":
@@ -129,10 +129,10 @@ def _items(tokens: Sequence[Token]) -> Iterator[str]:
             yield from (mark + line for line in rest)
 
 
-def _pipe_cells(row: str) -> Iterator[GivenCell]:
+def _pipe_cells(row: str) -> list[GivenCell]:
     cells = escapedSplit(row.strip())  # the pipes at both ends of a row leave empty texts there
     end = len(cells) - bool(len(cells) > 1 and not cells[-1].strip())
-    yield from (GivenCell(_read(one)) for one in cells[not cells[0] : end])
+    return [GivenCell(_read(one)) for one in cells[not cells[0] : end]]
 
 
 def _read(written: str) -> str:
@@ -172,23 +172,19 @@ def _parser() -> MarkdownIt:
     parser.disable(
         ["blockquote", "code", "fence", "lheading", "reference", "link", "html_block", "html_inline"]
     )
-    parser.inline.ruler.before("escape", "formula", _formula)
-    parser.inline.ruler.before("autolink", "tag", _tag)
+    parser.inline.ruler.before("escape", "formula", partial(_token, _FORMULA))
+    parser.inline.ruler.before("autolink", "tag", partial(_token, _TAG))
     return parser
 
 
-def _formula(state: StateInline, silent: bool) -> bool:
-    found = _FORMULA.match(state.src, state.pos)
+def _token(of: re.Pattern[str], state: StateInline, silent: bool) -> bool:
+    """Take a formula or a tag as one token, if one begins here."""
+    found = of.match(state.src, state.pos)
     if found and not silent:
-        state.push("formula", "", 0).content = found[0]
-    state.pos = found.end() if found else state.pos
-    return found is not None
-
-
-def _tag(state: StateInline, silent: bool) -> bool:
-    found = _TAG.match(state.src, state.pos)
-    if found and not silent:
-        state.push("tag", found[2].lower(), 0).nesting = -1 if found[1] else 1
+        if of is _TAG:
+            state.push("tag", found[2].lower(), 0).nesting = -1 if found[1] else 1
+        else:
+            state.push("formula", "", 0).content = found[0]
     state.pos = found.end() if found else state.pos
     return found is not None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ Stretch: TypeAlias = list[Row]
 Boxes: TypeAlias = NDArray[np.float64]
 """Left, top, right and bottom of each box, a row for each."""
 Some: TypeAlias = NDArray[np.intp]
+_Test: TypeAlias = Callable[[Some, Some, float], bool]
 
 _MIN_LINES: Final = 3
 """Rows of running text that make a column."""
@@ -42,9 +43,6 @@ _INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
 
 And the usual width of what stands in columns."""
 _ADDRESS_ROWS: Final = range(2, 10)
-
-_Test: TypeAlias = Callable[[Some, Some, float], bool]
-
 _OVER: Final = 0.35
 """How far a box may reach into a gutter."""
 _FAR: Final = 5.0
@@ -61,8 +59,6 @@ def reading_order(
     `whole`: boxes that are a thing of their own, such as a table, and stand in no row with others. `address`: boxes
     whose text is part of an address or says how to reach a person; two such blocks side by side are no table.
     """
-    if not len(boxes):
-        return []
     none = np.zeros(len(boxes), dtype=np.bool_)
     page = _Page(boxes, none if whole is None else whole, none if address is None else address)
     return page.ordered(np.arange(len(boxes)))
@@ -182,15 +178,17 @@ class _Page:
                 else:
                     bands.append(_Band(one, spans=True))
         columns = [band for band in bands if not band.spans]
+        tops = np.array([self.top[band.boxes].min() for band in columns])
+        bottoms = np.array([self.bottom[band.boxes].max() for band in columns])
         for island in islands.tolist():
-            away = [self._away(band, self.middle[island]) for band in columns]
-            columns[away.index(min(away))].islands.append(island)
+            middle = self.middle[island]
+            away = np.where((tops <= middle) & (middle <= bottoms), 0, abs(tops - middle))
+            columns[int(away.argmin())].islands.append(island)
         return bands
 
     def _crosses(self, some: Some, gutter: float, height: float) -> NDArray[np.bool_]:
-        left, right = self.left[some], self.right[some]
-        crosses: NDArray[np.bool_] = (left < gutter - _OVER * height) & (right > gutter + _OVER * height)
-        return crosses
+        over = _OVER * height
+        return np.asarray((self.left[some] < gutter - over) & (self.right[some] > gutter + over))
 
     def _headlines(self, some: Some, height: float) -> int:
         """Return how many boxes, one below the other, stand above columns and cross a gutter between two of these.
@@ -213,18 +211,13 @@ class _Page:
     def _islands(self, across: Some, rest: Some, height: float, of: int) -> Some:
         if not across.size or not rest.size:
             return across[:0]
-        level = (
-            np.minimum(self.bottom[across, None], self.bottom[rest])
-            - np.maximum(self.top[across, None], self.top[rest])
-        ) > 0.4 * np.minimum(self.height[across, None], self.height[rest])
+        lower = np.minimum(self.bottom[across, None], self.bottom[rest])
+        upper = np.maximum(self.top[across, None], self.top[rest])
+        level = lower - upper > 0.4 * np.minimum(self.height[across, None], self.height[rest])
         on_left = (level & (self.right[rest] <= self.left[across, None] + height)).any(axis=1)
         on_right = (level & (self.left[rest] >= self.right[across, None] - height)).any(axis=1)
         islands: Some = across[on_left & on_right]
         return islands[:0] if islands.size > 0.2 * of or self.is_prose(islands, height) else islands
-
-    def _away(self, band: _Band, middle: float) -> float:
-        top, bottom = self.top[band.boxes].min(), self.bottom[band.boxes].max()
-        return 0.0 if top <= middle <= bottom else abs(float(top - middle))
 
     def _shared_height(self, band: _Band, gutter: float, height: float, test: _Test) -> float:
         """Return along how much of the gutter text stands on both sides; 0 if it fails the test."""
@@ -243,18 +236,15 @@ class _Page:
 
         White space crosses the gutter again and again then, and both sides go on at one height below it.
         """
-        both = np.concatenate([left, right])
-        parts = [
-            (part[np.isin(part, left)], part[np.isin(part, right)])
-            for part in self.sections(both, 0.5 * height)
-        ]
-        level = [
+        sections = self.sections(np.concatenate([left, right]), 0.5 * height)
+        parts = [(part[np.isin(part, left)], part[np.isin(part, right)]) for part in sections]
+        level = sum(
             bool(one.size and other.size)
             and abs(self.middle[one].min() - self.middle[other].min()) < 0.4 * height
             for one, other in parts
-        ]
-        uneven = [len(self.rows(one)) != len(self.rows(other)) for one, other in parts]
-        are_cells = sum(level) >= 0.8 * len(parts) and sum(uneven) >= 0.3 * len(parts)
+        )
+        uneven = sum(len(self.rows(one)) != len(self.rows(other)) for one, other in parts)
+        are_cells = level >= 0.8 * len(parts) and uneven >= 0.3 * len(parts)
         return parts if len(parts) > _MIN_LINES and are_cells else []
 
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
@@ -267,25 +257,25 @@ class _Page:
             return [band]
         parts = self.sections(band.boxes, height)
         sides = [self.sides(part, gutter) for part in parts]
+        tables = [self.is_table(part, gutter, height) for part in parts]
         columns = [
-            both
-            for part, both in zip(parts, sides, strict=True)
-            if both[0].size and both[1].size and not self.is_table(part, gutter, height)
+            (left, right)
+            for (left, right), is_table in zip(sides, tables, strict=True)
+            if left.size and right.size and not is_table
         ]
         if not columns:
             return [band]
         ends = max(self.right[left].max() for left, _ in columns) + 2 * height
         starts = min(self.left[right].min() for _, right in columns) - 2 * height
+        far = [False] + [
+            self.top[below].min() - self.bottom[above].max() > _FAR * height
+            for above, below in pairwise(parts)
+        ]
         apart = [
-            self.is_table(part, gutter, height)
-            or (not right.size and self.right[left].max() > ends)
-            or (not left.size and self.left[right].min() < starts)
-            or (
-                number
-                and not (left.size and right.size)
-                and self.top[part].min() - self.bottom[parts[number - 1]].max() > _FAR * height
-            )
-            for number, (part, (left, right)) in enumerate(zip(parts, sides, strict=True))
+            is_table
+            or (not right.size and (is_far or self.right[left].max() > ends))
+            or (not left.size and (is_far or self.left[right].min() < starts))
+            for (left, right), is_table, is_far in zip(sides, tables, far, strict=True)
         ]
         first, last = apart.index(False), len(parts) - apart[::-1].index(False)
         cuts = [parts[:first], parts[first:last], parts[last:]]
@@ -360,22 +350,16 @@ class _Page:
 
     def _aligned(self, left: Some, right: Some, height: float, least: int) -> float:
         """Return the share of rows that stand level with one of the other side; 1 with too few rows to tell."""
-        fewer, more = sorted((self._row_middles(left), self._row_middles(right)), key=len)
-        top, bottom = max(fewer[0], more[0]) - 1.5 * height, min(fewer[-1], more[-1]) + 1.5 * height
-        fewer, more = (side[(side >= top) & (side <= bottom)] for side in (fewer, more))
-        if min(len(fewer), len(more)) < least:
+        fewer, more = sorted(self._row_middles(left, right, 1.5 * height), key=len)
+        if len(fewer) < least:
             return 1.0
-        if len(fewer) > len(more):
-            fewer, more = more, fewer
         return float((np.abs(fewer[:, None] - more).min(axis=1) < 0.3 * height).mean())
 
     def _interleave(self, left: Some, right: Some, height: float) -> bool:
         """Return whether many rows of each side overlap rows of the other that they are not level with."""
         if any(np.median(self.width[side]) < _MIN_WIDTH * height for side in (left, right)):
             return False  # bullets and numbers
-        one, other = self._row_middles(left), self._row_middles(right)
-        top, bottom = max(one[0], other[0]) - height, min(one[-1], other[-1]) + height
-        one, other = (side[(side >= top) & (side <= bottom)] for side in (one, other))
+        one, other = self._row_middles(left, right, height)
         if min(len(one), len(other)) < _MIN_INTERLEAVED:
             return False
         away = np.abs(one[:, None] - other) / height
@@ -404,8 +388,12 @@ class _Page:
                 return False
         return all(self.address[side].sum() >= 0.25 * side.size for side in (left, right))
 
-    def _row_middles(self, some: Some) -> NDArray[np.float64]:
-        return np.sort([self.middle[row].mean() for row in self.rows(some)])
+    def _row_middles(self, left: Some, right: Some, slack: float) -> list[NDArray[np.float64]]:
+        """Return the middles of the rows of both sides, as far as these stand beside each other; of the fewer first."""
+        middles = ([self.middle[row].mean() for row in self.rows(side)] for side in (left, right))
+        sides = sorted(map(np.sort, middles), key=len)
+        top, bottom = max(side[0] for side in sides) - slack, min(side[-1] for side in sides) + slack
+        return [side[(side >= top) & (side <= bottom)] for side in sides]
 
     def rows(self, some: Some) -> Stretch:
         """Return what stands side by side, from top to bottom: level, and not one above the other."""

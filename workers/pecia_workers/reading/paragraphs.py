@@ -79,7 +79,11 @@ def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
     letters = np.array([len(line.text) for line in lines])[known]
     if not known.any():
         return [Printed(line) for line in lines]
-    usual = [_weighted_median(column, letters) for column in measured[known].T]
+    usual = []  # medians, weighted by the letters of each line
+    for column in measured[known].T:
+        order = np.argsort(column)
+        reached = np.cumsum(letters[order])
+        usual.append(column[order][np.searchsorted(reached, reached[-1] / 2)])
     found = np.where(known[:, None], measured / usual, 1.0)
     return [Printed(line, *one) for line, one in zip(lines, found.tolist(), strict=True)]
 
@@ -103,12 +107,6 @@ def _measured(line: Line, grey: NDArray[np.uint8]) -> tuple[float, float]:
         return 0.0, 0.0
     darkness = contrast[contrast > strongest / 4].sum() / strongest  # grey edges count by what they are
     return float(np.percentile(heights, _TALL)), float(darkness / max(1, strokes))
-
-
-def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.intp]) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 _EDGE, _NUMBER_EDGE = 0.08, 0.14
@@ -152,9 +150,7 @@ class Kinds:
 
     def of(self, part: Sequence[Printed], following: Sequence[Printed] = ()) -> BlockKind:
         """Return what lines that belong together are. `following`: those that are read next."""
-        text = part[0].text
-        edge = self._edge(part)
-        if edge is not None:
+        if (edge := self._edge(part)) is not None:
             return edge
         if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].box, self._pixels):
             return BlockKind.STAMP
@@ -163,7 +159,7 @@ class Kinds:
                 self._may_be_title(one) and one.size >= max(_TITLE, _AS_LARGE * self._largest) for one in part
             )
             return BlockKind.TITLE if is_title else BlockKind.HEADING
-        if _CAPTION.match(text):
+        if _CAPTION.match(part[0].text):
             return BlockKind.CAPTION
         items = [one.text for one in part if _ITEM.match(one.text)]
         boxes = sum(item.count(sign) for item in items for sign in SIGNS)
@@ -212,13 +208,10 @@ class Kinds:
             return None
         box = around(one.box for one in part)
         others = [one.box for one in self._page if not any(one is own for own in part)]
-        below = min(
-            (other.top for other in others if other.top >= box.bottom - self._height / 2),
-            default=self._page_height,
-        )
-        above = max(
-            (other.bottom for other in others if other.bottom <= box.top + self._height / 2), default=0
-        )
+        half = self._height / 2
+        tops = (other.top for other in others if other.top >= box.bottom - half)
+        bottoms = (other.bottom for other in others if other.bottom <= box.top + half)
+        below, above = min(tops, default=self._page_height), max(bottoms, default=0)
         number = PAGE_NUMBER.fullmatch(part[0].text) if len(part) == 1 else None
         is_sure = number and (number[1] or number[3])  # a number alone may be anything
         apart = -self._height if is_sure else self._apart
@@ -267,7 +260,9 @@ _FIRST_IDEOGRAPH: Final = 0x2E80
 
 def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> list[list[Printed]]:
     """Cut the lines of one column into what is read as one each. `page_step`: from line to line of most of the page."""
-    items = _items(column)
+    items = [bool(_ITEM.match(one.text)) for one in column]
+    if sum(items) < 2 and not any(one.text.startswith(tuple(SIGNS)) for one in column):  # noqa: PLR2004
+        items = [False] * len(column)  # a bullet or a number alone is no list, a box to be ticked is
     steps = steps_of(column)
     usual = float(np.percentile(steps, 40)) if steps else 0.0
     left, early = float(np.percentile([one.box.left for one in column], 30)), _end_early(column)
@@ -305,13 +300,6 @@ def steps_of(column: Sequence[Printed]) -> list[float]:
     return [middle(below.box)[1] - middle(above.box)[1] for above, below in pairwise(column)]
 
 
-def _items(column: Sequence[Printed]) -> list[bool]:
-    """Return which lines begin an item: boxes to be ticked, or several with a bullet or a number."""
-    items = [bool(_ITEM.match(one.text)) for one in column]
-    boxes = any(one.text.startswith(tuple(SIGNS)) for one in column)
-    return items if boxes or sum(items) > 1 else [False] * len(column)
-
-
 def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
     """Return of each line but the last whether a ruling line parts it from the next one.
 
@@ -327,14 +315,13 @@ def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
 def _end_early(column: Sequence[Printed]) -> list[bool]:
     """Return of each line but the last whether the next one's first word would have had its place there."""
     right = float(np.percentile([one.box.right for one in column], 85))
-    return [right - above.box.right > _first_word(below) + below.height for above, below in pairwise(column)]
-
-
-def _first_word(one: Printed) -> float:
-    if ord(one.text[:1] or " ") >= _FIRST_IDEOGRAPH:  # Chinese has no spaces between words
-        return one.height
-    words = words_of(one.line)
-    return words[0].box.right - words[0].box.left if words else 0.0
+    early = []
+    for above, below in pairwise(column):
+        width, words = below.height, words_of(below.line)
+        if ord(below.text[:1] or " ") < _FIRST_IDEOGRAPH:  # Chinese has no spaces between words
+            width = words[0].box.right - words[0].box.left if words else 0
+        early.append(right - above.box.right > width + below.height)
+    return early
 
 
 def _differ(above: Printed, below: Printed) -> bool:

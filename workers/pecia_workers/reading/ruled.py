@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Cell, Line, Table
-from pecia_workers.reading.lines import Mask, around, joined, middle, rows_of, words_of
+from pecia_workers.reading.lines import Mask, around, box_of, joined, middle, rows_of, words_of
 
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""
@@ -93,20 +93,18 @@ class Draft:
                 continue
             rows = rows_of([line for owner in np.unique(owners) for line in self.content.get(int(owner), [])])
             beside = sum(len(line) > 1 for line in rows)
-            if len(rows) > max(_MIN_SPLIT_ROWS, len(self.ys)) and beside > _MIN_BESIDE * len(rows):
-                self._split_row(row, rows)
-
-    def _split_row(self, row: int, rows: list[list[Line]]) -> None:
-        middles = [np.mean([middle(line.box)[1] for line in one]) for one in rows]
-        cuts = [float(upper + lower) / 2 for upper, lower in pairwise(middles)]
-        fresh = self.owners.max() + 1 + np.arange(len(cuts))[:, None] * self.owners.size + self.owners[row]
-        for owner in np.unique(self.owners[row]).tolist():
-            for line in self.content.pop(owner, []):
-                place = int(np.searchsorted(cuts, middle(line.box)[1]))
-                key = owner if place == 0 else int(fresh[place - 1][self.owners[row] == owner][0])
-                self.content.setdefault(key, []).append(line)
-        self.owners = np.insert(self.owners, row + 1, fresh, axis=0)
-        self.ys[row + 1 : row + 1] = cuts
+            if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
+                continue
+            middles = [np.mean([middle(line.box)[1] for line in one]) for one in rows]
+            cuts = [float(upper + lower) / 2 for upper, lower in pairwise(middles)]
+            fresh = self.owners.max() + 1 + np.arange(len(cuts))[:, None] * self.owners.size + owners
+            for owner in np.unique(owners).tolist():
+                for line in self.content.pop(owner, []):
+                    place = int(np.searchsorted(cuts, middle(line.box)[1]))
+                    key = owner if place == 0 else int(fresh[place - 1][owners == owner][0])
+                    self.content.setdefault(key, []).append(line)
+            self.owners = np.insert(self.owners, row + 1, fresh, axis=0)
+            self.ys[row + 1 : row + 1] = cuts
 
     def grid(self, *, is_form: bool = False) -> Grid:
         """Return it as it is filled."""
@@ -116,22 +114,15 @@ class Draft:
             rows, columns = np.nonzero(self.owners == owner)
             inside = [joined(row) for row in rows_of(self.content.get(owner, []))]
             lines += inside
+            text = "\n".join(line.text for line in inside)
             top, bottom = int(rows.min()), int(rows.max()) + 1
             left, right = int(columns.min()), int(columns.max()) + 1
-            cells.append(
-                Cell(
-                    row=top,
-                    column=left,
-                    row_span=bottom - top,
-                    column_span=right - left,
-                    text="\n".join(line.text for line in inside),
-                    box=_box(self.xs[left], self.ys[top], self.xs[right], self.ys[bottom]),
-                )
-            )
+            box = box_of(self.xs[left], self.ys[top], self.xs[right], self.ys[bottom])
+            high, wide = bottom - top, right - left
+            cells.append(Cell(row=top, column=left, row_span=high, column_span=wide, text=text, box=box))
+        whole = box_of(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
         return Grid(
-            box=around(
-                [_box(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1]), *(line.box for line in lines)]
-            ),
+            box=around([whole, *(line.box for line in lines)]),
             table=Table(rows=len(self.ys) - 1, columns=len(self.xs) - 1, cells=tuple(cells)),
             lines=tuple(lines),
             members=frozenset(self.members),
@@ -149,16 +140,9 @@ def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
         yield piece
         return
     for part in parts:
-        yield Line(
-            text=" ".join(word.text for word in part),
-            box=around(word.box for word in part),
-            confidence=piece.confidence,
-            words=tuple(part) if piece.words else (),
-        )
-
-
-def _box(left: float, top: float, right: float, bottom: float) -> Box:
-    return Box(left=round(left), top=round(top), right=round(right), bottom=round(bottom))
+        text, box = " ".join(word.text for word in part), around(word.box for word in part)
+        known = tuple(part) if piece.words else ()
+        yield Line(text=text, box=box, confidence=piece.confidence, words=known)
 
 
 Rule: TypeAlias = tuple[float, float, float]
@@ -179,9 +163,8 @@ class Rules:
 
     def between(self, upper: float, lower: float, left: float, right: float) -> bool:
         """Return whether a line goes across at least half of this white space."""
-        strip = self.across[
-            max(0, round(upper)) : max(0, round(lower)) + 1, max(0, round(left)) : round(right)
-        ]
+        rows = slice(max(0, round(upper)), max(0, round(lower)) + 1)
+        strip = self.across[rows, max(0, round(left)) : round(right)]
         return bool(strip.size) and float(strip.any(axis=0).mean()) > 0.5  # noqa: PLR2004
 
     def part(self, above: Box, below: Box) -> bool:
@@ -195,10 +178,8 @@ def find_rules(pixels: NDArray[np.uint8], height: float) -> Rules:
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     thick = np.ones((max(5, round(0.45 * height)) | 1,) * 2, dtype=np.uint8)
     thin = (cv2.morphologyEx(grey, cv2.MORPH_BLACKHAT, thick) > _CONTRAST).view(np.uint8)
-    return Rules(
-        across=_long_runs(thin, height, _RUN_ACROSS * height),
-        down=np.ascontiguousarray(_long_runs(np.ascontiguousarray(thin.T), height, _RUN_DOWN * height).T),
-    )
+    down = _long_runs(np.ascontiguousarray(thin.T), height, _RUN_DOWN * height).T
+    return Rules(_long_runs(thin, height, _RUN_ACROSS * height), np.ascontiguousarray(down))
 
 
 def _long_runs(thin: Mask, height: float, least: float) -> Mask:
@@ -295,7 +276,5 @@ def _places(rules: list[Rule], near: float) -> list[float]:
 
 
 def _is_drawn(rules: list[Rule], place: float, start: float, end: float, near: float) -> bool:
-    covered = sum(
-        max(0.0, min(end, rule[2]) - max(start, rule[1])) for rule in rules if abs(rule[0] - place) <= near
-    )
-    return covered > 0.5 * (end - start)
+    near_by = (rule for rule in rules if abs(rule[0] - place) <= near)
+    return sum(max(0.0, min(end, to) - max(start, begin)) for _, begin, to in near_by) > 0.5 * (end - start)

@@ -16,7 +16,6 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.models import KvShape, kv_bytes
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
@@ -187,9 +186,11 @@ class CapacityPlan:
 
 
 def plan_capacity(
-    model: IterationModel, load: Demand, mix: Mix, *, rate: float, latency: float, kv_shape: KvShape
+    model: IterationModel, load: Demand, mix: Mix, *, rate: float, latency: float, kv_cache: int
 ) -> tuple[CapacityPlan, Figures] | None:
     """Return the smallest fleet that is fast enough on average, and one of its engines simulated; None without one.
+
+    `kv_cache`: bytes of one engine's.
 
     The formulas say where to begin; engines are added, by a twentieth, until the simulated one is fast enough too.
     """
@@ -206,8 +207,8 @@ def plan_capacity(
                 latency=latency,
                 one=one,
                 in_flight=rate * one.in_system,
-                kv_bytes=kv_bytes(kv_shape, round(load.held * one.in_engine)),
-                kv_budget=kv_bytes(kv_shape, model.kv_blocks * BLOCK_TOKENS),
+                kv_bytes=round(kv_cache * load.held * one.in_engine / (model.kv_blocks * BLOCK_TOKENS)),
+                kv_budget=kv_cache,
             )
             return plan, seen
         engines += max(1, engines // 20)

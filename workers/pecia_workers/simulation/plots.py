@@ -33,10 +33,10 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
         points.setdefault(f"{result.policy}, p95", []).append((found.requests_per_s, found.in_system.p95))
         mean.setdefault(f"{result.policy}, mean", []).append((found.requests_per_s, found.in_system.mean))
         use[result.policy] = _use_over_time(result)
-    latency = lines(mean | points, across="pages per second", up="seconds in system", marker="o")
-    busy = lines(use, across="seconds", up="share of the slots that computed", marker="")
-    busy.axes[0].set_ylim(0, 1.05)
-    return [save(latency, folder / "latency_throughput.png"), save(busy, folder / "utilisation.png")]
+    latency, busy = folder / "latency_throughput.png", folder / "utilisation.png"
+    _draw(latency, mean | points, across="pages per second", up="seconds in system", marker="o")
+    _draw(busy, use, across="seconds", up="share of the slots that computed", top=1.05)
+    return [latency, busy]
 
 
 def write_experiment(cells: Sequence[Cell], folder: Path) -> Path:
@@ -46,28 +46,31 @@ def write_experiment(cells: Sequence[Cell], folder: Path) -> Path:
     for cell in cells:
         series.setdefault(f"size {cell.size}, mean", []).append((cell.tokens_per_s, cell.mean))
         series.setdefault(f"size {cell.size}, p95", []).append((cell.tokens_per_s, cell.p95))
-    drawing = lines(series, across="tokens per second", up="seconds from arrival to end", marker="o")
-    return save(drawing, folder / "wait_window.png")
+    path = folder / "wait_window.png"
+    _draw(path, series, across="tokens per second", up="seconds from arrival to end", marker="o")
+    return path
 
 
-def lines(series: Mapping[str, Sequence[Point]], *, across: str, up: str, marker: str) -> Figure:
-    """Return a drawing with one line for each name."""
+def _draw(
+    path: Path,
+    series: Mapping[str, Sequence[Point]],
+    *,
+    across: str,
+    up: str,
+    marker: str = "",
+    top: float | None = None,
+) -> None:
+    """Write a drawing with one line for each name as PNG."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes: Axes = figure.subplots()
     for name, points in series.items():
         axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, label=name)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, top)
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
-    return figure
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write a drawing as PNG; return where."""
     figure.savefig(path, dpi=_DPI)
-    return path
 
 
 def _use_over_time(result: Result) -> list[Point]:

@@ -97,7 +97,7 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     arrived: Annotated[float, Field(ge=0)]
-    document_type: DocumentType = DocumentType.MIXED
+    workload: DocumentType = Field(DocumentType.MIXED, alias="document_type")
     lane: Lane = Lane.NORMAL
     prompt: Annotated[int, Field(ge=1)] = PAGE_PROMPT
     output: Annotated[int | None, Field(ge=1)] = None
@@ -123,11 +123,8 @@ def read_trace(path: Path, seed: int) -> list[Request]:
         requests.append(
             Request(
                 id=str(number),
-                arrived=line.arrived,
-                workload=line.document_type,
-                prompt=line.prompt,
-                output=line.output or lengths(str(number), line.document_type),
-                lane=line.lane,
+                output=line.output or lengths(str(number), line.workload),
+                **line.model_dump(exclude={"output"}),
             )
         )
     if not requests:

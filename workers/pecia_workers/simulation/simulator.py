@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import Capacity, Item, Policy, Start
+from pecia_workers.batching.policies import Item, Policy, Start
 from pecia_workers.engines.base import Budget, Load
 from pecia_workers.engines.simulated import IterationModel, IterationScheduler
 from pecia_workers.engines.simulated import Sequence as EngineSequence
@@ -215,7 +215,8 @@ class Simulator:
         """Claim and start until neither makes room for the other."""
         while True:
             self._claim(now)
-            starts = self._policy.start(now, self._room(now))
+            room = self._headroom.room(self._machine.budget, self._machine.load(), now)
+            starts = self._policy.start(now, room)
             for start in starts:
                 self._started[start.item.id] = (start, now)
             self._machine.enter([self._inside[start.item.id][0] for start in starts], now)
@@ -236,14 +237,6 @@ class Simulator:
             )
             self._inside[request.id] = (request, item)
             self._policy.offer(item)
-
-    def _room(self, now: float) -> Capacity:
-        budget, load = self._machine.budget, self._machine.load()
-        if budget.tokens is None:
-            return Capacity(slots=budget.slots, tokens=None)
-        self._headroom.look(load, now)
-        tokens = math.floor(budget.tokens * self._headroom.share)
-        return Capacity(slots=budget.slots, tokens=tokens, block=budget.block, written=load.written)
 
     def _pass(self, now: float, until: float) -> float:
         due = self._policy.due(now)

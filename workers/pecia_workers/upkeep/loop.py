@@ -21,11 +21,11 @@ from redis.exceptions import RedisError
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Lane
 from pecia_schemas.connecting import is_transient, name_of
-from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.messages import CANCEL_CHANNEL
+from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import JobState, Lane
 from pecia_workers import metrics
 from pecia_workers.ledger import recovery, standing
 from pecia_workers.ledger.database import LONG_PATIENCE, fetch, open_database

@@ -74,6 +74,11 @@ class Alignment:
         if differs:
             self.differs.update(written)
 
+    def match_all(self, written: Sequence[int], seen: Sequence[int]) -> None:
+        """Lay tokens upon each other one by one."""
+        for one, other in zip(written, seen, strict=True):
+            self.match((one,), (other,))
+
 
 def align(written: Sequence[Token], seen: Sequence[Token], comparison: Comparison) -> Alignment:
     """Return which tokens are which."""
@@ -91,7 +96,13 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
         _let_go(found, weights)
     _whole_lines(found, unique=False)
     _beside_their_line(found, comparison)
-    _long_words(found)
+    free = defaultdict(list)  # and long words anywhere
+    for number, token in reversed([*enumerate(seen)]):
+        if not found.to_written[number]:
+            free[token.key].append(number)
+    for number, token in enumerate(written):
+        if not found.to_seen[number] and not token.is_value and len(token.key) >= _LONG and free[token.key]:
+            found.match((number,), (free[token.key].pop(),))
     return found
 
 
@@ -102,16 +113,21 @@ def _whole_lines(found: Alignment, *, unique: bool = True) -> None:
         others = theirs.get(keys, [])
         if not unique or (len(lines) == len(others) == 1 and len(keys) > 1):
             for one, other in zip(lines, others, strict=False):
-                _match_all(found, one, other)
+                found.match_all(one, other)
 
 
 def _free_lines(tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]) -> _Lines:
     lines: defaultdict[tuple[str, ...], list[range]] = defaultdict(list)
-    for _, group in groupby(range(len(tokens)), key=lambda one: tokens[one].line):
-        places = list(group)
+    for places in _by_line(tokens):
         if not any(taken[one] for one in places):
             lines[tuple(tokens[one].key for one in places)].append(range(places[0], places[-1] + 1))
     return lines
+
+
+def _by_line(tokens: Sequence[Token]) -> Iterator[list[int]]:
+    """Yield the places of the tokens of each line."""
+    for _, group in groupby(range(len(tokens)), key=lambda one: tokens[one].line):
+        yield list(group)
 
 
 @dataclass(slots=True)
@@ -173,11 +189,6 @@ def _in_common(
     return common
 
 
-def _match_all(found: Alignment, written: Sequence[int], seen: Sequence[int]) -> None:
-    for one, other in zip(written, seen, strict=True):
-        found.match((one,), (other,))
-
-
 def _unique_runs(found: Alignment, length: int) -> None:
     ours = _runs(found.written, found.to_seen, length)
     theirs = _runs(found.seen, found.to_written, length)
@@ -185,14 +196,10 @@ def _unique_runs(found: Alignment, length: int) -> None:
         other = theirs.get(keys)
         if start is None or other is None:
             continue
-        places = range(start, start + length), range(other, other + length)
-        if any(map(found.to_seen.__getitem__, places[0])) or any(
-            map(found.to_written.__getitem__, places[1])
-        ):
-            continue
-        _match_all(found, *places)
-        _grow(found, start + length, other + length, 1)
-        _grow(found, start - 1, other - 1, -1)
+        if not (any(found.to_seen[start : start + length]) or any(found.to_written[other : other + length])):
+            found.match_all(range(start, start + length), range(other, other + length))
+            _grow(found, start + length, other + length, 1)
+            _grow(found, start - 1, other - 1, -1)
 
 
 def _runs(
@@ -264,7 +271,7 @@ def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison
         if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
             _window(found, ours[one : block.a], theirs[other : block.b], comparison)
         one, other = block.a + block.size, block.b + block.size
-        _match_all(found, ours[block.a : one], theirs[block.b : other])
+        found.match_all(ours[block.a : one], theirs[block.b : other])
 
 
 def _at_least_cost(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
@@ -366,8 +373,7 @@ def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
     for number, token in enumerate(found.seen):
         if not found.to_written[number]:
             free[token.line].append(number)
-    for _, group in groupby(range(len(found.written)), key=lambda one: found.written[one].line):
-        places = list(group)
+    for places in _by_line(found.written):
         left = [one for one in places if not found.to_seen[one]]
         if not left or len(left) == len(places):
             continue
@@ -380,13 +386,3 @@ def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
                 ):
                     found.match((one,), (other,))
                     break
-
-
-def _long_words(found: Alignment) -> None:
-    free = defaultdict(list)
-    for number in reversed(range(len(found.seen))):
-        if not found.to_written[number]:
-            free[found.seen[number].key].append(number)
-    for number, token in enumerate(found.written):
-        if not found.to_seen[number] and not token.is_value and len(token.key) >= _LONG and free[token.key]:
-            found.match((number,), (free[token.key].pop(),))

@@ -115,11 +115,9 @@ def _rows(block: Block) -> Iterator[list[Line]]:
     cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box]
 
     def row_of(line: Line) -> int:
-        across, down = middle(line.box)
-        return next(
-            (row for row, box in cells if box.left <= across <= box.right and box.top <= down <= box.bottom),
-            -1,
-        )
+        x, y = middle(line.box)
+        inside = (row for row, box in cells if box.left <= x <= box.right and box.top <= y <= box.bottom)
+        return next(inside, -1)
 
     for _, lines in groupby(block.lines, key=row_of):
         yield list(lines)
@@ -128,14 +126,9 @@ def _rows(block: Block) -> Iterator[list[Line]]:
 def grounded(page: Page, witness: WitnessText) -> Page:
     """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them."""
     compared = _Compared(page.blocks, witness)
-    return page.model_copy(
-        update={
-            "blocks": tuple(compared.placed()),
-            "doubts": (*page.doubts, *compared.doubts),
-            "verdict": min(page.verdict, compared.verdict(), key=rank),
-            "witness": compared.report(),
-        }
-    )
+    verdict, doubts = min(page.verdict, compared.verdict(), key=rank), (*page.doubts, *compared.doubts)
+    update = {"blocks": tuple(compared.placed()), "witness": compared.report()}
+    return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
 class _Compared:
@@ -157,8 +150,7 @@ class _Compared:
         to_seen = self.aligned.to_seen
         self.judged = [one for one, token in enumerate(tokens) if to_seen[one] or witness.can_read(token)]
         self.missing = list(self._missing())
-        only_witness = (self._only_witness(row, run) for row, run, _ in self.missing)
-        self.doubts = (*self._doubts(), *only_witness)
+        self.doubts = tuple(self._doubts())
 
     def box(self, tokens: Iterable[int]) -> Box | None:
         """Return where tokens stand; None if none of them is on the page."""
@@ -169,7 +161,7 @@ class _Compared:
         """Return how sure the least sure of these is, by the witness: 0 for what it does not see."""
         sure = []
         for one in tokens:
-            seen = [self.witness.seen[other].confidence for other in self.aligned.to_seen[one]]
+            seen = (self.witness.seen[other].confidence for other in self.aligned.to_seen[one])
             least = min(seen, default=0.0)
             sure.append(1 - least if one in self.aligned.differs else least)
         return min(sure, default=None)
@@ -193,8 +185,7 @@ class _Compared:
             number = own[cell.row]
             columns = self.lines[number][1].split("\t")
             start = sum(len(text) + 1 for text in columns[: cell.column])
-            end = start + len(columns[cell.column])
-            tokens = self._between(number, start, end)
+            tokens = self._between(number, start, start + len(columns[cell.column]))
             update = {"box": cell.box or self.box(tokens), "confidence": self.confidence(tokens)}
             cells[place] = cell.model_copy(update=update)
         return table.model_copy(update={"cells": tuple(cells)})
@@ -210,9 +201,8 @@ class _Compared:
         last: int | None = None
         for start, end in _words(text):
             tokens = self._between(number, start, end)
-            row = next(
-                (self.witness.seen[to[0]].row for one in tokens if (to := self.aligned.to_seen[one])), None
-            )
+            there = (self.witness.seen[to[0]] for one in tokens if (to := self.aligned.to_seen[one]))
+            row = next((one.row for one in there), None)
             cut = "\t" in text[start - 1 : start] or (row is not None and last is not None and row != last)
             if cut:
                 yield from self._line(run)
@@ -226,15 +216,11 @@ class _Compared:
             Word(text=text, box=box, confidence=self.confidence(tokens)) for text, box, tokens in run if box
         )
         if words:
-            yield Line(
-                text=" ".join(text for text, _, _ in run),
-                box=around(word.box for word in words),
-                confidence=mean_confidence(words),
-                words=words,
-            )
+            text, box = " ".join(text for text, _, _ in run), around(word.box for word in words)
+            yield Line(text=text, box=box, confidence=mean_confidence(words), words=words)
 
     def _doubts(self) -> Iterator[Doubt]:
-        """Yield what the witness reads otherwise or does not see, in the order of the text."""
+        """Yield what the witness reads otherwise or does not see, in text order, then what it reads alone."""
         aligned, judged = self.aligned, set(self.judged)
 
         def standing(one: int) -> DoubtReason | None:
@@ -250,17 +236,24 @@ class _Compared:
                     on_value = any(aligned.written[one].is_value for one in run)
                     yield Doubt(reason=reason, text=text, on_value=on_value)
                 for one in run if reason is DoubtReason.DISAGREES else ():
-                    token, seen = (
-                        aligned.written[one],
-                        [aligned.seen[other] for other in aligned.to_seen[one]],
-                    )
+                    token = aligned.written[one]
+                    others = [aligned.seen[other] for other in aligned.to_seen[one]]
                     yield Doubt(
                         reason=DoubtReason.DISAGREES,
                         box=self.box([one]),
                         text=token.text,
-                        other=" ".join(other.text for other in seen),
-                        on_value=token.is_value or any(other.is_value for other in seen),
+                        other=" ".join(other.text for other in others),
+                        on_value=token.is_value or any(other.is_value for other in others),
                     )
+        for row, places, _ in self.missing:
+            seen = [self.witness.seen[other] for other in places]
+            is_value = any(one.token.is_value for one in seen)
+            yield Doubt(
+                reason=DoubtReason.ONLY_WITNESS,
+                box=around(one.box for one in seen),
+                other=" ".join(word for word, _ in groupby(one.word for one in seen)),
+                on_value=is_value and self.witness.kinds[row] not in _ASIDE,
+            )
 
     def _missing(self) -> Iterator[tuple[int, Sequence[int], bool]]:
         """Yield what the witness alone reads: its row, the tokens, and whether that is a line whole or nearly."""
@@ -283,16 +276,6 @@ class _Compared:
         sure = sum(one.confidence * len(one.token.key) for one in seen) / signs
         return sure >= (_SURE if signs > 1 else _SURE_SIGN)
 
-    def _only_witness(self, row: int, run: Sequence[int]) -> Doubt:
-        seen = [self.witness.seen[other] for other in run]
-        is_value = any(one.token.is_value for one in seen)
-        return Doubt(
-            reason=DoubtReason.ONLY_WITNESS,
-            box=around(one.box for one in seen),
-            other=" ".join(word for word, _ in groupby(one.word for one in seen)),
-            on_value=is_value and self.witness.kinds[row] not in _ASIDE,
-        )
-
     def verdict(self) -> Verdict:
         """Return the worst that the doubts say."""
         lost = [one for one in self.judged if not self.aligned.to_seen[one]]
@@ -300,9 +283,8 @@ class _Compared:
             return Verdict.LOW_CONFIDENCE
         if any(whole and self.witness.kinds[row] not in _ASIDE for row, _, whole in self.missing):
             return Verdict.INCOMPLETE
-        is_invented = len(lost) > _INVENTED * len(self.judged) or any(
-            len(run) >= _INVENTED_ROW for run in in_a_row(lost)
-        )
+        longest = max(map(len, in_a_row(lost)), default=0)
+        is_invented = len(lost) > _INVENTED * len(self.judged) or longest >= _INVENTED_ROW
         return Verdict.REVIEW if is_invented or any(one.on_value for one in self.doubts) else Verdict.OK
 
     def report(self) -> Witnessed:

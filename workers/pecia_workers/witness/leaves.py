@@ -59,26 +59,22 @@ def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
     if page.fields is None:
         return page
     found = tuple(_Search(witness, page.number).ground(page.fields))
-    doubts = tuple(_doubt(leaf) for leaf in found if leaf.standing not in (None, Standing.AGREES))
+    doubts = []
+    for leaf in found:
+        if leaf.standing not in (None, Standing.AGREES):
+            differs, text = leaf.standing is Standing.DIFFERS, str(leaf.value)
+            doubts.append(
+                Doubt(
+                    reason=DoubtReason.DISAGREES if differs else DoubtReason.NOT_ON_PAGE,
+                    box=leaf.places[0].box if leaf.places else None,
+                    text=text,
+                    other=leaf.other,
+                    on_value=not isinstance(leaf.value, str) or any(one.is_value for one in tokens_of(text)),
+                )
+            )
     verdict = Verdict.REVIEW if any(doubt.on_value for doubt in doubts) else Verdict.OK
-    return page.model_copy(
-        update={
-            "grounding": found,
-            "doubts": (*page.doubts, *doubts),
-            "verdict": min(page.verdict, verdict, key=rank),
-        }
-    )
-
-
-def _doubt(leaf: Grounding) -> Doubt:
-    text = str(leaf.value)
-    return Doubt(
-        reason=DoubtReason.DISAGREES if leaf.standing is Standing.DIFFERS else DoubtReason.NOT_ON_PAGE,
-        box=leaf.places[0].box if leaf.places else None,
-        text=text,
-        other=leaf.other,
-        on_value=not isinstance(leaf.value, str) or any(token.is_value for token in tokens_of(text)),
-    )
+    update = {"grounding": found, "doubts": (*page.doubts, *doubts)}
+    return page.model_copy(update={**update, "verdict": min(page.verdict, verdict, key=rank)})
 
 
 class _Search:
@@ -98,14 +94,10 @@ class _Search:
         taken: set[int] = set()
         for leaf in sorted(leaves, key=lambda leaf: len(spots[leaf.path])):
             if spots[leaf.path]:
-                near = [
-                    chosen[other.path].box
-                    for other in leaves
-                    if other.group == leaf.group and other.path in chosen
-                ]
-                near += [
-                    self._witness.seen[one].box for name in leaf.names for one in self._starts.get(name, ())
-                ]
+                siblings = [other.path for other in leaves if other.group == leaf.group]
+                labels = [one for name in leaf.names for one in self._starts.get(name, ())]
+                near = [chosen[path].box for path in siblings if path in chosen]
+                near += [self._witness.seen[one].box for one in labels]
                 spot = min(
                     spots[leaf.path], key=lambda spot: (spot.tokens.start in taken, _distance(spot.box, near))
                 )
@@ -141,20 +133,20 @@ class _Search:
         else:
             found = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
         standing = Standing.AGREES if found else Standing.DIFFERS
-        return [
-            _Spot(tokens, around(self._witness.seen[number].box for number in tokens), standing)
-            for tokens in found or self._nearly([*tokens_of(str(value))])
-        ]
+        runs, seen = found or self._nearly([*tokens_of(str(value))]), self._witness.seen
+        return [_Spot(run, around(seen[number].box for number in run), standing) for run in runs]
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
         if not tokens:
             return
         same = self._witness.comparison.same
-        firsts = {tokens[0].key} | {
-            key for key in self._starts if same(tokens[:1], [self._seen[self._starts[key][0]]])
-        }
-        for start in sorted(number for key in firsts for number in self._starts.get(key, ())):
+        firsts = (
+            at
+            for key, at in self._starts.items()
+            if key == tokens[0].key or same(tokens[:1], [self._seen[at[0]]])
+        )
+        for start in sorted(number for at in firsts for number in at):
             end = start + len(tokens)
             pairs = zip(tokens, self._seen[start:end], strict=False)
             if end <= len(self._seen) and all(same([one], [other]) for one, other in pairs):

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.reading.lines import is_value, words_of
+from pecia_schemas.blocks import Line, Word
+from pecia_workers.reading.lines import box_of, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN: Final = re.compile(
@@ -175,7 +175,7 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
         across = np.flatnonzero(columns[start:end])
         if across.size:
             x0, x1 = (left + start + int(place) for place in (across[0], across[-1] + 1))
-            box = Box(left=x0, right=x1, top=top + rows.start, bottom=top + rows.stop)
+            box = box_of(x0, top + rows.start, x1, top + rows.stop)
             found.append(word.model_copy(update={"box": box}))
         else:
             found.append(word)
@@ -212,7 +212,7 @@ def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:
     low, high = max(0, round(about - height)), min(len(columns), round(about + height))
     edges = np.flatnonzero(np.diff(np.concatenate([[1], columns[low:high].astype(np.int8), [1]])))
     gaps = [(int(first) + low, int(last) + low) for first, last in zip(edges[::2], edges[1::2], strict=False)]
-    best = max(
-        gaps, key=lambda gap: (gap[1] - gap[0]) - 0.7 * abs((gap[0] + gap[1]) / 2 - about), default=None
-    )
-    return round(about) if best is None else (best[0] + best[1]) // 2
+    if not gaps:
+        return round(about)
+    first, last = max(gaps, key=lambda gap: (gap[1] - gap[0]) - 0.7 * abs(sum(gap) / 2 - about))
+    return (first + last) // 2

@@ -20,7 +20,7 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
-from pecia_workers.batching import meter
+from pecia_workers import metrics
 from pecia_workers.engines.base import EngineError, EngineRequest, Generator
 from pecia_workers.media.pages import PageImage
 from pecia_workers.reading.ladder import rank
@@ -57,17 +57,13 @@ class Witnesses:
         self._default = default
         self._engine = engine
         self._free = processes
-        self._most_waiting = _WAITING * processes
+        self.spare = _WAITING * processes
+        """How many pages a worker may hold beside those that its engine is for."""
         self._freed = freed
         self._queue: dict[WitnessedPage, tuple[int, int]] = {}
         """Pages that the CPU engine has not begun, by urgency and number."""
         self._numbers = count()
         self.waiting = 0
-
-    @property
-    def spare(self) -> int:
-        """How many pages a worker may hold beside those that its engine is for."""
-        return self._most_waiting
 
     def choice(self, task: ReadDocument) -> Witness:
         """Return what is to witness a task's pages."""
@@ -91,7 +87,6 @@ class Witnesses:
 
     def queue(self, witnessed: WitnessedPage, urgency: int) -> None:
         """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""
-        witnessed.is_queued = True
         self._queue[witnessed] = (urgency, next(self._numbers))
         self._begin()
 
@@ -122,7 +117,8 @@ class Witnesses:
         """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
         if witnessed.request.part:
             self._freed(witnessed.request.part)
-        if not witnessed.is_queued or (witnessed.reading is None and self.waiting >= self._most_waiting):
+        is_over = self.waiting >= self.spare or witnessed not in self._queue
+        if witnessed.reading is None and is_over:
             witnessed.close()
             return None
         self.waiting += 1
@@ -144,7 +140,6 @@ class WitnessedPage:
         self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
-        self.is_queued = False
         self.reading: asyncio.Task[tuple[Block, ...] | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses
@@ -160,7 +155,7 @@ class WitnessedPage:
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
             blocks = await self._witnesses.reading(self)
             if blocks is None:
-                meter.page_witnessed("missed")
+                metrics.WITNESSED.labels("missed").inc()
                 return _unwitnessed(page)
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
@@ -169,7 +164,7 @@ class WitnessedPage:
         page = await asyncio.to_thread(_with, page, self.text)
         if page.witness is None:
             return page
-        meter.page_witnessed(page.witness.source)
+        metrics.WITNESSED.labels(page.witness.source).inc()
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 

@@ -1,4 +1,4 @@
-"""How an attempt at a part ends early, and how long it has worked.
+"""How an attempt at a part ends early, how long it has worked, and when it is tried again.
 
 Its time limit counts work alone: a page of a long document may wait for a decoder for longer than it may take.
 """
@@ -6,14 +6,17 @@ Its time limit counts work alone: a page of a long document may wait for a decod
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from pecia_schemas import FailureCode
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.settings import WorkerSettings
 
 _AGAIN_S = 1.0
 
@@ -28,6 +31,10 @@ class PartFailedError(Exception):
 
 class PartCancelledError(Exception):
     """A part was cancelled, or erased, before its end."""
+
+
+class RuntimeLostError(RuntimeError):
+    """What runs the parts is gone for good: the worker gives all it holds back and exits."""
 
 
 class _Clock:
@@ -130,3 +137,19 @@ async def end(task: asyncio.Future[Any]) -> None:
     while not task.done():  # a library may swallow the first: redis-py does while it connects
         task.cancel()
         await asyncio.wait([task], timeout=_AGAIN_S)
+
+
+_LONGEST = timedelta(minutes=10)
+_MOST_DOUBLINGS = 20
+
+
+def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> timedelta | None:
+    """Return how long to wait before the next attempt, None if there is to be none.
+
+    `strikes` counts the attempts that failed before this one. The wait doubles with each and is spread by half, so that
+    parts which failed together do not come back together.
+    """
+    if not code.retryable or strikes + 1 >= settings.max_attempts:
+        return None
+    longest: timedelta = min(settings.retry_delay * 2 ** min(strikes, _MOST_DOUBLINGS), _LONGEST)
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311  spreading load, no secret

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from pecia_schemas import PayloadRef
 from pecia_schemas.connecting import outage_suppressed
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore, verify
 from pecia_workers.worker.attempts import waiting
 

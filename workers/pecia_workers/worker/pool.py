@@ -129,13 +129,18 @@ class EnginePool(BasePool):  # type: ignore[misc]
     ) -> PartInFlight:
         """Accept a part, of whose `PartRequest` the callbacks are methods; it begins when `dispatch` is called."""
         started = time.monotonic()
+        headers, soft_s = args[2], soft_timeout or self.options.get("soft_timeout")
+        limits = [limit for limit in (soft_s, timeout or self.options.get("timeout")) if limit]
         job = PartInFlight(
-            args[2],
+            part=UUID(headers["id"]),
+            cost=headers["x-cost"],
+            deaths=headers["x-deliveries"] - 1,
+            suspect=headers["x-suspect"],
             begun=accept_callback.__self__.begun,
             callback=callback,
             timeout_callback=timeout_callback,
-            soft_limit_s=soft_timeout or self.options.get("soft_timeout"),
-            hard_limit_s=timeout or self.options.get("timeout"),
+            limit_s=min(limits, default=None),
+            soft=bool(limits) and min(limits) == soft_s,
             started=started,
         )
         if former := self._jobs.get(job.part):

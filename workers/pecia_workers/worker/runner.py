@@ -11,20 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
-from pecia_schemas import Stage
 from pecia_workers.engines.base import Budget
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Outcome
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError
+from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError
+
+if TYPE_CHECKING:
+    from pecia_workers.worker.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 
@@ -43,36 +44,25 @@ class Interruption(Enum):
     """The worker stops."""
 
 
-@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True, kw_only=True)
 class PartInFlight:
     """A part in flight. Celery keeps it as the request's result and terminates it through that."""
 
-    headers: InitVar[dict[str, Any]]
+    part: UUID
+    cost: int
+    deaths: int
+    suspect: bool
     begun: Callable[[Mapping[str, Any]], None]
     callback: Callable[[Any], None]
     timeout_callback: Callable[[bool, float], None]
-    soft_limit_s: InitVar[float | None]
-    hard_limit_s: InitVar[float | None]
+    limit_s: float | None
+    soft: bool
+    """Whether that is Celery's soft limit."""
     started: float
-    part: UUID = field(init=False)
-    cost: int = field(init=False)
-    deaths: int = field(init=False)
-    suspect: bool = field(init=False)
-    limit_s: float | None = field(init=False)
-    soft: bool = field(init=False)
     task: asyncio.Task[None] | None = None
     former: PartInFlight | None = None
     interruption: Interruption | None = None
     on_interrupt: Callable[[PartInFlight], object] | None = None
-
-    def __post_init__(
-        self, headers: dict[str, Any], soft_limit_s: float | None, hard_limit_s: float | None
-    ) -> None:
-        self.part = UUID(headers["id"])
-        self.cost, self.deaths = headers["x-cost"], headers["x-deliveries"] - 1
-        self.suspect = headers["x-suspect"]
-        self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
-        self.soft = self.limit_s is not None and self.limit_s == soft_limit_s
 
     def interrupt(self, why: Interruption) -> None:
         """Cancel it, unless that was done already. From any thread."""
@@ -130,9 +120,6 @@ def _bare(error: Exception) -> Exception:
     return bare
 
 
-_NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
-
-
 class PartRequest(Request):  # type: ignore[misc]
     """Celery's request, which says that the part has started once Postgres has handed it out."""
 
@@ -147,87 +134,6 @@ class PartRequest(Request):  # type: ignore[misc]
         """Send an event, unless it is of the start that Celery means: a claim from Redis, when nothing runs yet."""
         if self._arguments is not None or type != "task-started":
             super().send_event(type, **(self._arguments or {}), **fields)
-
-
-def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
-    about: dict[str, Any] = {}
-    if part.stage in _NUMBERED:
-        about[_NUMBERED[part.stage]] = part.ordinal + 1
-    about |= {"lane": str(part.lane), "attempt": part.attempt}
-    if document_type := part.stored_task.get("document_type"):
-        about["document_type"] = document_type
-    return about | {"job": str(part.job_id)}
-
-
-def task_result(outcome: Outcome) -> dict[str, Any] | None:
-    """Return what became of a part that did not fail."""
-    match outcome:
-        case Done(content=content):
-            prompt, output = content.usage.prompt, content.usage.output
-            return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
-        case Cut(parts=parts):
-            return {"parts": len(parts)}
-    return None
-
-
-class RuntimeLostError(RuntimeError):
-    """What runs the parts is gone for good: the worker gives all it holds back and exits."""
-
-
-class PartRuntime(Protocol):
-    """Runs parts on the loop that `start` runs on."""
-
-    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:
-        """Make ready and return how much may be claimed; nothing is claimed before.
-
-        `priced` is told, on this loop, what a part really takes of that, in tokens.
-        """
-        ...
-
-    @property
-    def room(self) -> float:
-        """Share of that which may be claimed at this time, from 0 to 1. Read on any thread."""
-        ...
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        """What it does, for those who watch: numbers by their names. Read on any thread."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The worker's name in Postgres and Redis, once it has started."""
-        ...
-
-    async def lost(self) -> None:
-        """Return once what runs the parts is gone for good, though no part runs that could find out."""
-
-    async def run(
-        self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]
-    ) -> Mapping[str, Any] | None:
-        """Run one part to its commit, and return what is told of its result. It is not run if more workers died on it.
-
-        `begun` is called once Postgres has handed the part out, with what is told of it: ids, enumerations, numbers.
-        Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
-        if it failed and will be tried again, `PartFailedError` if it failed for good. After any other exception the
-        part is given back.
-        """
-
-    async def give_back(self, parts: Collection[UUID]) -> None:
-        """Note that these stay unfinished here; awaited before their messages go back to the lists.
-
-        Messages of those that what runs the parts died on are stale then: a claim of one finds nothing to do.
-        """
-
-    async def overdue(self, part: UUID) -> None:
-        """Give a part up that has been held for too long: it goes on elsewhere, as if a worker had died on it."""
-
-    async def revoked(self, part: UUID) -> None:
-        """End a part that an operator revoked through Celery, before or after it began."""
-
-    async def stop(self) -> None:
-        """Free everything."""
 
 
 _PAUSE_S = 1.0
@@ -251,7 +157,7 @@ class PartRunner:
 
     def __init__(
         self,
-        runtime: PartRuntime,
+        runtime: Runtime,
         *,
         submitted: Callable[[], None],
         begun: Callable[[PartInFlight, Mapping[str, Any]], None],

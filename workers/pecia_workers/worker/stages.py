@@ -12,27 +12,19 @@ from pathlib import Path
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.encryption import DecryptionError
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
 from pecia_workers.batching.batcher import Batcher, Priced
-from pecia_workers.batching.learned import inherited_memory, shared_lengths
+from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
-from pecia_workers.engines.base import (
-    Budget,
-    Engine,
-    EngineDeadError,
-    EngineError,
-    EngineRefusedError,
-    EngineUnavailableError,
-    Generator,
-    stages_served,
-)
+from pecia_workers.engines import base
 from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
 from pecia_workers.ledger.database import outlast
@@ -41,13 +33,12 @@ from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.ingest import Ingest
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.retries import retry_delay
 from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.worker.attempts import end, limited
+from pecia_workers.worker.attempts import end, limited, retry_delay
 from pecia_workers.worker.payloads import Spool, keep_swept
 
 log = structlog.get_logger(__name__)
@@ -55,7 +46,7 @@ log = structlog.get_logger(__name__)
 _CODES = (
     (PayloadMissingError, FailureCode.PAYLOAD_MISSING),
     (PayloadCorruptError, FailureCode.PAYLOAD_CORRUPT),
-    (EngineError, FailureCode.ENGINE_ERROR),
+    (base.EngineError, FailureCode.ENGINE_ERROR),
     (TimeoutError, FailureCode.TIMEOUT),
 )
 
@@ -66,7 +57,7 @@ class Stages:
 
     settings: WorkerSettings
     identity: WorkerIdentity
-    engine: Engine | None
+    engine: base.Engine | None
     ledger: Ledger
     database: AsyncEngine
     resources: AsyncExitStack
@@ -75,7 +66,7 @@ class Stages:
     cache: ResultCache = field(default_factory=ResultCache.off)
     batcher: Batcher | None = None
 
-    async def start(self, priced: Priced) -> Budget:
+    async def start(self, priced: Priced) -> base.Budget:
         """Start the decoders, and what an engine needs if there is one; return how much may be claimed."""
         settings = self.settings
         scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
@@ -90,7 +81,7 @@ class Stages:
 
         async def served() -> frozenset[Stage]:
             """Return what the fleet can do: by its settings, started or not, and by who is on duty."""
-            return stages_served(settings) | await outlast(partial(stages_on_duty, self.database))
+            return base.stages_served(settings) | await outlast(partial(stages_on_duty, self.database))
 
         self.handlers[Stage.INGEST] = Ingest(
             spool,
@@ -102,16 +93,18 @@ class Stages:
             language_read=lambda language: outlast(partial(language_read, self.database, language)),
         )
         if self.engine is None:
-            return Budget(slots=decoder.slots, tokens=None)
+            return base.Budget(slots=decoder.slots, tokens=None)
         return await self._start_reading(self.engine, spool, decoder, priced)
 
-    async def _start_reading(self, engine: Engine, spool: Spool, decoder: Decoder, priced: Priced) -> Budget:
+    async def _start_reading(
+        self, engine: base.Engine, spool: Spool, decoder: Decoder, priced: Priced
+    ) -> base.Budget:
         settings, enter = self.settings, self.resources.enter_async_context
         await self._started(engine)
         lengths = await enter(shared_lengths(self.database, settings.output_quantile))
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        memory = await enter(inherited_memory(self.database, self.identity))
-        batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, memory=memory)
+        headroom = await enter(inherited_headroom(self.database, self.identity))
+        batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
         self.resources.callback(_tell_use, engine, batcher)
         generator = self.meter.on(batcher)
         fallback = await self._fallback()
@@ -130,14 +123,14 @@ class Stages:
         if tokens is not None:
             slots += 2 * decoder.slots
             tokens = tokens * slots // engine.budget.slots
-        return Budget(slots=slots + witnesses.spare, tokens=tokens)
+        return base.Budget(slots=slots + witnesses.spare, tokens=tokens)
 
-    async def _started(self, engine: Engine) -> Engine:
+    async def _started(self, engine: base.Engine) -> base.Engine:
         self.resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         return engine
 
-    async def _fallback(self) -> Generator | None:
+    async def _fallback(self) -> base.Generator | None:
         """Start the engine for what the worker's own could not read; None if the settings name no other."""
         settings = self.settings
         if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self.identity.stages:
@@ -146,7 +139,9 @@ class Stages:
         engine = create_engine(settings.model_copy(update=changed))
         return self.meter.on(TracedGenerator(await self._started(engine)))
 
-    async def _witnesses(self, engine: Engine, priced: Priced) -> tuple[Witnesses, Generator | None]:
+    async def _witnesses(
+        self, engine: base.Engine, priced: Priced
+    ) -> tuple[Witnesses, base.Generator | None]:
         """Return who reads pages beside this engine, and the CPU engine if it is started for that."""
         settings = self.settings
         choice = Witness(settings.witness)
@@ -158,7 +153,7 @@ class Stages:
         processes = settings.witness_processes or witness_processes()
         try:
             witness = create_witness(settings, processes)
-        except EngineUnavailableError as error:
+        except base.EngineUnavailableError as error:
             if choice is Witness.OCR:
                 raise
             log.warning("witness_layers_alone", reason=str(error))
@@ -178,7 +173,7 @@ class Stages:
         try:
             async with limited(self.settings.part_timeout.total_seconds()):
                 return self.meter.settled(part.id, await self.handlers[part.stage](part))
-        except (PartLostError, EngineDeadError):
+        except (PartLostError, base.EngineDeadError):
             raise
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
             failure = failure_of(error, attempt=part.attempt)
@@ -190,8 +185,8 @@ class Stages:
             self.meter.forget(part.id)
 
 
-def _tell_use(engine: Engine, batcher: Batcher) -> None:
-    with suppress(EngineError):
+def _tell_use(engine: base.Engine, batcher: Batcher) -> None:
+    with suppress(base.EngineError):
         load, packing = engine.load(), batcher.packing.share
         log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
 
@@ -201,7 +196,7 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
     match error:
         case MediaError():
             return Failure.of(error.code, error.found, attempt=attempt)
-        case EngineRefusedError():
+        case base.EngineRefusedError():
             return Failure.of(error.code, str(error), attempt=attempt)
         case DecryptionError():
             return Failure.of(FailureCode.KEY_UNAVAILABLE, f"Needs the key {error.key!r}.", attempt=attempt)

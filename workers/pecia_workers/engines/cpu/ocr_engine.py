@@ -16,16 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import (
-    Block,
-    Confidence,
-    Doubt,
-    DoubtReason,
-    Line,
-    Stored,
-    Word,
-    text_of,
-)
+from pecia_schemas.blocks import Block, Confidence, Doubt, DoubtReason, Line, Stored, Word, text_of
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage

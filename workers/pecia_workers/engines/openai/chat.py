@@ -24,7 +24,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from pecia_workers.engines.base import EngineError, EngineRefusedError, EngineRequest
 from pecia_workers.engines.requests import LOOPS, is_loop
-from pecia_workers.retries import parse_retry_after
+from pecia_workers.outgoing import parse_retry_after
 
 EXTRAS: Final = (
     *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
@@ -33,6 +33,7 @@ EXTRAS: Final = (
 )
 """What servers may or may not take."""
 
+_PLAIN: Final = ("max_tokens", "temperature", "top_p", "seed", "presence_penalty", "stop")
 _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
 _TOKENS_A_PIECE: Final = 16
@@ -72,23 +73,15 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
         "stream_interval": _TOKENS_A_PIECE,
         "logprobs": request.log_probabilities,
     }
+    plain = {"max_tokens": most_tokens, **sampling.parameters}
     body = {
         "model": request.adapter or dialect.model,
         "messages": messages(request),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        **{name: plain[name] for name in _PLAIN if plain.get(name) is not None},
         **{name: value for name, value in extras.items() if name in dialect.extras},
     }
-    if sampling.presence_penalty:
-        body["presence_penalty"] = sampling.presence_penalty
-    if sampling.stop:
-        body["stop"] = list(sampling.stop)
-    if most_tokens is not None:
-        body["max_tokens"] = most_tokens
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
     if request.schema is not None:
         schema = {"name": "fields", "schema": dict(request.schema), "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -104,12 +97,9 @@ def messages(request: EngineRequest) -> list[dict[str, Any]]:
 
 def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
     """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
-    packed = io.BytesIO()
-    if is_frame:
-        Image.fromarray(image).save(packed, "JPEG", quality=_FRAME_QUALITY)
-    else:
-        Image.fromarray(image).save(packed, "PNG", compress_level=1)
-    kind = "jpeg" if is_frame else "png"
+    packed, kind = io.BytesIO(), "jpeg" if is_frame else "png"
+    how = {"quality": _FRAME_QUALITY} if is_frame else {"compress_level": 1}
+    Image.fromarray(image).save(packed, kind, **how)
     return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
 
 

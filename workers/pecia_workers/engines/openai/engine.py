@@ -18,15 +18,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
-from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.requests import (
-    DOUBTFUL,
-    RequestLimits,
-    check_adapter,
-    fitted_by_count,
-    probe,
-    verdict_of,
-)
+from pecia_workers.engines.reader_cards import language_model
+from pecia_workers.engines.requests import RequestLimits, check_adapter, fitted_by_count, probe, verdict_of
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +43,8 @@ class OpenAiEngine(base.Engine):
         slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
         # What the settings allow at that server, which does not say what it can hold.
         budget = base.Budget(slots=slots, tokens=settings.max_tokens_in_flight or None)
-        super().__init__(_capabilities(settings, settings.model), budget)
+        capabilities = language_model("openai", settings, settings.model)
+        super().__init__(capabilities, budget, settings.max_output_tokens)
         self._settings = settings
         self._address = ServerAddress.of(settings)
         self._retries = retries or Retries()
@@ -68,7 +62,7 @@ class OpenAiEngine(base.Engine):
         models = await server.open()
         served = chosen(models, self._settings.model)
         check_adapters(models, self._settings.adapters)
-        self.capabilities = _capabilities(self._settings, served.id)
+        self.capabilities = language_model("openai", self._settings, served.id)
         self._context = served.max_model_len or self._context
         server.dialect = Dialect(model=served.id, extras=await _extras(server, served.id))
         # An exact price, for a budget in tokens rests on it; else what was counted once is known.
@@ -93,12 +87,13 @@ class OpenAiEngine(base.Engine):
         """Return the request, shrunk by the server's own count; if it has none, it refuses what is too much."""
         if not self._counts:
             return request
-        context = self._context
-        if context and request.prompt_tokens > context * DOUBTFUL:
-            return await fitted_by_count(request, RequestLimits(context=context, item=context), self._count)
+        fitted, context = request, self._context
+        if context:
+            limits = RequestLimits(context=context, item=context)
+            fitted = await fitted_by_count(request, limits, self._count)
         if self.budget.tokens is not None:
-            await self._count(request)
-        return request
+            await self._count(fitted)
+        return fitted
 
     async def _count(self, request: base.EngineRequest) -> int | None:
         """Return the prompt's length: remembered, or as the server's tokenizer counts it."""
@@ -109,10 +104,8 @@ class OpenAiEngine(base.Engine):
                 self._prices.learn(request, known)
         return known
 
-    def cost(self, request: base.EngineRequest) -> int:
-        """Return the price: exact by the server's own count, else an estimate."""
-        prompt = self._prices.exact(request) or request.prompt_tokens
-        return prompt + request.bounded(self._settings.max_output_tokens).output_tokens
+    def _prompt_tokens(self, request: base.EngineRequest) -> int:
+        return self._prices.exact(request) or request.prompt_tokens
 
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
         if self._server is None:
@@ -138,7 +131,7 @@ class OpenAiEngine(base.Engine):
         )
 
     async def _asked(self, server: ChatServer, request: base.EngineRequest) -> Answer:
-        most = request.bounded(self._settings.max_output_tokens).max_output_tokens
+        most = request.bounded(self._most_output).max_output_tokens
         prompt = self._prices.exact(request)
         if prompt is not None and self._context:
             room = self._context - prompt
@@ -160,8 +153,7 @@ class OpenAiEngine(base.Engine):
     def _usage(self, request: base.EngineRequest, answer: Answer) -> TokenUsage:
         usage, pictures = answer.usage, request.picture_tokens
         if usage is None:
-            prompt = self._prices.exact(request) or request.prompt_tokens
-            return TokenUsage(prompt=prompt, image=pictures, output=answer.pieces)
+            return TokenUsage(prompt=self._prompt_tokens(request), image=pictures, output=answer.pieces)
         return TokenUsage(
             prompt=usage.prompt_tokens,
             image=sum(usage.pictures.values()) if usage.pictures else min(pictures, usage.prompt_tokens),
@@ -175,18 +167,6 @@ class OpenAiEngine(base.Engine):
             self._server.watch.check()
         waiting = len(self._in_flight) - self._running
         return base.Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
-
-
-def _capabilities(settings: WorkerSettings, model: str) -> base.Capabilities:
-    card = card_of(model, settings.card)
-    return base.Capabilities(
-        name="openai",
-        model=model,
-        stages=base.LANGUAGE_MODEL,
-        fields=card.fields,
-        instructions=card.instructions,
-        adapters=frozenset(settings.adapters),
-    )
 
 
 def chosen(served: list[ServedModel], wanted: str) -> ServedModel:

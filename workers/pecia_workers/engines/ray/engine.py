@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pecia_schemas import FailureCode, Stage
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.engines import base
 from pecia_workers.engines.models import vllm_revision
-from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.requests import DOUBTFUL, fitted_by_count, is_loop, probe
+from pecia_workers.engines.reader_cards import language_model
+from pecia_workers.engines.requests import fitted_by_count, is_loop, probe
 
 if TYPE_CHECKING:
     from pecia_workers.engines.ray.stream import Prompts, Stream
@@ -36,15 +37,9 @@ class RayEngine(base.Engine):
     """One row a request. Pages only: Ray's processor takes no clips that are in memory, and adapters its own way."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        card = card_of(settings.model, settings.card)
-        capabilities = base.Capabilities(
-            name="ray",
-            model=settings.model,
-            stages=frozenset({Stage.READ}),
-            fields=card.fields,
-            instructions=card.instructions,
-        )
-        super().__init__(capabilities, base.Budget(slots=1, tokens=None))
+        capabilities = language_model("ray", settings, settings.model)
+        capabilities = replace(capabilities, stages=frozenset({Stage.READ}), adapters=frozenset())
+        super().__init__(capabilities, base.Budget(slots=1, tokens=None), settings.max_output_tokens)
         self._settings = settings
         self._opening: asyncio.Task[tuple[Stream, Prompts]] | None = None
         self._stream: Stream | None = None
@@ -80,21 +75,17 @@ class RayEngine(base.Engine):
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
         """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor."""
         prompts = self._prompts
-        if prompts is None or request.prompt_tokens <= prompts.room.context * DOUBTFUL:
+        if prompts is None:
             return request
         return await fitted_by_count(request, prompts.room, prompts.prompt_tokens)
-
-    def cost(self, request: base.EngineRequest) -> int:
-        """Return the asking price: the budget counts slots alone."""
-        return request.bounded(self._settings.max_output_tokens).estimated_cost
 
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
         stream, prompts = self._stream, self._prompts
         if stream is None or prompts is None:
             raise base.EngineError("The engine has not started.")
         fitted = await self.fit(request)
-        bounded = fitted.bounded(self._settings.max_output_tokens)
-        answer = await stream.ask(await asyncio.to_thread(prompts.row, bounded))
+        row = await asyncio.to_thread(prompts.row, fitted.bounded(self._most_output))
+        answer = await stream.ask(row)
         if answer["error"] == _REFUSAL and request.schema is not None:
             refused = "The engine cannot write by this schema."
             raise base.EngineRefusedError(refused, FailureCode.FIELDS_UNAVAILABLE)

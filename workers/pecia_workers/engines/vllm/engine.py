@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
-from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import Preparation, Prepared, Render, probe
 from pecia_workers.engines.vllm.processes import (
     cores_last_words,
@@ -30,7 +30,7 @@ from pecia_workers.engines.vllm.processes import (
     start_failure,
 )
 from pecia_workers.media.frames import CallFailedError, Form
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
@@ -155,17 +155,10 @@ class VllmEngine(base.Engine):
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._preparers = Preparers(settings) if preparers(settings) else None
-        card = card_of(settings.model, settings.card)
-        capabilities = base.Capabilities(
-            name="vllm",
-            model=settings.model,
-            stages=base.LANGUAGE_MODEL,
-            fields=card.fields,
-            instructions=card.instructions,
-            adapters=frozenset(settings.adapters),
-            preparers=self._preparers.count if self._preparers else 0,
-        )
-        super().__init__(capabilities, base.Budget(slots=settings.max_num_seqs or 1, tokens=None))
+        count = self._preparers.count if self._preparers else 0
+        capabilities = replace(language_model("vllm", settings, settings.model), preparers=count)
+        budget = base.Budget(slots=settings.max_num_seqs or 1, tokens=None)
+        super().__init__(capabilities, budget, settings.max_output_tokens)
         self._settings = settings
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
@@ -235,11 +228,9 @@ class VllmEngine(base.Engine):
         finally:
             self._fitting -= 1
 
-    def cost(self, request: base.EngineRequest) -> int:
-        """Return the length of the prompt that `fit` made, or the asking price, plus the expected output."""
+    def _prompt_tokens(self, request: base.EngineRequest) -> int:
         ready = request.prepared
-        prompt = ready.tokens if isinstance(ready, Prepared) else request.prompt_tokens
-        return prompt + request.bounded(self._settings.max_output_tokens).output_tokens
+        return ready.tokens if isinstance(ready, Prepared) else request.prompt_tokens
 
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
         session, preparation, images = self._session, self._preparation, request.images
@@ -250,7 +241,7 @@ class VllmEngine(base.Engine):
             unprepared = replace(request, prepared=None)
             request = await preparation.prepare(unprepared, session.room, admitted=True)
         left = session.room.context - rendered.tokens
-        most = min(request.bounded(self._settings.max_output_tokens).max_output_tokens or left, left)
+        most = min(request.bounded(self._most_output).max_output_tokens or left, left)
         generation = await session.generate(request, rendered, most)
         return generation if request.images is images else replace(generation, shrunk_to=request.size)
 

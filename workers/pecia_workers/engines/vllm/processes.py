@@ -22,8 +22,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
-from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Stage
 from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError, stages_served
 from pecia_workers.engines.models import local_checkpoint, local_model
 from pecia_workers.engines.profiles import GIB, profile_file

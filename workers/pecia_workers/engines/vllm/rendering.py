@@ -23,7 +23,7 @@ from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, Msg
 from pecia_schemas.failures import FailureCode
 from pecia_workers.engines.base import ClipTimes, EngineRequest
 from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, digest, sealed
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")
@@ -91,18 +91,16 @@ class Renderer:
         """
         try:
             clip = request.clip if self._takes_clips else None
-            prompt = self._clip(request, clip) if clip else self._pictures(request, name)
+            if clip:
+                return named(self._clip(request, clip), name)
+            pictures = [
+                {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": f"{name}-{number}"}
+                for number, image in enumerate(request.images)
+            ]
+            _, (prompt,) = self._renderer.render_chat([request.messages(pictures)], _CHAT)
         except VLLMClientError:  # its text may quote the request
             raise MediaError(FailureCode.TOO_LARGE, "The prompt does not fit into the engine.") from None
         return named(prompt, name)
-
-    def _pictures(self, request: EngineRequest, name: str) -> Any:
-        pictures = [
-            {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": f"{name}-{number}"}
-            for number, image in enumerate(request.images)
-        ]
-        _, (prompt,) = self._renderer.render_chat([request.messages(pictures)], _CHAT)
-        return prompt
 
     def _clip(self, request: EngineRequest, times: ClipTimes) -> Any:
         words = self._renderer.get_tokenizer().apply_chat_template(

@@ -27,7 +27,7 @@ from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.requests import LOOPS, RequestLimits, check_adapter, verdict_of
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
-from pecia_workers.media.limits import MediaError
+from pecia_workers.media.pages import MediaError
 
 log = structlog.get_logger(__name__)
 
