@@ -275,7 +275,7 @@ async def record_outcome(
     """Write down a try and what became of it; return how many other deliveries died with it, their receiver being gone.
 
     None: another worker has taken the delivery over meanwhile, or it was erased. After enough failures the receiver is
-    paused. They are forgotten once it answers, and that its endpoint was gone, unless that was said during this try. If
+    paused; they are forgotten once it answers, and that its endpoint was gone, unless that was said during this try. If
     it is gone, its endpoint is disabled, and what waits for that URL ends.
     """
     written = {"id": delivery.id, "attempt": delivery.attempt, **asdict(outcome), **asdict(tried)}
@@ -293,11 +293,10 @@ async def record_outcome(
             return None
         if outcome.receiver is ReceiverState.FAILING:
             await connection.execute(_FAILED, about)
-        elif (
-            outcome.receiver is not ReceiverState.UNKNOWN
-            and (await connection.execute(_RECOVERED, about)).rowcount
-        ):
-            await connection.execute(_IDLE, about)
+        elif outcome.receiver is not ReceiverState.UNKNOWN:
+            recovered = await connection.execute(_RECOVERED, about)
+            if recovered.rowcount:
+                await connection.execute(_IDLE, about)
         if outcome.receiver is ReceiverState.WELL and delivery.endpoint_id is not None:
             await connection.execute(_ENABLE, about | {"took": tried.duration})
         if outcome.receiver is not ReceiverState.GONE:

@@ -53,7 +53,7 @@ _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 _ASKED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt)"
 
 
-def _setting(sets: str, chosen: str) -> TextClause:
+def _set_unlocked(sets: str, chosen: str) -> TextClause:
     """Return SQL that sets columns of the chosen parts, but for those that another transaction has locked."""
     return text(
         f"""
@@ -64,7 +64,7 @@ def _setting(sets: str, chosen: str) -> TextClause:
 
 
 # Jobs with a time of their own are out of the relay's way until then.
-_RIPEN = _setting(
+_RIPEN = _set_unlocked(
     "early = false",
     "SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now() ORDER BY run_at LIMIT :limit",
 )
@@ -109,7 +109,7 @@ _DUE = text(
 )
 
 # Since its message went out, a part may have been claimed and queued for another attempt: the attempt tells.
-_MARK = _setting(
+_MARK = _set_unlocked(
     "published_at = now()",
     f"SELECT id FROM parts JOIN {_ASKED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
@@ -125,7 +125,7 @@ _PUBLISHED = text(
     "SELECT CAST(id AS text) FROM parts WHERE state = 'queued' AND published_at < :before ORDER BY published_at"
 )
 
-_UNMARK = _setting(
+_UNMARK = _set_unlocked(
     "published_at = NULL",
     """SELECT id FROM parts
        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before""",
@@ -281,7 +281,7 @@ _OVER_TIME = """
 _LOCK_FREE = text(f"{_OVER_TIME} SKIP LOCKED")
 _LOCK_BUSY = text(_OVER_TIME)
 # Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
-_PARDON = _setting(
+_PARDON = _set_unlocked(
     "deaths = deaths - 1",
     f"""SELECT id FROM parts JOIN {_ASKED} USING (id)
         WHERE parts.attempt >= asked.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -214,17 +214,17 @@ async def spans(database: AsyncEngine, kind: ContentKind, *, size: int = _SPAN) 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
     held: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
-    kinds: dict[str, Sequence[ContentKind]] = {
-        "payloads": [PAYLOADS],
-        "tasks": [TASKS],
-        "results": [RESULTS, REVISIONS],
-        "secrets": [SECRETS],
+    names = {
+        PAYLOADS: "payloads",
+        TASKS: "tasks",
+        RESULTS: "results",
+        REVISIONS: "results",
+        SECRETS: "secrets",
     }
-    for name, counted in kinds.items():
-        for kind in counted:
-            async for span in spans(database, kind):
-                for row in await fetch(database, kind.count, **span):
-                    held[row.key][name] += row.number
+    for kind, name in names.items():
+        async for span in spans(database, kind):
+            for row in await fetch(database, kind.count, **span):
+                held[row.key][name] += row.number
     return [Holdings(key=key, **held[key]) for key in sorted(held, key=lambda key: (key is None, key))]
 
 
