@@ -138,7 +138,7 @@ def test_pages_behind_an_unread_one_stay_in_the_store(client: Client, scribe: An
     scribe.read(job.id, 1)
     with pytest.raises(JobTimeoutError):
         list(job.pages(timeout=0.2))
-    assert house.query("SELECT FROM reads") == []
+    assert house.query("SELECT job_id FROM reads") == []
     scribe.read(job.id, 0)
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
 

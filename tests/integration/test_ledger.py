@@ -291,4 +291,4 @@ def test_many_workers_that_commit_to_the_same_jobs_lose_no_count(tables: Tables,
 
     run(story, "one", "two", "three")
     assert tables.query("SELECT state, done FROM jobs") == [{"state": "succeeded", "done": 40}] * 5
-    assert len(tables.query("SELECT FROM results")) == len(parts)
+    assert len(tables.query("SELECT part_id FROM results")) == len(parts)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from command import run_pecia
 from fixture_types import Picture
-from house import House
+from house import House, claimed
 from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, Job, JobState, ReadDocument
 from pecia.errors import InvalidOptionError
@@ -21,7 +21,8 @@ from pecia_schemas.results import Document, Timings, TokenUsage
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import EngineError
 from pecia_workers.ledger.commit import COLUMNS, ClaimedPart, Done, Spent
-from pecia_workers.ledger.recovery import relay_due
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.recovery import find_orphaned, relay_due, requeue_orphaned
 from pictures import encoded, note
 from relaying import RelayingBus
 
@@ -147,6 +148,28 @@ def test_the_summary_comes_after_the_last_segment_even_if_one_failed(
     assert (film.progress.done, film.progress.failed) == (3, 1)
 
 
+@pytest.mark.parametrize("end", ["revoked", "poisoned"])
+def test_the_summary_comes_too_if_the_last_segment_ends_in_another_way(
+    film: AnyJob, scribe: Any, house: House, due: Callable[[], set[Stage]], end: str
+) -> None:
+    scribe.caption(film.id, 0)
+    scribe.caption(film.id, 1)
+    due()
+    ((last,),) = house.query("SELECT id FROM parts WHERE stage = 'caption' AND ordinal = 2")
+
+    async def lose(ledger: Ledger) -> None:
+        await claimed(ledger, last)
+        if end == "revoked":
+            await ledger.revoke(last)
+        else:
+            orphaned = await find_orphaned(ledger._database, limit=10)
+            await requeue_orphaned(ledger._database, orphaned, max_deaths=1)
+
+    house.play(lose)
+
+    assert due() == {Stage.SUMMARIZE}
+
+
 def test_a_summary_that_failed_alone_is_retried_at_once(film: AnyJob, scribe: Any) -> None:
     for ordinal in range(3):
         scribe.caption(film.id, ordinal)
@@ -155,6 +178,17 @@ def test_a_summary_that_failed_alone_is_retried_at_once(film: AnyJob, scribe: An
     film.retry()
     scribe.summarize(film.id, 3)
     assert film.refresh().state is JobState.SUCCEEDED
+
+
+def test_a_cancelled_video_goes_on_by_retry(film: AnyJob, scribe: Any, due: Callable[[], set[Stage]]) -> None:
+    scribe.caption(film.id, 0)
+    film.cancel()
+    assert (film.state, film.progress.cancelled) == (JobState.CANCELLED, 3)
+    film.retry()
+    scribe.caption(film.id, 1)
+    assert due() == set()
+    scribe.caption(film.id, 2)
+    assert due() == {Stage.SUMMARIZE}
 
 
 PDF = b"%PDF-1.4"
