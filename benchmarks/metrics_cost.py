@@ -13,7 +13,7 @@ from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, V
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
-from pecia_workers.metrics import REGISTRY
+from pecia_workers.metrics import BATCH_KV_USED, BATCH_SIZE, REGISTRY
 
 
 def _part(lane: Lane) -> ClaimedPart:
@@ -54,7 +54,8 @@ def main() -> None:
 
     def count() -> None:
         meter.begun(part)
-        meter.admitted(16, 0.9)
+        BATCH_SIZE.observe(16)
+        BATCH_KV_USED.observe(0.9)
         meter.generated("vllm", answer, 2.0)
         meter.ended(part, Done(page), 2.5, committed=True)
 
