@@ -9,14 +9,11 @@ from uuid import uuid4
 from prometheus_client import generate_latest
 
 from harness.report import Report, Table, parser
-from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.results import Page, TokenUsage, Verdict
-from pecia_schemas.states import Lane, Stage
-from pecia_workers import metrics
+from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, Verdict
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
-from pecia_workers.metrics import REGISTRY
+from pecia_workers.metrics import BATCH_KV_USED, BATCH_SIZE, REGISTRY
 
 
 def _part(lane: Lane) -> ClaimedPart:
@@ -57,8 +54,8 @@ def main() -> None:
 
     def count() -> None:
         meter.begun(part)
-        metrics.BATCH_SIZE.observe(16)
-        metrics.BATCH_KV_USED.observe(0.9)
+        BATCH_SIZE.observe(16)
+        BATCH_KV_USED.observe(0.9)
         meter.generated("vllm", answer, 2.0)
         meter.ended(part, Done(page), 2.5, committed=True)
 
