@@ -9,7 +9,9 @@ from uuid import uuid4
 from prometheus_client import generate_latest
 
 from harness.report import Report, Table, parser
-from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, Verdict
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.results import Page, TokenUsage, Verdict
+from pecia_schemas.states import Lane, Stage
 from pecia_workers.batching import meter
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed

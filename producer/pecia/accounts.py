@@ -192,9 +192,12 @@ class DeadParts(Statements[D_co]):
         return part.model_copy(update={"events": tuple(JobEvent(**row) for row in told)})
 
     @transaction
-    def chosen(self, connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
-        """Return the parts. Raises `InvalidOptionError` if there is one among them that is not dead."""
-        return _chosen(connection, part_ids)
+    def by_job(self, connection: Connection, part_ids: Collection[UUID]) -> dict[UUID, list[UUID]]:
+        """Return the parts of each job. Raises `InvalidOptionError` if there is one among them that is not dead."""
+        found: dict[UUID, list[UUID]] = {}
+        for part in _chosen(connection, part_ids):
+            found.setdefault(part.job_id, []).append(part.id)
+        return found
 
 
 def _chosen(connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:

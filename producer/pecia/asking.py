@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle, JobView
-from pecia.records import Batch, DeadPart, Delivery, Endpoint, Listing, Selection
+from pecia.records import Batch, Delivery, Endpoint, Listing, Selection
 from pecia_schemas import storable
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.results import Verdict, VerdictName
@@ -34,7 +34,13 @@ _NAMING = ("properties", "patternProperties", "$defs", "definitions", "dependent
 
 
 def check(task: Task[Any]) -> None:
-    """Raise `InvalidOptionError` if the task asks for fields by a schema that no answer could be held to."""
+    """Raise `InvalidOptionError` if it is no task, or its adapter or the schema of its fields cannot be meant."""
+    from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
+
+    if not isinstance(task, Task):
+        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
+    if not (getattr(task, "adapter", None) or " ").isprintable():
+        raise InvalidOptionError("The name of an adapter is printable text.")
     asked = getattr(task, "fields", None)
     if asked is None:
         return
@@ -55,7 +61,9 @@ def _check(written: str) -> None:
         )
     schema = json.loads(written)
     _check_meaning(schema)
-    if _root(schema).get("type") != "object":
+    # As a whole it may be a reference: so pydantic writes a model that holds itself.
+    root = _at(schema, str(schema.get("$ref", "#")))
+    if not isinstance(root, dict) or root.get("type") != "object":
         raise InvalidOptionError('fields asks for an object: a schema with "type": "object".')
     for name, value in _entries(schema):
         _check_entry(name, value)
@@ -91,12 +99,6 @@ def _place(path: Iterable[str | int]) -> str:
         named = bool(steps) and steps[-1] in _NAMING
         steps.append("…" if named else str(step))
     return "/".join(steps) or "the top"
-
-
-def _root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema, or what it refers to as a whole, as pydantic writes it of a model that holds itself."""
-    root = _at(schema, str(schema.get("$ref", "#")))
-    return root if isinstance(root, dict) else {}
 
 
 def _at(schema: dict[str, Any], pointer: str) -> Any:
@@ -158,7 +160,7 @@ def listing(which: Which) -> Listing:
         states=some_of(JobState, which.get("state", ()), "A job's state"),
         verdicts=some_of(Verdict, which.get("verdict", ()), "A page's verdict"),
         kind=which.get("kind"),
-        part=None if part is None else _uuid(part, "A part's id is a UUID, as logs and Flower have it."),
+        part=None if part is None else id_of(part, "A part's id is a UUID, as logs and Flower have it."),
         metadata=None if metadata is None else checked_metadata(metadata),
         since=past(which.get("since")),
     )
@@ -211,9 +213,21 @@ def past(since: datetime | timedelta | None) -> datetime | None:
     return moment(-since if isinstance(since, timedelta) else since, "since")
 
 
-def id_of(job: JobHandle[Any] | UUID | str) -> UUID:
-    """Return the id of a job that is named in any way. Raises `InvalidOptionError` if it is none."""
-    return job.id if isinstance(job, JobHandle) else identifier(job)
+def id_of(
+    one: JobHandle[Any] | Endpoint | Delivery | UUID | str,
+    otherwise: str = "A job's id is a UUID, as `submit` returned it.",
+) -> UUID:
+    """Return the id of what is named in any way. Raises `InvalidOptionError` if it is none."""
+    if not isinstance(one, str):
+        return one if isinstance(one, UUID) else one.id
+    try:
+        return UUID(one)
+    except ValueError:
+        raise InvalidOptionError(otherwise) from None
+
+
+endpoint_id = partial(id_of, otherwise="An endpoint's id is a UUID.")
+delivery_id = partial(id_of, otherwise="A delivery's id is a UUID.")
 
 
 def prefix(job: UUID | str) -> str | None:
@@ -234,18 +248,6 @@ def only(views: Sequence[JobView], begins: str) -> JobView:
         which = "More than one job has an id" if views else "No job has an id"
         raise InvalidOptionError(f"{which} that begins with {begins}; `pecia list` shows those there are.")
     return views[0]
-
-
-def identifier(text: UUID | str) -> UUID:
-    """Return the id that a text stands for. Raises `InvalidOptionError` if it is none."""
-    return _uuid(text, "A job's id is a UUID, as `submit` returned it.")
-
-
-def _uuid(text: UUID | str, otherwise: str) -> UUID:
-    try:
-        return text if isinstance(text, UUID) else UUID(text)
-    except ValueError:
-        raise InvalidOptionError(otherwise) from None
 
 
 def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
@@ -270,16 +272,6 @@ def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A web
         ) from None
 
 
-def endpoint_id(endpoint: Endpoint | UUID | str) -> UUID:
-    """Return the id of an endpoint that is named in any way. Raises `InvalidOptionError` if it is none."""
-    return endpoint.id if isinstance(endpoint, Endpoint) else _uuid(endpoint, "An endpoint's id is a UUID.")
-
-
-def delivery_id(delivery: Delivery | UUID | str) -> UUID:
-    """Return the id of a delivery that is named in any way. Raises `InvalidOptionError` if it is none."""
-    return delivery.id if isinstance(delivery, Delivery) else _uuid(delivery, "A delivery's id is a UUID.")
-
-
 def overlap(asked: timedelta) -> timedelta:
     """Return for how long two secrets are valid. Raises `InvalidOptionError` if that cannot be meant."""
     if asked < timedelta():
@@ -293,14 +285,6 @@ def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | N
     if view is None or (task is not None and view.kind != task.kind):
         raise JobNotFoundError(job_id)
     return view
-
-
-def by_job(parts: Iterable[DeadPart]) -> dict[UUID, list[UUID]]:
-    """Return the ids of the parts of each job."""
-    chosen: dict[UUID, list[UUID]] = {}
-    for part in parts:
-        chosen.setdefault(part.job_id, []).append(part.id)
-    return chosen
 
 
 _BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{storable.BATCH - 1}}}")
@@ -343,16 +327,6 @@ def checked_batch(name: str | None) -> str | None:
             f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
         )
     return name
-
-
-def check_task(task: Task[Any]) -> None:
-    """Raise `InvalidOptionError` if it is no task, or says what cannot be written down."""
-    from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
-
-    if not isinstance(task, Task):
-        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
-    if not (getattr(task, "adapter", None) or " ").isprintable():
-        raise InvalidOptionError("The name of an adapter is printable text.")
 
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:

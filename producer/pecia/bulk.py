@@ -147,7 +147,6 @@ def check(item: Item, asked: Options) -> None:
     own = item.own
     asking.checked_label(own.label)
     asked.of(own)
-    asking.check_task(own.task)
     asking.check(own.task)
     if own.key is not None:
         asking.checked_key(own.key)

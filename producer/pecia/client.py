@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
@@ -189,7 +189,7 @@ class Client(Opening["Connections"]):
             view = asking.only(store.page(Listing(prefix=begins), before=None, size=2), begins)
             asking.found(view.id, {view.id: view}, task)
         else:
-            identifier = asking.identifier(job_id)
+            identifier = asking.id_of(job_id)
             view = asking.found(identifier, store.views([identifier]), task)
         return Job(self._open, view, created=False)
 
@@ -295,7 +295,7 @@ class Client(Opening["Connections"]):
 
     def dead_part(self, part_id: UUID | str) -> DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
-        return self._open().dead.one(asking.identifier(part_id))
+        return self._open().dead.one(asking.id_of(part_id))
 
     def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[Job[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
@@ -303,9 +303,8 @@ class Client(Opening["Connections"]):
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        chosen = asking.by_job(
-            self._open().dead.chosen({part.id if isinstance(part, DeadPart) else part for part in parts})
-        )
+        named = {part.id if isinstance(part, DeadPart) else part for part in parts}
+        chosen = self._open().dead.by_job(named)
         jobs = [self.job(job_id) for job_id in chosen]
         return [job.retry(chosen[job.id]) for job in jobs]
 
@@ -328,7 +327,9 @@ class Client(Opening["Connections"]):
         Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
         """
         connections = self._open()
-        job_ids = None if jobs is None else self._known(jobs)
+        job_ids: list[UUID] | None = None
+        if jobs is not None:
+            job_ids = [view.id for view in look(connections, [asking.id_of(job) for job in jobs])]
         selection = asking.selection(job_ids=job_ids, before=before, metadata=metadata)
         meant = connections.purging.fitting(selection)
         if dry_run:
@@ -424,9 +425,7 @@ class Client(Opening["Connections"]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connect(self) -> Connections:
@@ -479,10 +478,6 @@ class Client(Opening["Connections"]):
             batch = self._open().store.batch(batch)
         return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
 
-    def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
-        """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
-        return [view.id for view in look(self._open(), [asking.id_of(job) for job in jobs])]
-
     def _entries(self, read: Callable[..., TrailPage]) -> Iterator[AuditEntry]:
         page, place = read()
         while page:
@@ -492,25 +487,21 @@ class Client(Opening["Connections"]):
     def _pages(self, which: Which, size: int, limit: int | None) -> Iterator[Job[Any]]:
         listing = self._listing(which)
         before: UUID | None = None
-        left = limit
-        while left != 0 and (page := self._open().store.page(listing, before=before, size=size)):
-            for view in page[:left]:
+        left = sys.maxsize if limit is None else limit
+        while left and (page := self._open().store.page(listing, before=before, size=min(size, left))):
+            for view in page:
                 yield Job(self._open, view, created=False)
             if len(page) < size:
                 return
-            left = None if left is None else max(0, left - len(page))
-            before = page[-1].id
+            before, left = page[-1].id, left - size
 
     def _found_pages(self, which: Which, size: int, limit: int | None) -> Iterator[FoundPage]:
         verdicts = asking.verdicts(which.get("verdict", ()))
         listing = replace(self._listing(which), verdicts=())
         last: FoundPage | None = None
-        left = limit
-        while left != 0 and (
-            pages := self._open().store.found_pages(verdicts, listing, after=last, size=size)
+        left = sys.maxsize if limit is None else limit
+        while left and (
+            pages := self._open().store.found_pages(verdicts, listing, after=last, size=min(size, left))
         ):
-            yield from pages[:left]
-            if len(pages) < size:
-                return
-            left = None if left is None else max(0, left - len(pages))
-            last = pages[-1]
+            yield from pages
+            last, left = pages[-1], left - len(pages)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
@@ -22,7 +21,7 @@ from pecia.handles import Accepted
 from pecia.records import DocumentFate, Erasure
 from pecia.store import Store
 from pecia.submission import Item, NewJob, Options
-from pecia.waiting import Deadline, batches, prepare, within_work
+from pecia.waiting import Deadline, Inheritable, batches, closing, prepare, within_work
 from pecia_schemas import tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     from pecia.transitions import Purging, Transitions
 
 
-class Connections:
-    """The three stores of a fleet, opened when they are first needed. Good for the process that made it."""
+class Connections(Inheritable):
+    """The three stores of a fleet, opened when they are first needed."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._pid = os.getpid()
+        super().__init__()
         url = settings.database_url.get_secret_value()
         self._database = Database(url, connect_timeout=settings.connect_timeout)
         self._redis_url = redis_url(settings)
@@ -57,9 +56,8 @@ class Connections:
     def _name(self, client: str, tenant: str | None) -> None:
         """Note who asks, and whose jobs alone are found; None: everybody's."""
         self.client, self.tenant = client, tenant
-        self.store = Store(self._database, self.keys, client=client, tenant=tenant)
-        self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
-        self.deliveries = Deliveries(self._database, tenant=tenant)
+        self._asks = asks = self._database, self.keys, client, tenant
+        self.store, self.endpoints, self.deliveries = Store(*asks), Endpoints(*asks), Deliveries(*asks)
         for of_the_former in ("transitions", "purging", "reviews"):
             vars(self).pop(of_the_former, None)
 
@@ -70,31 +68,26 @@ class Connections:
         view._name(client, tenant)  # noqa: SLF001  another of this class
         return view
 
-    @property
-    def are_inherited(self) -> bool:
-        """Whether this process was forked from the one that opened them."""
-        return os.getpid() != self._pid
-
     @cached_property
     def transitions(self) -> Transitions[Database]:
         """What moves jobs. Who only reads or submits does without it, and without SQLAlchemy, which is slow to load."""
         from pecia.transitions import Transitions  # noqa: PLC0415
 
-        return Transitions(self._database, client=self.client)
+        return Transitions(*self._asks)
 
     @cached_property
     def purging(self) -> Purging[Database]:
         """What erases jobs; by SQLAlchemy too."""
         from pecia.transitions import Purging  # noqa: PLC0415
 
-        return Purging(self._database, client=self.client)
+        return Purging(*self._asks)
 
     @cached_property
     def reviews(self) -> Reviews[Database]:
         """What people decide about pages; as above."""
         from pecia.review.statements import Reviews  # noqa: PLC0415
 
-        return Reviews(self._database, self.keys, client=self.client)
+        return Reviews(*self._asks)
 
     @cached_property
     def payloads(self) -> PayloadStore:
@@ -109,11 +102,13 @@ class Connections:
         timeout, window = self._settings.connect_timeout, self._settings.window
         return Publisher(self._redis_url, connect_timeout=timeout, window=window)
 
-    def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
+    def announcements(
+        self, job_ids: Collection[UUID], deadline: Deadline
+    ) -> AbstractContextManager[Announcements]:
         """Return the news about these jobs, at the client's own polling interval."""
         from pecia.publishing import Announcements  # noqa: PLC0415  brings redis, slow to load
 
-        return Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
+        return closing(Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
     def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
         """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""

@@ -12,7 +12,6 @@ from uuid import UUID
 from pecia.errors import InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt, Endpoint
 from pecia.store import Connection, D_co, Rows, Statements, transaction, unrepeatable
-from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
 from pecia_schemas.running import UNSIGNED
 from pecia_schemas.states import DeliveryState, new_id
@@ -89,12 +88,6 @@ def _missing(endpoint: UUID) -> InvalidOptionError:
 
 class Endpoints(Statements[D_co]):
     """All of them, as a client may change them."""
-
-    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
-        super().__init__(database)
-        self._keys = keys
-        self._client = client
-        self._tenant = tenant
 
     @unrepeatable
     def add(self, connection: Connection, asked: Webhook) -> Endpoint:
@@ -200,10 +193,6 @@ _REPLAY = """
 
 class Deliveries(Statements[D_co]):
     """The outbox, as a client may see it; with a `tenant` what that one's jobs and endpoints promised."""
-
-    def __init__(self, database: D_co, *, tenant: str | None = None) -> None:
-        super().__init__(database)
-        self._tenant = tenant
 
     @transaction
     def latest(

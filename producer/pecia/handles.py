@@ -251,31 +251,17 @@ def assemble(kind: str, outcomes: Sequence[PartOutcome]) -> Document | Captions:
     """Return the result of a job of this kind. Raises `KeyError` for a kind this version does not know."""
     from pecia_schemas.tasks import CaptionVideo, ReadDocument  # noqa: PLC0415  tasks are slow to load
 
-    return {ReadDocument.kind: _document, CaptionVideo.kind: _captions}[kind](outcomes)
-
-
-def _document(outcomes: Sequence[PartOutcome]) -> Document | Captions:
-    return Document(
-        pages=tuple(
-            Page.model_validate(outcome.content) for outcome in outcomes if outcome.content is not None
-        ),
-        failed=tuple(
-            PageFailure(number=outcome.ordinal + 1, failure=outcome.failure)
-            for outcome in outcomes
-            if outcome.failure is not None
-        ),
-    )
-
-
-def _captions(outcomes: Sequence[PartOutcome]) -> Document | Captions:
-    segments = [outcome for outcome in outcomes if outcome.stage == Stage.CAPTION]
-    summaries = [outcome for outcome in outcomes if outcome.stage == Stage.SUMMARIZE and outcome.content]
+    types: dict[str, tuple[Any, Any]] = {
+        ReadDocument.kind: (Page, PageFailure),
+        CaptionVideo.kind: (Segment, SegmentFailure),
+    }
+    piece, lack = types[kind]
+    pieces = [one for one in outcomes if one.stage != Stage.SUMMARIZE]
+    read = tuple(piece.model_validate(one.content) for one in pieces if one.content is not None)
+    failed = tuple(lack(number=one.ordinal + 1, failure=one.failure) for one in pieces if one.failure)
+    if kind == ReadDocument.kind:
+        return Document(pages=read, failed=failed)
+    summary = next((one.content for one in outcomes if one.stage == Stage.SUMMARIZE), None)
     return Captions(
-        segments=tuple(Segment.model_validate(outcome.content) for outcome in segments if outcome.content),
-        failed=tuple(
-            SegmentFailure(number=outcome.ordinal + 1, failure=outcome.failure)
-            for outcome in segments
-            if outcome.failure is not None
-        ),
-        summary=Summary.model_validate(summaries[0].content) if summaries else None,
+        segments=read, failed=failed, summary=Summary.model_validate(summary) if summary else None
     )

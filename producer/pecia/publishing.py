@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from redis import Redis, RedisError
@@ -95,14 +94,6 @@ class Announcements:
         self._deadline = deadline
         self._pubsub: PubSub | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hang_up()
-
     def wait(self) -> set[UUID]:
         """Return which jobs were announced; an empty set says: look at all of them.
 
@@ -124,15 +115,12 @@ class Announcements:
         try:
             with self._bus.connecting:
                 attentive(pubsub.subscribe(*self._channels.ask()))
-                return self._confirmed(pubsub) or self._give_up()
+                patience = Deadline(CONFIRMATION_S)
+                while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+                    self._channels.confirm(attentive(pubsub.get_message(timeout=left)))
+                return self._channels.confirmed or self._give_up()
         except (RedisError, OSError):
             return self._give_up()
-
-    def _confirmed(self, pubsub: PubSub) -> bool:
-        patience = Deadline(CONFIRMATION_S)
-        while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
-            self._channels.confirm(attentive(pubsub.get_message(timeout=left)))
-        return self._channels.confirmed
 
     def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
         heard: set[UUID] = set()
@@ -147,10 +135,11 @@ class Announcements:
 
     def _give_up(self) -> bool:
         self._bus.rest()
-        self._hang_up()
+        self.close()
         return False
 
-    def _hang_up(self) -> None:
+    def close(self) -> None:
+        """Subscribe to nothing any more."""
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):

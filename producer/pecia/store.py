@@ -108,10 +108,14 @@ D_co = TypeVar("D_co", bound=Blocking | Awaitable, covariant=True)
 
 
 class Statements(Generic[D_co]):
-    """What can be asked of a database, of either kind."""
+    """What a client of that name can ask of a database, of either kind; with a `tenant` about that one's jobs alone."""
 
-    def __init__(self, database: D_co) -> None:
-        self._database = database
+    def __init__(
+        self, database: D_co, keys: Keyring | None = None, client: str = "", tenant: str | None = None
+    ) -> None:
+        self._database, self._client, self._tenant = database, client, tenant
+        self._keys = Keyring() if keys is None else keys
+        self._actor = f"client:{client}"
 
 
 class Transaction(Generic[P, T]):
@@ -298,14 +302,8 @@ _FAILURES = """
 class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
+    What is asked of one job is asked after it was found.
     """
-
-    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
-        super().__init__(database)
-        self._keys = keys
-        self._client = client
-        self._tenant = tenant
 
     @transaction
     def load(self, connection: Connection, lane: Lane, limit: int) -> LaneLoad:

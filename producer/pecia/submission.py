@@ -306,7 +306,12 @@ def accept(
     task, an `InvalidSourceError` for one whose document was in the store and was removed. Raises
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
-    flows = _flows(connection, batch)
+    turns = sorted({new.turns for new in batch if new.turns is not None})
+    flows: dict[
+        bytes | None, UUID | None
+    ] = {  # the jobs of each take turns as one, those without go by themselves
+        digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in turns
+    }
     created, released = _insert(connection, batch, flows, held=False)
     gone = {payload for payload in released if not is_stored(payload)}
     if any(new.deposited and new.row["payload"] in gone for new in batch):
@@ -340,14 +345,6 @@ def accept(
         return Accepted(view=view, created=view.id == new.id, flow=flow)
 
     return [outcome(new) for new in batch]
-
-
-def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[bytes | None, UUID | None]:
-    """Return with what jobs take turns as one, by the digest of it; those without one go each by itself."""
-    digests = sorted({new.turns for new in batch if new.turns is not None})
-    if not digests:
-        return {}
-    return {digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in digests}
 
 
 def _insert(

@@ -68,10 +68,6 @@ def checked_reason(reason: str | None) -> str | None:
 class Transitions(Statements[D_co]):
     """What a client may do to jobs that exist."""
 
-    def __init__(self, database: D_co, *, client: str) -> None:
-        super().__init__(database)
-        self._actor = f"client:{client}"
-
     @unrepeatable
     def cancel(self, connection: Connection, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
@@ -203,10 +199,6 @@ class Purging(Statements[D_co]):
 
     AT_ONCE: Final = 50
     """Jobs that one transaction erases."""
-
-    def __init__(self, database: D_co, *, client: str) -> None:
-        super().__init__(database)
-        self._actor = f"client:{client}"
 
     @transaction
     def fitting(self, connection: Connection, selection: Selection) -> list[UUID]:

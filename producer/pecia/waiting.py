@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
 from itertools import chain
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
 
 from pecia import bulk, sources
@@ -216,16 +216,23 @@ sleep = time.sleep
 Semaphore = threading.Semaphore
 
 
-class _Inheritable(Protocol):
-    """What a process may have from the one that it was forked from, and is to close then."""
+class Inheritable:
+    """What is good for the process that made it; one that was forked from that closes it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
 
     @property
-    def are_inherited(self) -> bool: ...
+    def are_inherited(self) -> bool:
+        """Whether this process was forked from the one that opened them."""
+        return os.getpid() != self._pid
 
-    def close(self) -> None: ...
+    def close(self) -> Any:
+        """Close what is this process's own, and let go of what is its parent's."""
+        raise NotImplementedError
 
 
-C = TypeVar("C", bound=_Inheritable)
+C = TypeVar("C", bound=Inheritable)
 
 
 class Opening(Generic[C]):
@@ -278,16 +285,14 @@ class Behind(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with self._thread, suppress(Exception) if error else nullcontext():
             self.settle()
 
 
-def closing(items: Iterator[T]) -> contextlib.AbstractContextManager[Iterator[T]]:
-    """Close a generator at the end of the block, also where an exception keeps it alive."""
-    return contextlib.closing(cast("Generator[T]", items))
+def closing(items: T) -> contextlib.AbstractContextManager[T]:
+    """Close a generator, or news, at the end of the block, also where an exception keeps it alive."""
+    return contextlib.closing(cast("Any", items))
 
 
 def attentive(answer: T) -> T:

@@ -25,7 +25,10 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str) -> JobNotice:
     notice may come more than once, then with the same `webhook-id`. Raises `WebhookVerificationError`, or
     `ConfigurationError` if the secret is no key.
     """
-    webhook = _webhook(secret)
+    try:
+        webhook = Webhook(secret)
+    except (EmptyWebhookSecretError, ValueError):
+        raise ConfigurationError("The webhook secret is no key: it is written `whsec_` and base64.") from None
     try:
         webhook.verify(body, dict(headers), json_parse=False)
     except (_StandardError, ValueError):
@@ -37,10 +40,3 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str) -> JobNotice:
         raise WebhookVerificationError(
             "The request is signed, but its body is no notice that this version knows: update pecia."
         ) from None
-
-
-def _webhook(secret: str) -> Webhook:
-    try:
-        return Webhook(secret)
-    except (EmptyWebhookSecretError, ValueError):
-        raise ConfigurationError("The webhook secret is no key: it is written `whsec_` and base64.") from None

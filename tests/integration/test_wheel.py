@@ -27,8 +27,8 @@ def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
-    for read in ("*.lua", "prompts/*.md", "engines/*.toml", "engines/cards/*.toml"):
-        roots = [ROOT / "workers", ROOT / "schemas"]
+    for read in ("*.lua", "prompts/*.md", "engines/*.toml", "engines/cards/*.toml", "*.pyi"):
+        roots = [ROOT / "producer", ROOT / "workers", ROOT / "schemas"]
         files = [path.relative_to(root) for root in roots for path in root.rglob(read)]
         assert files
         assert {str(file) for file in files} <= set(wheel.namelist())

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
@@ -191,7 +191,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             view = asking.only(await store.page(Listing(prefix=begins), before=None, size=2), begins)
             asking.found(view.id, {view.id: view}, task)
         else:
-            identifier = asking.identifier(job_id)
+            identifier = asking.id_of(job_id)
             view = asking.found(identifier, await store.views([identifier]), task)
         return AsyncJob(self._open, view, created=False)
 
@@ -297,7 +297,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     async def dead_part(self, part_id: UUID | str) -> DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
-        return await self._open().dead.one(asking.identifier(part_id))
+        return await self._open().dead.one(asking.id_of(part_id))
 
     async def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[AsyncJob[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
@@ -305,11 +305,8 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        chosen = asking.by_job(
-            await self._open().dead.chosen(
-                {part.id if isinstance(part, DeadPart) else part for part in parts}
-            )
-        )
+        named = {part.id if isinstance(part, DeadPart) else part for part in parts}
+        chosen = await self._open().dead.by_job(named)
         jobs = [await self.job(job_id) for job_id in chosen]
         return [await job.retry(chosen[job.id]) for job in jobs]
 
@@ -332,7 +329,9 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
         """
         connections = self._open()
-        job_ids = None if jobs is None else await self._known(jobs)
+        job_ids: list[UUID] | None = None
+        if jobs is not None:
+            job_ids = [view.id for view in await look(connections, [asking.id_of(job) for job in jobs])]
         selection = asking.selection(job_ids=job_ids, before=before, metadata=metadata)
         meant = await connections.purging.fitting(selection)
         if dry_run:
@@ -430,9 +429,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _connect(self) -> AsyncConnections:
@@ -487,10 +484,6 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             batch = await self._open().store.batch(batch)
         return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
 
-    async def _known(self, jobs: Iterable[AsyncJob[Any] | UUID | str]) -> list[UUID]:
-        """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
-        return [view.id for view in await look(self._open(), [asking.id_of(job) for job in jobs])]
-
     async def _entries(self, read: Callable[..., Awaitable[TrailPage]]) -> AsyncGenerator[AuditEntry, None]:
         page, place = await read()
         while page:
@@ -501,14 +494,13 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     async def _pages(self, which: Which, size: int, limit: int | None) -> AsyncGenerator[AsyncJob[Any], None]:
         listing = await self._listing(which)
         before: UUID | None = None
-        left = limit
-        while left != 0 and (page := await self._open().store.page(listing, before=before, size=size)):
-            for view in page[:left]:
+        left = sys.maxsize if limit is None else limit
+        while left and (page := await self._open().store.page(listing, before=before, size=min(size, left))):
+            for view in page:
                 yield AsyncJob(self._open, view, created=False)
             if len(page) < size:
                 return
-            left = None if left is None else max(0, left - len(page))
-            before = page[-1].id
+            before, left = page[-1].id, left - size
 
     async def _found_pages(
         self, which: Which, size: int, limit: int | None
@@ -516,13 +508,10 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         verdicts = asking.verdicts(which.get("verdict", ()))
         listing = replace(await self._listing(which), verdicts=())
         last: FoundPage | None = None
-        left = limit
-        while left != 0 and (
-            pages := await self._open().store.found_pages(verdicts, listing, after=last, size=size)
+        left = sys.maxsize if limit is None else limit
+        while left and (
+            pages := await self._open().store.found_pages(verdicts, listing, after=last, size=min(size, left))
         ):
-            for page in pages[:left]:
+            for page in pages:
                 yield page
-            if len(pages) < size:
-                return
-            left = None if left is None else max(0, left - len(pages))
-            last = pages[-1]
+            last, left = pages[-1], left - len(pages)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from redis import RedisError
@@ -96,14 +95,6 @@ class AsyncAnnouncements:
         self._deadline = deadline
         self._pubsub: PubSub | None = None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._hang_up()
-
     async def wait(self) -> set[UUID]:
         """Return which jobs were announced; an empty set says: look at all of them.
 
@@ -125,15 +116,12 @@ class AsyncAnnouncements:
         try:
             async with self._bus.connecting:
                 await attentive(pubsub.subscribe(*self._channels.ask()))
-                return await self._confirmed(pubsub) or await self._give_up()
+                patience = Deadline(CONFIRMATION_S)
+                while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+                    self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))
+                return self._channels.confirmed or await self._give_up()
         except (RedisError, OSError):
             return await self._give_up()
-
-    async def _confirmed(self, pubsub: PubSub) -> bool:
-        patience = Deadline(CONFIRMATION_S)
-        while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
-            self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))
-        return self._channels.confirmed
 
     async def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
         heard: set[UUID] = set()
@@ -148,10 +136,11 @@ class AsyncAnnouncements:
 
     async def _give_up(self) -> bool:
         self._bus.rest()
-        await self._hang_up()
+        await self.aclose()
         return False
 
-    async def _hang_up(self) -> None:
+    async def aclose(self) -> None:
+        """Subscribe to nothing any more."""
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):

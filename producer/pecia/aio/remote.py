@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from pecia.remote.stores import (
     RemoteTransitions,
 )
 from pecia.submission import Item, Options
-from pecia.waiting import Deadline
+from pecia.waiting import Deadline, Inheritable
 from pecia_schemas.settings import ClientSettings
 
 T = TypeVar("T")
@@ -53,12 +53,6 @@ class AsyncPolling:
     def __init__(self, poll_s: float, deadline: Deadline) -> None:
         self._pause, self._poll_s, self._deadline = _SOONEST_S, poll_s, deadline
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Nothing is open."""
-
     async def wait(self) -> set[UUID]:
         """Return when it is time to look at all of them."""
         pause = self._deadline.within(min(self._pause, self._poll_s))
@@ -67,25 +61,17 @@ class AsyncPolling:
         return set()
 
 
-class AsyncSilentPublisher:
-    """No Redis: there is nothing to announce."""
-
-    async def announce(self, *_: object) -> None:
-        """Do nothing: what waits looks again by itself."""
-
-
-class AsyncRemoteConnections:
+class AsyncRemoteConnections(Inheritable):
     """What takes the place of `Connections`."""
 
     tenant: None = None
     """The key says which."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._pid = os.getpid()
+        super().__init__()
         self._database = database = AsyncHttpDatabase(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
-        self.bus = AsyncSilentPublisher()
         self.backlog = Backlog({})
         self.store = RemoteStore(database)
         self.transitions = RemoteTransitions(database)
@@ -98,9 +84,9 @@ class AsyncRemoteConnections:
         self.payloads = Missing("the payload store")
 
     @property
-    def are_inherited(self) -> bool:
-        """Whether this process was forked from the one that opened them."""
-        return os.getpid() != self._pid
+    def bus(self) -> Self:
+        """What takes the place of Redis: what is awaited looks again by itself."""
+        return self
 
     async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
         """Submit tasks, and return what returns their outcomes."""
@@ -111,16 +97,18 @@ class AsyncRemoteConnections:
 
         return settled
 
-    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
+    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> nullcontext[AsyncPolling]:
         """Return when to look again."""
-        return AsyncPolling(self.poll_s, deadline)
+        return nullcontext(AsyncPolling(self.poll_s, deadline))
 
     async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
         """Erase what these jobs hold; return what that was. The gateway announces what it cancelled."""
         return await self.purging.erase(job_ids, reason), []
 
-    async def publish(self, messages: Sequence[Any]) -> None:
+    async def publish(self, *_: object) -> None:
         """Do nothing: the gateway has handed them over."""
+
+    announce = publish
 
     async def close(self) -> None:
         """Close what is this process's own."""

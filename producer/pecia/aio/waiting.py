@@ -14,7 +14,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack, nullcontext, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from pecia import bulk, sources
@@ -91,9 +90,7 @@ class AsyncBehind(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with suppress(Exception) if error else nullcontext():
             await self.settle()
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pecia.errors import InvalidFormatError
-from pecia.formats import hocr, text
+from pecia.formats import text
 from pecia_schemas.results import Captions, Document
 
 Result = Document | Captions
@@ -79,7 +79,7 @@ _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
     Format.CSV: lambda document: "\r\n".join(table.to_csv() for table in document.tables),
     Format.JSON: lambda document: document.model_dump_json(indent=2) + "\n",
     Format.FIELDS: text.fields,
-    Format.HOCR: hocr.of_document,
+    Format.HOCR: text.hocr,
 }
 _OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
     Format.TEXT: text.plain_captions,

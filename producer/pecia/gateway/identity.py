@@ -88,7 +88,7 @@ class TenantClient(AsyncClient):
 
     async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
         """Return the job of this id."""
-        identifier = asking.identifier(job_id)
+        identifier = asking.id_of(job_id)
         view = asking.found(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
         return AsyncJob(self._open, view, created=False)
 

@@ -76,15 +76,13 @@ class Caller:
                     ) from None
                 self._sleep(_PAUSE_S)
                 continue
-            if not left or answer.status_code != HTTPStatus.TOO_MANY_REQUESTS or problem_of(answer) != "rate":
+            is_paced = (
+                answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and _said(answer).get("code") == "rate"
+            )
+            if not left or not is_paced:
                 return answer
             self._sleep(_wait_of(answer))
         raise AssertionError  # the last try returns or raises
-
-
-def problem_of(answer: httpx2.Response) -> str:
-    """Return the code of a problem."""
-    return str(_said(answer).get("code", ""))
 
 
 def _said(answer: httpx2.Response) -> dict[str, Any]:

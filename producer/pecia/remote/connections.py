@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from pecia.remote.stores import (
     RemoteTransitions,
 )
 from pecia.submission import Item, Options
-from pecia.waiting import Deadline, run_work, sleep, within_work
+from pecia.waiting import Deadline, Inheritable, run_work, sleep, within_work
 from pecia_schemas.settings import ClientSettings
 
 T = TypeVar("T")
@@ -53,12 +53,6 @@ class Polling:
     def __init__(self, poll_s: float, deadline: Deadline) -> None:
         self._pause, self._poll_s, self._deadline = _SOONEST_S, poll_s, deadline
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
     def wait(self) -> set[UUID]:
         """Return when it is time to look at all of them."""
         pause = self._deadline.within(min(self._pause, self._poll_s))
@@ -67,25 +61,17 @@ class Polling:
         return set()
 
 
-class SilentPublisher:
-    """No Redis: there is nothing to announce."""
-
-    def announce(self, *_: object) -> None:
-        """Do nothing: what waits looks again by itself."""
-
-
-class RemoteConnections:
+class RemoteConnections(Inheritable):
     """What takes the place of `Connections`."""
 
     tenant: None = None
     """The key says which."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._pid = os.getpid()
+        super().__init__()
         self._database = database = HttpDatabase(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
-        self.bus = SilentPublisher()
         self.backlog = Backlog({})
         self.store = RemoteStore(database)
         self.transitions = RemoteTransitions(database)
@@ -98,9 +84,9 @@ class RemoteConnections:
         self.payloads = Missing("the payload store")
 
     @property
-    def are_inherited(self) -> bool:
-        """Whether this process was forked from the one that opened them."""
-        return os.getpid() != self._pid
+    def bus(self) -> Self:
+        """What takes the place of Redis: what is awaited looks again by itself."""
+        return self
 
     def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
         """Submit tasks, and return what returns their outcomes."""
@@ -111,16 +97,18 @@ class RemoteConnections:
 
         return settled
 
-    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> Polling:
+    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> nullcontext[Polling]:
         """Return when to look again."""
-        return Polling(self.poll_s, deadline)
+        return nullcontext(Polling(self.poll_s, deadline))
 
     def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
         """Erase what these jobs hold; return what that was. The gateway announces what it cancelled."""
         return self.purging.erase(job_ids, reason), []
 
-    def publish(self, messages: Sequence[Any]) -> None:
+    def publish(self, *_: object) -> None:
         """Do nothing: the gateway has handed them over."""
+
+    announce = publish
 
     def close(self) -> None:
         """Close what is this process's own."""

@@ -22,7 +22,7 @@ from pecia.store import (
     transaction,
     unrepeatable,
 )
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.moves import PROMISE_REVISED, TELL_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
 from pecia_schemas.states import new_id
@@ -103,11 +103,6 @@ class ReviewPage(BaseModel):
 
 class Reviews(Statements[D_co]):
     """What a client sees of pages to be reviewed, and writes of them."""
-
-    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
-        super().__init__(database)
-        self._keys = keys
-        self._client = client
 
     @transaction
     def doubtful(

@@ -5,8 +5,7 @@ with FakeFleet() as fleet:
     client = fleet.client()
 """
 
-from pecia.testing.clients import NotFakedError
-from pecia.testing.fleet import FakeFleet
+from pecia.testing.fleet import FakeFleet, NotFakedError
 from pecia.testing.jobs import Callback, Submitted
 from pecia.testing.scripts import Answer, Piece, ScriptError
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from threading import RLock
 from types import MappingProxyType
@@ -41,9 +42,7 @@ _WORKER = "fake"
 _sequence = count(1)
 
 
-def now() -> datetime:
-    """Return the time of the fleet, which is that of the machine."""
-    return datetime.now(UTC)
+now = partial(datetime.now, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,6 @@ class Callback:
     body: bytes = field(repr=False)
     """What `pecia.webhooks.verify` takes, with the headers and the fleet's `webhook_secret`."""
     notice: JobNotice
-    """What it says."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -120,17 +118,22 @@ class FakeJob:
         """As a client sees it."""
         run_at = self.submitted.not_before or now()
         self.parts = [FakePart(id=row["part"], stage=row["stage"], run_at=run_at)]
+        self.open = list(self.parts)
+        """Those that are not over."""
         self.events: list[JobEvent] = []
         self.digest, self.expires_at = new.digests[0], self.submitted.expires
         self.script: Script | None = None
         """What comes of its parts in this run; None: it was not needed yet."""
         self._memory = memory
+        self._states: Counter[PartState] = Counter()
+        """How many of its pieces have come to a state and not left it."""
+        memory.jobs[new.id] = memory.unfinished[new.id] = memory.by_key[new.key] = self
         self.tell(f"client:{self.submitted.client}")
 
     @property
     def pieces(self) -> list[FakePart]:
         """Its pages or segments and its summary: all parts but the ingest."""
-        return [part for part in self.parts if part.stage is not Stage.INGEST]
+        return self.parts[self.parts[0].stage is Stage.INGEST :]
 
     def age(self, by: timedelta) -> None:
         """Make every moment of it so much earlier."""
@@ -143,10 +146,10 @@ class FakeJob:
 
     def tell(self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any) -> None:
         """Change what is seen of it, and write down the state that it, or a part, is in now."""
-        states = Counter(one.state for one in self.pieces)
-        first = self.parts[0]
-        total = None if first.stage is Stage.INGEST and not first.state.is_terminal else len(self.pieces)
-        ended = (states[state] for state in (PartState.DONE, PartState.FAILED, PartState.CANCELLED))
+        is_ingested = self.parts[0].stage is Stage.INGEST
+        is_cut = not is_ingested or self.parts[0].state.is_terminal
+        total = len(self.parts) - is_ingested if is_cut else None
+        ended = (self._states[state] for state in (PartState.DONE, PartState.FAILED, PartState.CANCELLED))
         self.view = replace(self.view, progress=progress(total, *ended), **seen)
         event = JobEvent(
             sequence=next(_sequence),
@@ -170,10 +173,13 @@ class FakeJob:
     def end(self, part: FakePart, script: Script) -> None:
         """End a part as the script says, and the job with its last."""
         if part.stage is Stage.READ and part is self.parts[0] and len(script.parts) > 1:
-            message = f"A picture has one page, and the answer has {len(script.parts)}."
-            raise ScriptError(message)
+            raise ScriptError(f"A picture has one page, and the answer has {len(script.parts)}.")
         if part.stage is Stage.INGEST and script.failure is None:
-            self._cut(script)
+            stage = task_type(self.view.kind).stage
+            pieces = [FakePart(stage=stage, ordinal=ordinal) for ordinal in script.parts]
+            self.parts, self.open = self.parts + pieces, self.open + pieces
+            if any(isinstance(outcome, Summary) for outcome in script.parts.values()):
+                self.parts[-1].stage, self.parts[-1].state = Stage.SUMMARIZE, PartState.HELD
             self._move(part, PartState.DONE)
         elif isinstance(outcome := script.outcome(part.ordinal), Failure):
             part.failure = outcome.model_copy(update={"attempt": part.attempt})
@@ -183,22 +189,25 @@ class FakeJob:
             self._move(part, PartState.DONE)
             self._notify(NoticeType.PART_DONE, part)
         last, made = self.parts[-1], self.view.progress
-        if (
-            last.state is PartState.HELD and made.finished + 1 == made.total
-        ):  # a summary, and all segments are over
+        if last.state is PartState.HELD and made.finished + 1 == made.total:  # all segments are over
             if made.done:
                 self._move(last, PartState.QUEUED)
             else:
                 self._move(last, PartState.CANCELLED, reason="nothing_to_summarize")
         if self.view.progress.finished == self.view.progress.total:
-            self._finish()
+            states = {part.state for part in self.pieces}
+            failure = next((part.failure for part in self.parts if part.failure), None)
+            if PartState.DONE in states:
+                self.close(JobState.SUCCEEDED if len(states) == 1 else JobState.PARTIAL, _WORKER)
+            else:
+                self.close(JobState.FAILED if failure else JobState.CANCELLED, _WORKER, failure=failure)
 
     def close(self, state: JobState, actor: str, reason: str | None = None, **seen: Any) -> None:
         """End it with the parts that are open, and send its callback."""
-        for part in self.parts:
-            if not part.state.is_terminal:
-                self._move(part, PartState.CANCELLED, actor, reason)
+        for part in list(self.open):
+            self._move(part, PartState.CANCELLED, actor, reason)
         self.script = None
+        self._memory.unfinished.pop(self.view.id, None)
         self.tell(actor, reason, state=state, finished_at=now(), **seen)
         self._notify(NoticeType.of(state), None)
 
@@ -207,6 +216,7 @@ class FakeJob:
         again = [part for part in self.parts if part.state in (PartState.FAILED, PartState.CANCELLED)]
         if any(part.stage is Stage.CAPTION for part in again):
             again += [part for part in self.parts[-1:] if part.stage is Stage.SUMMARIZE and part not in again]
+        self.open = again
         for part in again:
             part.failure = part.content = None
             part.run_at = now()
@@ -214,30 +224,17 @@ class FakeJob:
             self._move(part, PartState.HELD if is_held else PartState.QUEUED, actor, "retry")
         if self.expires_at is not None and self.expires_at <= now():
             self.expires_at = None
+        self._memory.unfinished[self.view.id] = self
         self.tell(actor, "retry", state=JobState.QUEUED, failure=None, finished_at=None)
-
-    def _cut(self, script: Script) -> None:
-        """Take in the pages or segments of the document, and a summary, held until the segments are over."""
-        stage = task_type(self.view.kind).stage
-        for ordinal, outcome in script.parts.items():
-            part = FakePart(stage=stage, ordinal=ordinal)
-            if isinstance(outcome, Summary):
-                part.stage, part.state = Stage.SUMMARIZE, PartState.HELD
-            self.parts.append(part)
-
-    def _finish(self) -> None:
-        states = {part.state for part in self.pieces or self.parts}
-        failures = [part.failure for part in self.parts if part.failure]
-        if PartState.DONE in states:
-            self.close(JobState.SUCCEEDED if len(states) == 1 else JobState.PARTIAL, _WORKER)
-        elif failures:
-            self.close(JobState.FAILED, _WORKER, failure=failures[0])
-        else:
-            self.close(JobState.CANCELLED, _WORKER)
 
     def _move(
         self, part: FakePart, state: PartState, actor: str = _WORKER, reason: str | None = None
     ) -> None:
+        if part.stage is not Stage.INGEST:
+            self._states[part.state] -= 1
+            self._states[state] += 1
+        if state.is_terminal and part in self.open:
+            self.open.remove(part)
         part.state = state
         self.tell(actor, reason, part)
 
@@ -246,9 +243,6 @@ class FakeJob:
         hook, view = self.submitted.webhook, self.view
         if hook is None or kind not in hook.events:
             return
-        about = part and NoticePart(
-            id=part.id, stage=part.stage, number=part.ordinal + 1, attempt=part.attempt
-        )
         said = NoticeData(
             job_id=view.id,
             sequence=self.events[-1].sequence,
@@ -259,7 +253,8 @@ class FakeJob:
             failure=view.failure and view.failure.code,
             needs_review=sum(bool(one.content and one.content.verdict.needs_review) for one in self.parts),
             metadata=dict(view.metadata),
-            part=about,
+            part=part
+            and NoticePart(id=part.id, stage=part.stage, number=part.ordinal + 1, attempt=part.attempt),
             created_at=view.submitted_at,
             finished_at=view.finished_at,
         )
@@ -280,21 +275,17 @@ class Memory:
     """What Postgres and the payload store hold in a real fleet, which servers are away, and the workers."""
 
     def __init__(self, *, held: bool) -> None:
-        self.held = held
-        """Whether parts begin and end only when the test says so."""
-        self.jobs: dict[UUID, FakeJob] = {}
-        """In the order in which they were submitted."""
+        self.held = held  # whether parts begin and end only when the test says so
+        self.jobs: dict[UUID, FakeJob] = {}  # in the order in which they were submitted
         self.unfinished: dict[UUID, FakeJob] = {}
         self.by_key: dict[str, FakeJob] = {}
         self.batches: list[Batch] = []
         self.rules: list[Rule] = []
         self.callbacks: list[Callback] = []
         self.secret = new_secret()
-        self.away: Counter[str] = Counter()
-        """How many outages of each service there are at this moment."""
+        self.away: Counter[str] = Counter()  # how many outages of each service there are at this moment
         self.lock = RLock()
         self.documents = MemoryStore()
-        self._payloads = PayloadStore(self.documents, None, KEYS)
         self._is_asking = False
 
     def transaction(self, work: Callable[..., T], /, *args: Any, **options: Any) -> T:
@@ -312,7 +303,7 @@ class Memory:
         """The documents. Raises `PayloadStoreUnavailableError` in an outage."""
         if self.away["payloads"]:
             raise PayloadStoreUnavailableError("The payload store does not answer: the test took it away.")
-        return self._payloads
+        return PayloadStore(self.documents, None, KEYS)
 
     def settle(self) -> None:
         """End jobs whose time is over, and run the parts that are due, unless they are held or no worker is there."""
@@ -320,7 +311,7 @@ class Memory:
             if self._is_asking or self.away["postgres"]:
                 return
             stands_still = self.held or self.away["workers"] or self.away["redis"]
-            for job in self._open(None):
+            for job in self._open():
                 if job.expires_at is not None and job.expires_at <= now():
                     job.close(JobState.EXPIRED, "upkeep", "expired")
                 while not stands_still and self.step(job.view.id):
@@ -342,18 +333,14 @@ class Memory:
                 job.begin(part)
             return found
 
-    def _open(self, job_id: UUID | None) -> list[FakeJob]:
-        """Return the jobs that are not over in the order in which they run, or this one if it is not."""
-        if job_id is not None:
-            return [self.jobs[job_id]] if job_id in self.unfinished else []
-        self.unfinished = {
-            job.view.id: job for job in self.unfinished.values() if not job.view.state.is_terminal
-        }
+    def _open(self) -> list[FakeJob]:
+        """Return the jobs that are not over in the order in which they run."""
         return sorted(self.unfinished.values(), key=lambda job: job.view.lane.rank)
 
     def _first(self, state: PartState, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
         """Return the first part in this state whose time has come, of this job or of any."""
-        parts = ((job, part) for job in self._open(job_id) for part in job.parts)
+        jobs = self._open() if job_id is None else [self.jobs[job_id]] if job_id in self.unfinished else []
+        parts = ((job, part) for job in jobs for part in job.open)
         return next((found for found in parts if found[1].state is state and found[1].run_at <= now()), None)
 
     def _script(self, job: FakeJob) -> Script:
