@@ -119,9 +119,9 @@ def _one_each_second(at: Trial) -> Iterator[set[str]]:
             thread.join()
 
 
-def _await_waiting(at: Trial, jobs: int, later: set[str], patience_s: float) -> list[tuple[str, float]]:
-    """Return all rows once every job that waited has one, or when the patience is over."""
-    deadline = time.monotonic() + patience_s
+def _await_waiting(at: Trial, jobs: int, later: set[str], timeout_s: float) -> list[tuple[str, float]]:
+    """Return all rows once every job that waited has one, or once the timeout has passed."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         rows = at.finished()
         time.sleep(0.1)  # what was handed over later is known by its name by then

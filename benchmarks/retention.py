@@ -24,7 +24,7 @@ from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import new_id
 from pecia_workers.ledger.commit import Done, Finished
-from pecia_workers.ledger.database import LONG_PATIENCE, open_database
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.retention import retention_steps
 
@@ -152,7 +152,7 @@ async def measure(shared: Servers, jobs: int, seconds: float) -> dict[str, float
     """Return the rates: of erasing, alone and beside workers; and of those, alone and beside it."""
     kept = dict.fromkeys(("keep_payloads", "keep_results", "keep_events"), timedelta(hours=1))
     settings = WorkerSettings.model_validate({"payload_url": shared.payload_url, **kept})
-    database = open_database(shared.database_url, connections=4, patience=LONG_PATIENCE)
+    database = open_database(shared.database_url, connections=4, timeout=LONG_STATEMENT_TIMEOUT)
     try:
         await fill(database, Path(shared.payload_url), jobs)
         alone = await erase(database, settings)

@@ -34,7 +34,7 @@ from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.ledger import retention
 from pecia_workers.ledger.commit import ClaimedPart, Done, Finished
-from pecia_workers.ledger.database import LONG_PATIENCE, open_database
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import (
     expected_in_redis,
@@ -216,7 +216,7 @@ def _bare(connection: Connection) -> Iterator[None]:
 
 async def explain(shared: Servers) -> dict[str, Explained]:
     """Run each step once."""
-    database = open_database(shared.database_url, patience=LONG_PATIENCE)
+    database = open_database(shared.database_url, timeout=LONG_STATEMENT_TIMEOUT)
     bus, explaining = Bus(shared.redis_url), Explaining(database)
     ledger = Ledger(database, "bench", announce=_announce)
     found: dict[str, Explained] = {}

@@ -83,7 +83,7 @@ async def is_queued(database: AsyncEngine) -> bool:
 async def measure(database_url: str, long: int, rounds: int) -> list[dict[str, float]]:
     """Return the figures of every backlog."""
     backlogs = [(SHORT, 1), (SHORT, SHORT), *((long, receivers) for receivers in (*RECEIVERS, long))]
-    database = open_database(database_url, patience=timedelta(minutes=2))
+    database = open_database(database_url, timeout=timedelta(minutes=2))
     try:
         return [await backlog(database, *one, rounds) for one in backlogs]
     finally:

@@ -161,9 +161,9 @@ class Trial:
         """Return each row that is there: the job, and when."""
         return self.database.execute(self.side.finished).fetchall()
 
-    def await_rows(self, least: int, patience_s: float) -> list[tuple[str, float]]:
-        """Return the rows as soon as there are so many, or those that there are when the patience is over."""
-        deadline = time.monotonic() + patience_s
+    def await_rows(self, least: int, timeout_s: float) -> list[tuple[str, float]]:
+        """Return the rows as soon as there are so many, or those that there are once the timeout has passed."""
+        deadline = time.monotonic() + timeout_s
         query = sql.SQL("SELECT count(*) FROM ({}) AS finished").format(sql.SQL(self.side.finished))
         while time.monotonic() < deadline:
             row = self.database.execute(query).fetchone()

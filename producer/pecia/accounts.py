@@ -85,7 +85,7 @@ def _sums(by: str | None, which: str) -> str:
         return _SUMS.format(name=_GROUPS[by], which=which)
     key = by.removeprefix(_METADATA)
     if key in ("", by):
-        raise InvalidOptionError(f"Usage is told apart by {', '.join(_GROUPS)} or {_METADATA}KEY.")
+        raise InvalidOptionError(f"Usage is grouped by {', '.join(_GROUPS)} or {_METADATA}KEY.")
     return _SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)
 
 
@@ -130,8 +130,8 @@ class Trail(Statements[D_co]):
     ) -> TrailPage:
         """Return some entries that fit and follow the place, newest first, and the place after them."""
         who = client and f"client:{client}"
-        asked = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **place}
-        rows = connection.execute(_ENTRIES, asked).mappings()
+        values = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **place}
+        rows = connection.execute(_ENTRIES, values).mappings()
         if rows:
             place = {"before": rows[-1]["at"], "source": rows[-1]["source"], "id": rows[-1]["id"]}
         return [AuditEntry(**row) for row in rows], place
@@ -181,15 +181,15 @@ class DeadParts(Statements[D_co]):
         if code is not None and code not in _CODES:
             raise InvalidOptionError(f"What is dead failed with one of {', '.join(_CODES)}; {code} is final.")
         codes = list(_CODES if code is None else [code])
-        asked = {"codes": codes, "job_id": job_id, "since": since, "limit": limit}
-        return [DeadPart(**row) for row in connection.execute(_LIST_DEAD, asked).mappings()]
+        values = {"codes": codes, "job_id": job_id, "since": since, "limit": limit}
+        return [DeadPart(**row) for row in connection.execute(_LIST_DEAD, values).mappings()]
 
     @transaction
     def one(self, connection: Connection, part_id: UUID) -> DeadPart:
         """Return the part with its events. Raises `InvalidOptionError` if it is not one of them."""
         (part,) = _chosen(connection, [part_id])
-        told = connection.execute(_HISTORY, {"part_id": part_id}).mappings()
-        return part.model_copy(update={"events": tuple(JobEvent(**row) for row in told)})
+        events = connection.execute(_HISTORY, {"part_id": part_id}).mappings()
+        return part.model_copy(update={"events": tuple(JobEvent(**row) for row in events)})
 
     @transaction
     def by_job(self, connection: Connection, part_ids: Collection[UUID]) -> dict[UUID, list[UUID]]:
@@ -201,8 +201,8 @@ class DeadParts(Statements[D_co]):
 
 
 def _chosen(connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
-    asked = {"codes": list(_CODES), "part_ids": list(part_ids)}
-    parts = [DeadPart(**row) for row in connection.execute(_CHOSEN, asked).mappings()]
+    values = {"codes": list(_CODES), "part_ids": list(part_ids)}
+    parts = [DeadPart(**row) for row in connection.execute(_CHOSEN, values).mappings()]
     for missing in set(part_ids) - {part.id for part in parts}:
         raise InvalidOptionError(f"There is no dead part {missing}; `pecia dead list` shows those there are.")
     return parts
@@ -242,7 +242,7 @@ class Scope(StrEnum):
     REVIEW = "review"
     """Find the pages that a person should look at."""
     ADMIN = "admin"
-    """Erase jobs; register webhooks and see what they were told."""
+    """Erase jobs; register webhooks and list their deliveries."""
 
 
 class AccessKey(Record):
@@ -312,7 +312,7 @@ class AccessKeys(Statements[D_co]):
         pages_in_flight: int | None,
         expires_at: datetime | None,
     ) -> tuple[AccessKey, str]:
-        """Make a key; return it, and the text that its bearer shows, which is told once.
+        """Make a key; return it, and the text that its bearer shows, which is shown once.
 
         Raises `InvalidOptionError` for a name that cannot be one.
         """
@@ -361,5 +361,5 @@ class AccessKeys(Statements[D_co]):
     def load(self, connection: Connection, key: AccessKey) -> AccessUsage:
         """Return how much of its limits a key has taken."""
         oldest = least_id(datetime.now(UTC) - timedelta(days=2))  # clients' clocks may differ by one more
-        asked = {"tenant": key.tenant, "client": key.client, "oldest": oldest}
-        return AccessUsage(**connection.execute(_LOAD, asked).mappings().first())
+        values = {"tenant": key.tenant, "client": key.client, "oldest": oldest}
+        return AccessUsage(**connection.execute(_LOAD, values).mappings().first())

@@ -257,7 +257,7 @@ def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     except ValueError:
         asked = ()
     if not asked or NoticeType.TEST in asked:
-        raise InvalidOptionError(f"An endpoint is told of one or more of {', '.join(_CHOICE)}.")
+        raise InvalidOptionError(f"An endpoint is notified of one or more of {', '.join(_CHOICE)}.")
     return webhook(url, tuple(dict.fromkeys(asked)), "An endpoint")
 
 

@@ -85,7 +85,7 @@ class Tally(Generic[J, G]):
         return self.group([self.jobs[number] for number in sorted(self.jobs)])
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def interrupted(self) -> Iterator[None]:
         """Let what ends the call early say which jobs there are, and what was refused."""
         try:
             yield
@@ -133,20 +133,20 @@ class Steps:
         return step
 
 
-def by_lane(items: Sequence[Item], asked: Options) -> list[tuple[list[Item], Options]]:
+def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], Options]]:
     """Return the tasks of each lane with what is asked for them; what is wrong with one is found when it is checked."""
     lanes: dict[Lane, list[Item]] = {}
     for item in items:
-        lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else asked.lane
+        lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else options.lane
         lanes.setdefault(lane, []).append(item)
-    return [(some, replace(asked, lane=lane)) for lane, some in lanes.items()]
+    return [(some, replace(options, lane=lane)) for lane, some in lanes.items()]
 
 
-def check(item: Item, asked: Options) -> None:
+def check(item: Item, options: Options) -> None:
     """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
     own = item.own
     asking.checked_label(own.label)
-    asked.of(own)
+    options.of(own)
     asking.check(own.task)
     if own.key is not None:
         asking.checked_key(own.key)
@@ -182,7 +182,7 @@ def submitting(lane: Lane) -> AbstractContextManager[Span]:
 def traced(
     items: Sequence[Item], lane: Lane, ending: ExitStack
 ) -> tuple[Sequence[Item], Callable[[Outcomes], Outcomes]]:
-    """Give each task of a batch a trace that is linked to the span under way and ends with `ending`.
+    """Give each task of a batch a trace that is linked to the current span and ends with `ending`.
 
     Returns the tasks, and what takes note of their outcomes as they pass.
     """
@@ -210,11 +210,11 @@ def became(span: Span, outcome: Accepted | SubmitError) -> None:
     if isinstance(outcome, SubmitError):
         span.fail(type(outcome).__name__)
     else:
-        span.tell({"pecia.job.id": str(outcome.view.id), "pecia.job.created": outcome.created})
+        span.set_attributes({"pecia.job.id": str(outcome.view.id), "pecia.job.created": outcome.created})
 
 
 def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
-    """Publish messages in a span below the one under way."""
+    """Publish messages in a span below the current one."""
     return tracing.span("send", tracing.messaging("send", len(messages)), kind=SpanKind.PRODUCER)
 
 
@@ -282,7 +282,7 @@ class RoomWait:
         self._until = math.inf if timeout is None else time.monotonic() + timeout
 
     def pause(self, refusal: QueueFullError) -> float:
-        """Return the seconds until it is worth looking again. Raises the refusal when the patience is over."""
+        """Return the seconds until it is worth looking again. Raises the refusal once the timeout has passed."""
         left = self._until - time.monotonic()
         if not self._block or left <= 0:
             raise refusal

@@ -110,10 +110,10 @@ class Connections(Inheritable):
 
         return closing(Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
-    def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
+    def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
         """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
-        prepared = prepare(items, self.payloads, asked, self.keys)
-        return partial(self._accept, prepared, asked.lane)
+        prepared = prepare(items, self.payloads, options, self.keys)
+        return partial(self._accept, prepared, options.lane)
 
     def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
         new = bulk.new_jobs(prepared)

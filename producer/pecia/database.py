@@ -26,7 +26,7 @@ from pecia_schemas.connecting import (
     BACKEND,
     CONNECT_ARGS,
     PREPARED_AFTER,
-    PatientConnection,
+    BoundedConnection,
     Verdict,
     begin_within,
     bounds_of,
@@ -52,7 +52,7 @@ _FRESH_S: Final = 1.0
 class Pooled(Connection):
     """What a transaction is made on."""
 
-    def __init__(self, driver: PatientConnection) -> None:
+    def __init__(self, driver: BoundedConnection) -> None:
         self._driver = driver
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
@@ -68,11 +68,11 @@ class Pool:
     it is after an error that another server may not have, such as that of a primary which was demoted.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], patience: timedelta) -> None:
+    def __init__(self, parameters: Mapping[str, Any], timeout: timedelta) -> None:
         self._parameters = parameters
-        self._patience = patience
-        self._begin, self._bounds = begin_within(patience), bounds_of(patience, "SESSION")
-        self._idle: list[PatientConnection] = []
+        self._timeout = timeout
+        self._begin, self._bounds = begin_within(timeout), bounds_of(timeout, "SESSION")
+        self._idle: list[BoundedConnection] = []
         self._free = BoundedSemaphore(_MOST)
         self._over = False
 
@@ -82,7 +82,7 @@ class Pool:
 
         A statement that is `alone` may be the transaction: one round trip in place of three.
         """
-        if not self._free.acquire(timeout=self._patience.total_seconds()):
+        if not self._free.acquire(timeout=self._timeout.total_seconds()):
             raise DatabaseUnavailableError(
                 f"All {_MOST} connections of this client are at work: share it between fewer threads."
             )
@@ -100,10 +100,10 @@ class Pool:
             connection.close()
 
     @contextmanager
-    def _begun(self, *, alone: bool) -> Iterator[PatientConnection]:
+    def _begun(self, *, alone: bool) -> Iterator[BoundedConnection]:
         connection = self._living(alone=alone) or self._opened()
         try:
-            connection.be_patient(self._patience)
+            connection.bound_statements(self._timeout)
             yield connection
             connection.commit()
         except BaseException as error:
@@ -116,7 +116,7 @@ class Pool:
         finally:
             self._take_back(connection)
 
-    def _living(self, *, alone: bool) -> PatientConnection | None:
+    def _living(self, *, alone: bool) -> BoundedConnection | None:
         """Return an idle connection on which a transaction begins, if there is one: this is how it is pinged."""
         with suppress(IndexError):
             connection = self._idle.pop()
@@ -131,8 +131,8 @@ class Pool:
                 return connection
         return None
 
-    def _opened(self) -> PatientConnection:
-        connection = PatientConnection.connect(
+    def _opened(self) -> BoundedConnection:
+        connection = BoundedConnection.connect(
             **self._parameters, autocommit=True, row_factory=namedtuple_row
         )
         try:
@@ -145,12 +145,12 @@ class Pool:
             raise
         return connection
 
-    def _begin_on(self, connection: PatientConnection) -> None:
+    def _begin_on(self, connection: BoundedConnection) -> None:
         """Begin a transaction; on a connection of the server's own its limits stand already."""
         begin = "BEGIN" if connection.prepare_threshold else self._begin
         connection.execute(cast("Any", begin), prepare=False)
 
-    def _take_back(self, connection: PatientConnection) -> None:
+    def _take_back(self, connection: BoundedConnection) -> None:
         if connection.closed:
             self._drop_idle()
         elif (
@@ -160,7 +160,7 @@ class Pool:
         ):
             connection.close()
         else:
-            connection.be_pinged(self._patience)
+            connection.bound_ping(self._timeout)
             connection.fresh_until = time.monotonic() + _FRESH_S
             self._idle.append(connection)
 
@@ -178,8 +178,8 @@ class Database:
     """A pool of connections to Postgres. Not to be used across a fork."""
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
-        self._patience = connect_timeout.total_seconds()
-        self._pool = Pool(connecting(database_url, self._patience), STATEMENT_TIMEOUT)
+        self._timeout = connect_timeout.total_seconds()
+        self._pool = Pool(connecting(database_url, self._timeout), STATEMENT_TIMEOUT)
         self._url = database_url
 
     def transaction(
@@ -189,7 +189,7 @@ class Database:
 
         After a lost connection it is unknown whether it was committed: then it runs again only if it is `repeatable`.
         """
-        tries = Tries(self._patience, repeatable=repeatable)
+        tries = Tries(self._timeout, repeatable=repeatable)
         while True:
             with translated(self._url):
                 try:
@@ -212,8 +212,8 @@ class Database:
 class Tries:
     """How often one transaction is run."""
 
-    def __init__(self, patience: float, *, repeatable: bool) -> None:
-        self._until = time.monotonic() + patience
+    def __init__(self, timeout: float, *, repeatable: bool) -> None:
+        self._until = time.monotonic() + timeout
         self._repeatable = repeatable
         self._pauses = iter(_PAUSES)
 
@@ -241,7 +241,7 @@ def translated(database_url: str) -> Iterator[None]:
         raise (ConfigurationError(said) if is_fault else DatabaseRefusedError(said, name_of(error))) from None
 
 
-def connecting(database_url: str, patience: float) -> dict[str, Any]:
+def connecting(database_url: str, timeout: float) -> dict[str, Any]:
     """Return what libpq is given to connect for a client. Raises `InvalidSettingError` for what is no URL."""
     try:
         named = parameters_of(database_url)
@@ -250,4 +250,4 @@ def connecting(database_url: str, patience: float) -> dict[str, Any]:
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
-    return {**CONNECT_ARGS, "connect_timeout": max(2, math.ceil(patience)), **named}
+    return {**CONNECT_ARGS, "connect_timeout": max(2, math.ceil(timeout)), **named}

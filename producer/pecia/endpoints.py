@@ -1,4 +1,4 @@
-"""Registered endpoints, each with a secret of its own: what they are told of every job, and how each try went."""
+"""Registered endpoints, each with a secret of its own: their deliveries, and how each try went."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ class Endpoints(Statements[D_co]):
     """All of them, as a client may change them."""
 
     @unrepeatable
-    def add(self, connection: Connection, asked: Webhook) -> Endpoint:
+    def add(self, connection: Connection, values: Webhook) -> Endpoint:
         """Register an endpoint; return it with its secret."""
         endpoint, secret = new_id(), new_secret()
         written = {
             "id": endpoint,
-            "url": str(asked.url),
-            "events": list(asked.events),
+            "url": str(values.url),
+            "events": list(values.events),
             "secret": self._keys.seal(json.dumps(secret), endpoint),
             "client": self._client,
             "tenant": self._tenant,
@@ -114,7 +114,7 @@ class Endpoints(Statements[D_co]):
 
     @transaction
     def remove(self, connection: Connection, endpoint: UUID) -> None:
-        """Forget an endpoint, and what it was told or was to be told."""
+        """Forget an endpoint and its deliveries, done and due."""
         self._one(connection, endpoint)
         connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
         if connection.execute(_REMOVE, {"id": endpoint}).first() is None:
@@ -127,8 +127,8 @@ class Endpoints(Statements[D_co]):
         self._one(connection, endpoint)
         secret = new_secret()
         sealed = self._keys.seal(json.dumps(secret), endpoint)
-        asked = {"id": endpoint, "secret": sealed, "overlap": overlap}
-        if connection.execute(_ROTATE, asked).first() is None:
+        values = {"id": endpoint, "secret": sealed, "overlap": overlap}
+        if connection.execute(_ROTATE, values).first() is None:
             raise _missing(endpoint)
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
@@ -136,8 +136,8 @@ class Endpoints(Statements[D_co]):
     def test(self, connection: Connection, endpoint: UUID) -> UUID:
         """Promise a test, to go before all else; return its delivery."""
         self._one(connection, endpoint)
-        asked = {"id": endpoint, "body": json.dumps(body_of_test())}
-        delivery: UUID | None = connection.execute(_TEST, asked).scalar()
+        values = {"id": endpoint, "body": json.dumps(body_of_test())}
+        delivery: UUID | None = connection.execute(_TEST, values).scalar()
         if delivery is None:
             raise _missing(endpoint)
         return delivery
@@ -149,7 +149,7 @@ class Endpoints(Statements[D_co]):
         return Endpoint.model_validate(row)
 
 
-# A tenant is not told of the endpoints that are told of all jobs: these are the operator's.
+# A tenant does not see the endpoints that are notified of all jobs: these are the operator's.
 _OF_TENANT = """CASE WHEN endpoint_id IS NULL
     THEN EXISTS (SELECT FROM jobs WHERE jobs.id = job_id AND jobs.tenant = :tenant)
     ELSE EXISTS (SELECT FROM endpoints WHERE endpoints.id = endpoint_id AND endpoints.tenant = :tenant) END"""
@@ -206,7 +206,7 @@ class Deliveries(Statements[D_co]):
         limit: int | None,
     ) -> list[Delivery]:
         """Return those that fit with their attempts, newest first."""
-        asked = {
+        values = {
             "job_id": job_id,
             "endpoint_id": endpoint_id,
             "state": state,
@@ -214,7 +214,7 @@ class Deliveries(Statements[D_co]):
             "limit": limit,
             "tenant": self._tenant,
         }
-        return _with_attempts(connection, connection.execute(_LIST_DELIVERIES, asked).mappings())
+        return _with_attempts(connection, connection.execute(_LIST_DELIVERIES, values).mappings())
 
     @transaction
     def one(self, connection: Connection, delivery_id: UUID) -> Delivery:
@@ -231,15 +231,15 @@ class Deliveries(Statements[D_co]):
     @unrepeatable
     def replay(self, connection: Connection, delivery_ids: Collection[UUID]) -> None:
         """Have deliveries that are over tried again. Raises `InvalidOptionError`, before anything is done."""
-        asked = {"ids": list(delivery_ids), "tenant": self._tenant}
-        over = set(connection.execute(_OVER, asked).scalars())
+        values = {"ids": list(delivery_ids), "tenant": self._tenant}
+        over = set(connection.execute(_OVER, values).scalars())
         for delivery_id in delivery_ids:
             if delivery_id not in over:
                 raise InvalidOptionError(
                     f"There is no delivery {delivery_id} that is over; "
                     "`pecia webhook deliveries` shows those there are."
                 )
-        connection.execute(_REPLAY, asked)
+        connection.execute(_REPLAY, values)
 
 
 def _with_attempts(connection: Connection, rows: Rows) -> list[Delivery]:

@@ -206,7 +206,7 @@ class BatchNotFoundError(PeciaError, LookupError):
 
 
 class JobTimeoutError(JobError, TimeoutError):
-    """The caller's patience ended first. The job goes on, untouched."""
+    """The caller's timeout ended first. The job goes on, untouched."""
 
     def __init__(self, job_id: UUID, timeout: float) -> None:
         super().__init__(

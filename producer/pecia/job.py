@@ -48,7 +48,7 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
     pending = Pending(job_ids, deadline)
     with connections.announcements(job_ids, deadline) as news:
         while pending:
-            for view in outlast(lambda: look(connections, pending.look_at), deadline):
+            for view in retry_unavailable(lambda: look(connections, pending.look_at), deadline):
                 if pending.settle(view):
                     yield view
             if pending:
@@ -56,17 +56,17 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
                 pending.hear(news.wait())
 
 
-def outlast(look: Callable[[], T], deadline: Deadline) -> T:
+def retry_unavailable(look: Callable[[], T], deadline: Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
     Raises `UnavailableError` when that is over.
     """
-    patience = Deadline(OUTAGE_S)
+    outage = Deadline(OUTAGE_S)
     while True:
         try:
             return look()
         except UnavailableError:
-            if not (pause := deadline.within(patience.within(OUTAGE_PAUSE_S))):
+            if not (pause := deadline.within(outage.within(OUTAGE_PAUSE_S))):
                 raise
             sleep(pause)
 
@@ -92,11 +92,15 @@ def parts_as_they_end(
     store, read = connections.store, read or ReadParts()
     with connections.announcements([job_id], deadline) as news:
         while True:
-            over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
-            barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
+            over = retry_unavailable(
+                is_over, deadline
+            )  # asked first: what ended before is among the outcomes
+            barrier = (
+                retry_unavailable(lambda: store.first_unfinished(job_id), deadline) if in_order else None
+            )
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
-                fresh = outlast(
+                fresh = retry_unavailable(
                     lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
                     deadline,
                 )
@@ -120,8 +124,10 @@ def events_as_written(
     store, read = connections.store, read or ReadEvents()
     with connections.announcements([job_id], deadline) as news:
         while True:
-            over = outlast(is_over, deadline)  # asked first: the event of the end is read next
-            fresh = outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
+            over = retry_unavailable(is_over, deadline)  # asked first: the event of the end is read next
+            fresh = retry_unavailable(
+                lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline
+            )
             for event in fresh:
                 read.add(event.sequence)
                 yield event
@@ -229,8 +235,8 @@ class Job(JobHandle[R_co]):
         Events of parts that move at the same time may come out of the order of their sequence.
         """
         events = events_as_written(self._open(), self.id, self._is_over, Deadline(timeout))
-        with closing(events) as told:
-            yield from told
+        with closing(events) as opened:
+            yield from opened
 
     def hint(self) -> str | None:
         """Say why the job cannot go on as the fleet is, if no running worker can do what it waits for.

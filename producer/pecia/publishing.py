@@ -115,8 +115,8 @@ class Announcements:
         try:
             with self._bus.connecting:
                 attentive(pubsub.subscribe(*self._channels.ask()))
-                patience = Deadline(CONFIRMATION_S)
-                while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+                deadline = Deadline(CONFIRMATION_S)
+                while not self._channels.confirmed and (left := deadline.within(CONFIRMATION_S)):
                     self._channels.confirm(attentive(pubsub.get_message(timeout=left)))
                 return self._channels.confirmed or self._give_up()
         except (RedisError, OSError):

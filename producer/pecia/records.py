@@ -181,7 +181,7 @@ class AuditEntry(Record):
     """`client:NAME`, by the name that the client gave itself, or `upkeep`."""
     action: AuditAction
     reason: str | None = None
-    """Why it was erased: what the purge was told, or `retention`."""
+    """Why it was erased: the reason given to the purge, or `retention`."""
     counts: dict[str, int] = Field(default_factory=dict)
     """How much of each was erased."""
 
@@ -214,21 +214,21 @@ class DeadPart(Record):
 
 
 class Endpoint(Record):
-    """A receiver that is told of every job, and how it does."""
+    """A receiver that is notified of every job, and its state."""
 
     id: UUID
     url: str
     events: tuple[NoticeType, ...]
-    """What it is told."""
+    """What it is notified of."""
     secret: str | None = Field(default=None, repr=False)
-    """`whsec_…`: what its notices verify with. Told once, when the endpoint is added or its secret rotated."""
+    """`whsec_…`: what its notices verify with. Shown once, when the endpoint is added or its secret rotated."""
     former_until: datetime | None = None
     """Until when notices bear the signature of the former secret too."""
     client: str
     """Who registered it."""
     created_at: datetime
     disabled_at: datetime | None = None
-    """Since when it is told nothing, because it answered 410. A test that it takes enables it again."""
+    """Since when nothing is sent to it, because it answered 410. A test that it takes enables it again."""
     failures: int = 0
     """Tries that failed since the last that did not."""
     failing_since: datetime | None = None
@@ -314,7 +314,7 @@ class UsageFigures(Record):
     queued_s: Percentiles | None
     """How long they waited in their lane; None without parts."""
     first_token_s: Percentiles | None
-    """How long the engine took to the first token; None for an engine that cannot tell."""
+    """How long the engine took to the first token; None for an engine that does not report it."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
@@ -334,7 +334,7 @@ class Usage(Record):
 
     since: datetime | None
     by: str | None
-    """What the groups are told apart by."""
+    """What the groups differ in."""
     total: UsageFigures
     groups: tuple[UsageFigures, ...]
     """In the order of their names; empty without `by`."""

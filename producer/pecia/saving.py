@@ -230,7 +230,7 @@ class Exporter:
         if not job.done:
             self.exported.open += 1
             return False
-        if hash(_as_told(job)) in self._known:
+        if hash(_entry_of(job)) in self._known:
             self.exported.before += 1
             return False
         return True
@@ -259,7 +259,7 @@ class Exporter:
                 rows = list(_rows(job, result))
                 step.rows += rows
                 step.size += sum(len(row["text"] or "") + len(row["fields"] or "") for row in rows)
-        identifier, state, finished_at = _as_told(job)
+        identifier, state, finished_at = _entry_of(job)
         step.entries.append(
             {
                 "id": identifier,
@@ -307,8 +307,8 @@ class Exporter:
         self._place.put(f"{_MANIFEST}{self._number:06}.jsonl", manifest.encode())
 
 
-def _as_told(job: JobHandle[Any]) -> tuple[str, str, str | None]:
-    """Return what tells that a job was exported as it is now: a retry changes it."""
+def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
+    """Return what identifies a job as it is now in a manifest: a retry changes it."""
     return str(job.id), job.state.value, job.finished_at.isoformat() if job.finished_at else None
 
 
@@ -318,9 +318,9 @@ def _worst(result: Document | Captions | None) -> Verdict | None:
 
 
 def _line(job: JobHandle[Any], result: Document | Captions) -> bytes:
-    told = _about(job) | {"kind": job.kind, "metadata": dict(job.metadata)}
+    record = _about(job) | {"kind": job.kind, "metadata": dict(job.metadata)}
     said = {
-        name: value.isoformat() if name.endswith("_at") and value else value for name, value in told.items()
+        name: value.isoformat() if name.endswith("_at") and value else value for name, value in record.items()
     }
     return (json.dumps(said | {"result": result.model_dump(mode="json")}, ensure_ascii=False) + "\n").encode()
 

@@ -308,8 +308,8 @@ class Store(Statements[D_co]):
     @transaction
     def load(self, connection: Connection, lane: Lane, limit: int) -> LaneLoad:
         """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
-        asked = {"lane": lane, "limit": limit}
-        return LaneLoad(**connection.execute(_LOAD, asked).mappings().first())
+        values = {"lane": lane, "limit": limit}
+        return LaneLoad(**connection.execute(_LOAD, values).mappings().first())
 
     @transaction
     def leave_to_relay(self, connection: Connection, part_ids: Collection[UUID]) -> None:
@@ -324,11 +324,11 @@ class Store(Statements[D_co]):
 
     @transaction
     def views_of_tenants(
-        self, connection: Connection, asked: Collection[tuple[str, UUID]]
+        self, connection: Connection, values: Collection[tuple[str, UUID]]
     ) -> dict[tuple[str, UUID], JobView]:
         """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
         rows = connection.execute(
-            _VIEWS, {"job_ids": [job_id for _, job_id in asked], "tenant": None}
+            _VIEWS, {"job_ids": [job_id for _, job_id in values], "tenant": None}
         ).mappings()
         return {(row["tenant"], row["id"]): JobView.of(row, self._keys) for row in rows}
 
@@ -399,8 +399,8 @@ class Store(Statements[D_co]):
         a result is encrypted and cannot be decrypted with the keys that there are.
         """
         # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
-        asked = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit, "revision": revision}
-        rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, asked).mappings()
+        values = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit, "revision": revision}
+        rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
         return [_outcome(row, self._keys) for row in rows]
@@ -436,7 +436,7 @@ class Store(Statements[D_co]):
 
         Raises `BatchNotFoundError` for an id that there is not.
         """
-        asked = {"id": new_id(), "name": name, "tenant": self._tenant}
+        values = {"id": new_id(), "name": name, "tenant": self._tenant}
         if name and is_whole(name):
             known = (
                 connection.execute(_REOPEN_BATCH, {"id": UUID(name), "tenant": self._tenant})
@@ -446,15 +446,15 @@ class Store(Statements[D_co]):
             if known is None:
                 raise BatchNotFoundError(name)
             return Batch(**known)
-        return Batch(**connection.execute(_OPEN_BATCH, asked).mappings().first())
+        return Batch(**connection.execute(_OPEN_BATCH, values).mappings().first())
 
     @transaction
     def batch(self, connection: Connection, reference: str) -> Batch:
         """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
         found = connection.execute(_BATCH_BY_NAME, {"name": reference, "tenant": self._tenant}).mappings()
         if not found and (prefix := as_prefix(reference)):
-            asked = range_of(prefix) | {"tenant": self._tenant}
-            found = connection.execute(_BATCH_BY_ID, asked).mappings()
+            values = range_of(prefix) | {"tenant": self._tenant}
+            found = connection.execute(_BATCH_BY_ID, values).mappings()
         if len(found) != 1:
             raise BatchNotFoundError(reference)
         return Batch(**found[0])

@@ -99,7 +99,7 @@ class NewJob:
 
     row: Mapping[str, Any]
     """Of the job and its first part, as `_CREATE` takes it."""
-    asked: Options
+    options: Options
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
     turns: bytes | None
@@ -121,17 +121,17 @@ class NewJob:
     @property
     def is_simple(self) -> bool:
         """Whether all that is to be written is the job, with nothing to be looked up for it."""
-        return self.turns is None and self.asked.webhook is None
+        return self.turns is None and self.options.webhook is None
 
     def message(self, flow: UUID) -> PartMessage | None:
         """Return what to publish now; None if it has to wait for its time."""
-        if self.asked.not_before is not None:
+        if self.options.not_before is not None:
             return None
         row = self.row
         return PartMessage(
             part=row["part"],
             stage=row["stage"],
-            lane=self.asked.lane,
+            lane=self.options.lane,
             cost=row["cost"],
             flow=flow,
             traceparent=row["traceparent"],
@@ -158,7 +158,7 @@ def options(
     )
 
 
-def new_job(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> NewJob:
+def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -> NewJob:
     """Return a job whose document is stored, encrypted under the current one of `keys`.
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
@@ -166,19 +166,19 @@ def new_job(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> 
     """
     from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
 
-    own, job_id, asked = item.own, item.job_id, asked.of(item.own)
+    own, job_id, options = item.own, item.job_id, options.of(item.own)
     written = task_to_json(own.task, source.payload)
     digests = tuple(
         task_digest(
             own.task.kind,
             {**written, "source": _source_under(key, written["source"], source, keys)},
-            asked.lane,
+            options.lane,
             keys,
             key,
         )
         for key in keys
     )
-    key = own.key if asked.tenant is None else f"{asked.tenant}:{own.key}"  # each tenant's are its own
+    key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
         "kind": own.task.kind,
@@ -187,20 +187,20 @@ def new_job(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> 
         "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
         "key": str(job_id) if own.key is None else key,
         "label": seal_label(own.label, job_id, keys),
-        "metadata": dict(asked.metadata),
+        "metadata": dict(options.metadata),
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
     return NewJob(
-        row=row, asked=asked, digests=digests, turns=_turns(asked), deposited=source.sha256 is not None
+        row=row, options=options, digests=digests, turns=_turns(options), deposited=source.sha256 is not None
     )
 
 
-def _turns(asked: Options) -> bytes | None:
+def _turns(options: Options) -> bytes | None:
     """Return what the jobs that take turns as one are found by: Redis knows them by a random id, made of nothing."""
-    by, value = asked.fair_by, asked.metadata.get(asked.fair_by)
-    if asked.tenant is not None:
-        by, value = "", asked.tenant
+    by, value = options.fair_by, options.metadata.get(options.fair_by)
+    if options.tenant is not None:
+        by, value = "", options.tenant
     return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
 
@@ -246,8 +246,8 @@ _FLOW_OF = """
 
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
 _CREATE = """
-    WITH asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
+    WITH requested AS (
+        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS requested (
             id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
             cost int, width int, height int, traceparent text, task jsonb, label jsonb, metadata jsonb)
     ), shared AS (
@@ -258,20 +258,20 @@ _CREATE = """
             lane text, client text, tenant text, batch uuid, webhook jsonb, held bool,
             not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
-        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
+        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM requested)) AS payload FROM shared WHERE NOT held
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, batch,
                           label, metadata, webhook, total, not_before, expires_at, traceparent)
         SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, batch, label, metadata, webhook,
                total, not_before, expires_at, traceparent
-        FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
+        FROM requested, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
-        SELECT part, id, stage, 0, lane, asked.flow, cost, width, height, coalesce(not_before, now()),
+        SELECT part, id, stage, 0, lane, requested.flow, cost, width, height, coalesce(not_before, now()),
                not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
-        FROM asked JOIN made USING (id), shared
+        FROM requested JOIN made USING (id), shared
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
     )
@@ -301,7 +301,7 @@ def accept(
 ) -> list[Accepted | SubmitError]:
     """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
-    Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` tells whether a payload
+    Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` returns whether a payload
     is in the store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another
     task, an `InvalidSourceError` for one whose document was in the store and was removed. Raises
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
@@ -322,9 +322,9 @@ def accept(
     if released:
         created, _ = _insert(connection, there, flows, held=True)
     repeated = [new for new in there if new.id not in created]
-    if batch[0].asked.webhook and connection.execute(_UNSIGNED, {}).scalar():
+    if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
-    known = _known(connection, repeated, batch[0].asked.tenant, keys)
+    known = _known(connection, repeated, batch[0].options.tenant, keys)
     _discard_unheld(connection, repeated)
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
@@ -356,12 +356,12 @@ def _insert(
     """
     if not batch:
         return {}, set()
-    asked = batch[0].asked
+    options = batch[0].options
     shared = {
-        **{name: getattr(asked, name) for name in ("lane", "client", "tenant", "batch")},
-        **_of_time("not_before", asked.not_before),
-        **_of_time("expires", asked.expires),
-        "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
+        **{name: getattr(options, name) for name in ("lane", "client", "tenant", "batch")},
+        **_of_time("not_before", options.not_before),
+        **_of_time("expires", options.expires),
+        "webhook": options.webhook and options.webhook.model_dump(mode="json"),
         "held": held,
     }
     rows = [
@@ -386,12 +386,12 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
     return JobView(
         id=new.id,
         kind=new.row["kind"],
-        lane=new.asked.lane,
+        lane=new.options.lane,
         state=JobState.QUEUED,
         progress=progress(new.row.get("total"), 0, 0, 0),
         failure=None,
         label=unseal_label(new.row["label"], new.id, keys),
-        batch=new.asked.batch,
+        batch=new.options.batch,
         metadata=metadata,
         submitted_at=created_at,
         started_at=None,

@@ -33,15 +33,15 @@ _LOCK_JOB = """
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = moving(
     """
-    asked AS (
+    requested AS (
         SELECT id, stage FROM parts
         WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
           AND (CAST(:parts AS uuid[]) IS NULL OR id = ANY(CAST(:parts AS uuid[])))
     ), again AS (
         SELECT id, stage, state FROM parts
         WHERE job_id = :job_id AND (
-            id IN (SELECT id FROM asked)
-            OR stage = 'summarize' AND EXISTS (SELECT FROM asked WHERE stage = 'caption'))
+            id IN (SELECT id FROM requested)
+            OR stage = 'summarize' AND EXISTS (SELECT FROM requested WHERE stage = 'caption'))
         ORDER BY id FOR NO KEY UPDATE
     ), chosen AS (
         SELECT id, state AS former, 'retry' AS reason,
@@ -97,8 +97,8 @@ class Transitions(Statements[D_co]):
         if state == JobState.SUCCEEDED or not JobState(state).is_terminal:
             raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
         chosen = None if parts is None else list(parts)
-        asked = {"job_id": job_id, "actor": self._actor, "parts": chosen}
-        rows = connection.execute(_REOPEN_PARTS, asked).all()
+        values = {"job_id": job_id, "actor": self._actor, "parts": chosen}
+        rows = connection.execute(_REOPEN_PARTS, values).all()
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         connection.execute(REOPEN_JOB, {"job_id": job_id, "actor": self._actor})
@@ -142,7 +142,7 @@ _LOCK = """
     ORDER BY id FOR NO KEY UPDATE
     """
 
-# What tells something of the document or of whom it is about goes; what was done, when, and what it took stays.
+# What describes the document or the person it is about is erased; what was done, when, and what it took stays.
 _ERASE = """
     WITH results_gone AS (
         DELETE FROM results WHERE job_id = ANY(CAST(:job_ids AS uuid[])) RETURNING job_id
@@ -203,7 +203,7 @@ class Purging(Statements[D_co]):
     @transaction
     def fitting(self, connection: Connection, selection: Selection) -> list[UUID]:
         """Return the jobs that are meant and still hold something."""
-        asked = {
+        values = {
             "metadata": json.dumps(dict(selection.metadata or {})),
             "job_ids": None if selection.job_ids is None else list(selection.job_ids),
             "before": selection.before,
@@ -211,7 +211,7 @@ class Purging(Statements[D_co]):
         }
         found: list[UUID] = []
         while page := connection.execute(
-            _FITTING, {**asked, "after": found[-1] if found else _FIRST}
+            _FITTING, {**values, "after": found[-1] if found else _FIRST}
         ).scalars():
             found += page
         return found

@@ -51,7 +51,7 @@ _SETTLING_S = 10.0
 
 
 class Deadline:
-    """When a caller's patience ends. None: never; 0: at once, so that things are looked at exactly once."""
+    """When a caller's timeout ends. None: never; 0: at once, so that things are looked at exactly once."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
@@ -181,7 +181,7 @@ def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator
 
 
 class Breaker:
-    """A circuit breaker before Redis: one that failed is left alone for a while, and a refusal is told once."""
+    """A circuit breaker before Redis: one that failed is left alone for a while, and a refusal is logged once."""
 
     def __init__(self, redis_url: str) -> None:
         self._url = redis_url
@@ -276,7 +276,7 @@ class Behind(Generic[T]):
         self._under_way = self._thread.submit(copy_context().run, work), passed, held
 
     def settle(self) -> None:
-        """Wait for what is under way. Raises what it raised."""
+        """Wait for what is in flight. Raises what it raised."""
         if self._under_way is not None:
             (future, passed, held), self._under_way = self._under_way, None
             with held:
@@ -330,7 +330,7 @@ def steps(tasks: Iterable[Task[Any] | Submission[Any]], waiting: Steps) -> Itera
         yield step
 
 
-def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, keys: Keyring) -> Prepared:
     """Check the tasks, store their documents, a few at a time, and make their rows.
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
@@ -338,10 +338,10 @@ def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys:
 
     def make(item: Item) -> tuple[int, NewJob | SubmitError]:
         try:
-            bulk.check(item, asked)
+            bulk.check(item, options)
             with tracing.under(item.traceparent, "store"):
                 source = sources.store(payloads, item.own.task.source)
-            return item.number, new_job(item, source, asked, keys)
+            return item.number, new_job(item, source, options, keys)
         except SubmitError as error:
             return item.number, error
 

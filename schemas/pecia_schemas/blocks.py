@@ -74,7 +74,7 @@ class Line(Stored):
     confidence: Confidence | None = None
     """None: the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
-    """From left to right; empty if the engine tells lines only. Of a language model's
+    """From left to right; empty if the engine reports lines only. Of a language model's
     text, those whose place is known."""
 
     @property
@@ -175,11 +175,11 @@ class Block(Stored):
 
     kind: BlockKind
     box: Box | None = None
-    """None: the engine cannot tell where it stands."""
+    """None: the engine does not report where it stands."""
     text: Text
     """Of a table: its rows, with a tab between cells and a newline between rows."""
     lines: tuple[Line, ...] = ()
-    """In reading order; empty if the engine cannot tell where text stands."""
+    """In reading order; empty if the engine does not report where text stands."""
     confidence: Confidence | None = None
     """Mean of its lines, weighted by length."""
     source: Source
@@ -345,7 +345,7 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lengths(line: Line) -> list[list[int | None]] | None:
-    """Return length, box within the line's and confidence of each word; None if the line's text does not tell them."""
+    """Return length, box within the line's and confidence of each word; None if the line's text does not show them."""
     rest, words = line.text, []
     for word in line.words:
         rest = rest.lstrip(" ")

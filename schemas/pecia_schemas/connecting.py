@@ -148,7 +148,7 @@ CONNECT_ARGS = {
 PREPARED_AFTER: Final = 5
 """How often a statement runs on one connection before it is prepared there: half of what Postgres does is planning."""
 BACKEND: Final = "SELECT pg_backend_pid()"
-"""Asks for the number that a direct connection knows already; a pooler tells a number of its own."""
+"""Asks for the number that a direct connection knows already; a pooler reports a number of its own."""
 
 _INTERVAL_S = 0.1
 """How often psycopg looks up from waiting."""
@@ -178,8 +178,8 @@ def parameters_of(database_url: str) -> dict[str, str]:
     parts = read.groupdict()
     query, host = parts.pop("query"), parts.pop("ipv6") or parts.pop("host")
     found = {name: unquote(part) for name, part in (parts | {"host": host}).items() if part}
-    found |= (asked := dict(parse_qsl(query or "")))
-    if "host" in asked:  # one, several, or `host=a:1&host=b:2`
+    found |= (parameters := dict(parse_qsl(query or "")))
+    if "host" in parameters:  # one, several, or `host=a:1&host=b:2`
         hosts = [_PORT.fullmatch(value) for name, value in parse_qsl(query or "") if name == "host"]
         found["host"] = ",".join(host["host"] for host in hosts if host)
         if any(host and host["port"] for host in hosts):
@@ -187,65 +187,65 @@ def parameters_of(database_url: str) -> dict[str, str]:
     return found
 
 
-def begin_within(patience: timedelta) -> str:
+def begin_within(timeout: timedelta) -> str:
     """Return what begins a transaction in which the server ends a statement, or the silence between two, by itself.
 
     That costs no round trip, and leaves nothing on a server connection that a pooler gives to others next.
     """
-    return f"BEGIN; {bounds_of(patience, 'LOCAL')}"
+    return f"BEGIN; {bounds_of(timeout, 'LOCAL')}"
 
 
-def bounds_of(patience: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
+def bounds_of(timeout: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
     """Return what sets these limits for a transaction, or for a session with the server itself."""
-    limit_ms = int(patience.total_seconds() * 1000)
+    limit_ms = int(timeout.total_seconds() * 1000)
     return (
         f"SET {scope} statement_timeout = {limit_ms};"
         f" SET {scope} idle_in_transaction_session_timeout = {limit_ms}"
     )
 
 
-class _Patient:
+class _Bounded:
     """How long a connection waits for an answer."""
 
-    patience_s = _ALIVE_S
+    timeout_s = _ALIVE_S
     fresh_until = 0.0
     """By `time.monotonic()`: until when its last answer says that it lives."""
 
-    def be_patient(self, patience: timedelta) -> None:
+    def bound_statements(self, timeout: timedelta) -> None:
         """Wait for what a statement may take on the server."""
-        self.patience_s = patience.total_seconds() + _BEYOND_S
+        self.timeout_s = timeout.total_seconds() + _BEYOND_S
 
-    def be_pinged(self, patience: timedelta) -> None:
+    def bound_ping(self, timeout: timedelta) -> None:
         """Wait for what the pool's ping may take."""
-        self.patience_s = min(_ALIVE_S, patience.total_seconds() + _BEYOND_S)
+        self.timeout_s = min(_ALIVE_S, timeout.total_seconds() + _BEYOND_S)
 
 
-class PatientConnection(_Patient, psycopg.Connection[Any]):
-    """Waits for an answer no longer than `patience_s`."""
+class BoundedConnection(_Bounded, psycopg.Connection[Any]):
+    """Waits for an answer no longer than `timeout_s`."""
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
         """Wait for libpq, and close the connection if it stays silent."""
         try:
-            return super().wait(gen, interval, timeout or self.patience_s)
+            return super().wait(gen, interval, timeout or self.timeout_s)
         except psycopg.OperationalError:
             _close_unanswered(self)
             raise
 
 
-class PatientAsyncConnection(_Patient, psycopg.AsyncConnection[Any]):
+class BoundedAsyncConnection(_Bounded, psycopg.AsyncConnection[Any]):
     """Its twin for a loop."""
 
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
         """Wait for libpq, and close the connection if it stays silent."""
         try:
-            return await super().wait(gen, interval, timeout or self.patience_s)
+            return await super().wait(gen, interval, timeout or self.timeout_s)
         except psycopg.OperationalError:
             _close_unanswered(self)
             raise
 
 
 def _close_unanswered(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Close a connection on which a statement is still under way after an error: it was given up."""
+    """Close a connection on which a statement is still in flight after an error: it was given up."""
     if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
         connection.pgconn.finish()
 
@@ -257,21 +257,21 @@ def sqlalchemy_url(database_url: str) -> URL:
     return make_url(database_url).set(drivername="postgresql+psycopg")
 
 
-def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None = None) -> None:
+def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = None) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
     The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
     a primary which was demoted. A connection that comes back after the engine was disposed of is closed: its pool is
     no longer in use. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has
-    forgotten the connection, and on the server's side frees the locks of a client that fell silent.
+    forgotten the connection, and on the server's side frees the locks of a client that stopped responding.
 
     The server's limits come with the BEGIN of each transaction. That BEGIN is also what a pool that pings sends to see
     whether a connection lives, for one that comes out of the pool is about to begin a transaction. The pool waits for
-    it four seconds, or half a second longer than `ping` (without it `patience`) if that is less.
+    it four seconds, or half a second longer than `ping` (without it `timeout`) if that is less.
     """
     from sqlalchemy import event  # noqa: PLC0415  slow to load
 
-    begin_bounded = begin_within(patience)
+    begin_bounded = begin_within(timeout)
 
     def begin(connection: Connection) -> None:
         if _driver(connection.connection).info.transaction_status == TransactionStatus.INTRANS:
@@ -281,8 +281,8 @@ def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None =
             begin_bounded, execution_options={"stream_results": False, "yield_per": None}
         )
 
-    def be_patient(connection: Any, *_: object) -> None:
-        _driver(connection).be_patient(patience)
+    def bound_statements(connection: Any, *_: object) -> None:
+        _driver(connection).bound_statements(timeout)
 
     def remember_pool(_connection: object, record: Any) -> None:
         record.info["pool"] = engine.pool
@@ -293,7 +293,7 @@ def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None =
         if record.info["pool"] is not engine.pool:
             record.invalidate()
         else:
-            _driver(connection).be_pinged(ping or patience)
+            _driver(connection).bound_ping(ping or timeout)
 
     def leave(context: ExceptionContext) -> None:
         if ends_connection(context.original_exception):
@@ -306,16 +306,16 @@ def close_after(engine: Engine, patience: timedelta, *, ping: timedelta | None =
     event.listen(engine, "connect", remember_pool)
     event.listen(engine, "connect", _prepare_if_direct)
     event.listen(engine, "begin", begin)
-    event.listen(engine, "checkout", be_patient)
+    event.listen(engine, "checkout", bound_statements)
     event.listen(engine, "checkin", come_back)
 
 
 def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
     parameters["autocommit"] = True  # psycopg sends no BEGIN of its own
     if dialect.is_async:
-        parameters["async_creator_fn"] = PatientAsyncConnection.connect
+        parameters["async_creator_fn"] = BoundedAsyncConnection.connect
         return None
-    return PatientConnection.connect(*arguments, **parameters)
+    return BoundedConnection.connect(*arguments, **parameters)
 
 
 def _ping(begin: str, connection: Any) -> bool:

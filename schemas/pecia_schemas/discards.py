@@ -35,8 +35,8 @@ Returns those that were released within `MEMORY`: they may have been removed, or
 
 UNHELD = text(
     """
-    SELECT DISTINCT asked.payload FROM unnest(CAST(:payloads AS text[])) AS asked (payload)
-    WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.payload = asked.payload AND payload_released_at IS NULL)
+    SELECT DISTINCT requested.payload FROM unnest(CAST(:payloads AS text[])) AS requested (payload)
+    WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.payload = requested.payload AND payload_released_at IS NULL)
     """
 )
 """Takes `payloads`; returns those that no job holds."""

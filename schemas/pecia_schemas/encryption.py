@@ -121,7 +121,7 @@ class Keyring:
             raise SealBrokenError(key) from None
 
     def name_of(self, sha256: str, key: str | None) -> str:
-        """Return the name, hexadecimal, of a document with that hash; without the key it does not tell the hash."""
+        """Return the name, hexadecimal, of a document with that hash; without the key it does not reveal the hash."""
         return sha256 if key is None else self.fingerprint(bytes.fromhex(sha256), key, purpose="name")
 
     def fingerprint(self, content: bytes, key: str, *, purpose: str) -> str:
@@ -253,7 +253,7 @@ class Unsealer:
             self._cipher, self._header = cipher_of(_file_key(self._keys, self._key, header)), header
             del self._pending[:length]
         opened = []
-        # The last chunk stays: only the end tells that it is the last.
+        # The last chunk stays: only the end shows that it is the last.
         while len(self._pending) > self._chunk:
             opened.append(self._open(bytes(self._pending[: self._chunk]), last=False))
             del self._pending[: self._chunk]
@@ -287,7 +287,7 @@ def _nonce(number: int, *, last: bool) -> bytes:
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SECRETS = "fields", "instructions", "password", "url"
-"""What of a task is encrypted: a schema or instructions may tell what is looked for about whom, a URL whose document
+"""What of a task is encrypted: a schema or instructions may reveal what is looked for about whom, a URL whose document
 it is."""
 
 

@@ -1,4 +1,4 @@
-"""What is told about a job while it lives: events to its submitter, notices to its webhook. Ids and counts, no text."""
+"""What is published about a job: events to its submitter, notices to its webhooks. Ids and counts, no text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobEvent(_Event):
     """Who moved it: a worker's name, a client's name or `upkeep`."""
     attempt: int | None = None
     reason: str | None = None
-    """Why, in one word: a failure code, `worker_lost`, `given_back`, …"""
+    """Why, in one word: a failure code, `worker_lost`, `requeued`, …"""
 
 
 class Progress(_Event):
@@ -66,7 +66,7 @@ class Progress(_Event):
 
 
 class NoticeType(StrEnum):
-    """What a webhook can be told."""
+    """What a webhook can be notified of."""
 
     SUCCEEDED = "job.succeeded"
     PARTIAL = "job.partial"
@@ -74,9 +74,9 @@ class NoticeType(StrEnum):
     CANCELLED = "job.cancelled"
     EXPIRED = "job.expired"
     PART_DONE = "part.done"
-    """A page, a segment or a summary has its result. Told only to who asks for it."""
+    """A page, a segment or a summary has its result. Sent only to receivers that subscribe to it."""
     REVISED = "result.revised"
-    """A person has reviewed a page: its result is another. Told only to who asks for it."""
+    """A person has reviewed a page: its result is another. Sent only to receivers that subscribe to it."""
     TEST = "webhook.test"
     """A test of an endpoint: nothing happened."""
 
@@ -87,7 +87,7 @@ class NoticeType(StrEnum):
 
 
 ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
-"""What a webhook is told that asks for nothing else: how a job ended."""
+"""What a webhook is notified of by default: how a job ended."""
 
 
 NoticeTypeName = Literal[
@@ -137,7 +137,7 @@ class NoticeData(_Notice):
 
     job_id: UUID
     sequence: int = 0
-    """Of two notices about a job the one with the greater number tells of what came later, whichever arrives first. It
+    """Of two notices about a job the one with the greater number is about what came later, whichever arrives first. It
     is the sequence of that job's event."""
     kind: str
     state: JobState

@@ -157,13 +157,13 @@ class PayloadRef(BaseModel):
     size: int = Field(ge=0)
     """Bytes, before encryption."""
     media_type: MediaType | None
-    """As its content tells; None if it is nothing that Pecia reads."""
+    """By its content; None if it is nothing that Pecia reads."""
     key: str | None = None
     """The name of the key that it is encrypted under; None: it is not."""
 
 
 class UrlRef(BaseModel):
-    """A file that the fleet fetches. Where it lies may tell of whom it is about, and let others in: it is not told."""
+    """A file that the fleet fetches. Its URL may reveal whom it is about, and give access to it: it is never shown."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -270,7 +270,7 @@ class Picture:
     width: int
     height: int
     dpi: float | None
-    """Pixels per inch of the paper; None: the document does not tell its size."""
+    """Pixels per inch of the paper; None: the document does not state its size."""
 
 
 class NoPictureError(Exception):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 CANCEL_CHANNEL = "pecia:cancelled"
 """Pub/sub: ids of jobs that were cancelled, so that workers abort their parts at once."""
 
-BELL_TTL_MS = 1_000
+WAKEUP_TTL_MS = 1_000
 """A wake-up key that no worker took within this time expires; workers look every second anyway."""
 
-BELL_PREFIX = "pecia:bell:"
+WAKEUP_PREFIX = "pecia:bell:"
 STANDING_PREFIX = "pecia:standing:"
 
 TURN = 32
@@ -105,9 +105,9 @@ def quarantine_name(stage: Stage) -> str:
     return f"{stage}.quarantine"
 
 
-def bell_name(stage: Stage) -> str:
+def wakeup_key(stage: Stage) -> str:
     """Return the list that producers push to, so that an idle worker of this stage wakes at once."""
-    return BELL_PREFIX + stage
+    return WAKEUP_PREFIX + stage
 
 
 def job_channel(job_id: UUID) -> str:
@@ -121,7 +121,7 @@ def reserve_of(window: int) -> int:
 
 
 def publish(redis: Redis, messages: Iterable[PartMessage], *, window: int = WINDOW) -> list[PartMessage]:
-    """Queue the messages in order, ring each stage's bell, and return those that found no room; one round trip.
+    """Queue the messages in order, push each stage's wake-up key, and return those that found no room; one round trip.
 
     Raises `redis.RedisError` if Redis is away; then some of the messages may have been queued. Publishing a part
     twice is harmless: the ledger hands it out once.
@@ -141,10 +141,10 @@ def enqueue(
     queues: defaultdict[tuple[Stage, str], list[PartMessage]] = defaultdict(list)
     for message in messages:
         queues[message.stage, message.queue].append(message)
-    limits = [str(limit) for limit in (TURN, BELL_TTL_MS, window, reserve)]
+    limits = [str(limit) for limit in (TURN, WAKEUP_TTL_MS, window, reserve)]
     sent = []
     for (stage, queue), waiting in queues.items():
-        keys = [queue, bell_name(stage)]
+        keys = [queue, wakeup_key(stage)]
         if queue != quarantine_name(stage):
             keys.append(standing_name(queue))
         for start in range(0, len(waiting), _MESSAGES_PER_SCRIPT):

@@ -54,7 +54,7 @@ PROMISE_CALLBACKS = text(
 )
 """Takes `job_ids`; writes a row for each that wants to know how one of these jobs ended. The body is a `JobNotice`."""
 
-TELLS_PARTS = """
+NOTIFIES_PARTS = """
     coalesce(webhook->'events' ? 'part.done', false)
     OR EXISTS (SELECT FROM endpoints WHERE disabled_at IS NULL AND 'part.done' = ANY(events))
 """
@@ -125,7 +125,7 @@ _COUNTED_BESIDE = f""", changes AS (
         SET {_ADDED}, total = CASE WHEN uncut THEN 0 WHEN cut_again THEN NULL ELSE total END
         FROM changes WHERE jobs.id = changes.job_id
     )"""  # noqa: S608  constants of this module
-_TOLD_OF_BEGUN = """
+_NOTIFY_BEGUN = """
         SELECT id, CAST(NULL AS uuid), 'running', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM begun
         UNION ALL"""
 
@@ -164,7 +164,7 @@ def moving(
         FROM chosen WHERE parts.id = chosen.id
         RETURNING parts.*, chosen.former, chosen.reason{", " + kept if kept else ""}
     ){_BEGUN_BESIDE if begins else ""}, told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason){_TOLD_OF_BEGUN if begins else ""}
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason){_NOTIFY_BEGUN if begins else ""}
         SELECT job_id, id, state, :actor, attempt, reason FROM moved
     ){_COUNTED_BESIDE if ends else ""}{", " + beside if beside else ""}
     {answer}
@@ -191,7 +191,7 @@ _END_JOBS = text(
     """
 )
 
-TELL_REVISED: Final = """
+NOTIFY_REVISED: Final = """
     INSERT INTO job_events (job_id, part_id, state, actor, reason)
     VALUES (:job_id, :part_id, 'done', :actor, 'revised')
 """

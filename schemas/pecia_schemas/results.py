@@ -247,7 +247,7 @@ class Page(Stored):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The blocks' lines, in reading order; empty if the engine cannot tell where text stands."""
+        """The blocks' lines, in reading order; empty if the engine does not report where text stands."""
         return tuple(line for block in self.blocks for line in block.lines)
 
     @property

@@ -153,7 +153,7 @@ class Need(StrEnum):
 
 # A worker whose capabilities are unknown, because an older version registered it, is taken to be able to do anything.
 UNSERVED = f"""
-    WITH asked AS (
+    WITH requested AS (
         SELECT CASE WHEN CAST(:job_ids AS uuid[]) IS NOT NULL THEN parts.job_id END AS job_id, parts.stage,
                jobs.task->>'adapter' AS adapter, jobs.task->>'language' AS language,
                CASE jsonb_typeof(jobs.task->'fields') WHEN 'object' THEN 'true' END AS fields, count(*) AS parts
@@ -162,12 +162,12 @@ UNSERVED = f"""
           AND (CAST(:job_ids AS uuid[]) IS NULL OR parts.job_id = ANY(CAST(:job_ids AS uuid[])))
         GROUP BY 1, 2, 3, 4, 5
     ), needs AS (
-        SELECT asked.job_id, asked.stage, asked.parts, need.rank, need.name, need.value
-        FROM asked, LATERAL (VALUES
-            (1, 'stage', asked.stage), (2, 'adapter', asked.adapter),
-            (3, 'fields', asked.fields), (4, 'language', asked.language)
+        SELECT requested.job_id, requested.stage, requested.parts, need.rank, need.name, need.value
+        FROM requested, LATERAL (VALUES
+            (1, 'stage', requested.stage), (2, 'adapter', requested.adapter),
+            (3, 'fields', requested.fields), (4, 'language', requested.language)
         ) AS need (rank, name, value)
-        WHERE need.value IS NOT NULL AND (need.name = 'stage' OR asked.stage <> 'ingest')
+        WHERE need.value IS NOT NULL AND (need.name = 'stage' OR requested.stage <> 'ingest')
     ), unserved AS (
         SELECT * FROM needs WHERE NOT EXISTS (
             SELECT FROM workers

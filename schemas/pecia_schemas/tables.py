@@ -320,7 +320,7 @@ class AccessKeyRow(Base):
 
     __tablename__ = "access_keys"
 
-    id: Mapped[_Id]  # told in the key itself
+    id: Mapped[_Id]  # part of the key itself
     digest: Mapped[bytes] = mapped_column(LargeBinary())  # SHA-256 of its rest, which is 32 random bytes
     tenant: Mapped[_Tenant]
     name: Mapped[_Name]
@@ -334,7 +334,7 @@ class AccessKeyRow(Base):
 
 
 class EndpointRow(Base):
-    """Where all jobs are told of: a registered receiver with a secret of its own."""
+    """A registered receiver, which is notified of all jobs, with a secret of its own."""
 
     __tablename__ = "endpoints"
 
@@ -345,13 +345,13 @@ class EndpointRow(Base):
     former_secret: Mapped[_Json | None]  # signs beside the other
     former_until: Mapped[datetime | None]
     client: Mapped[_Name]  # who registered it
-    tenant: Mapped[_Tenant | None]  # of whose jobs it is told; None: of all
+    tenant: Mapped[_Tenant | None]  # of whose jobs it is notified; None: of all
     created_at: Mapped[_Now]
     disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
 
 
 class DeliveryRow(Base):
-    """The outbox: one promised callback, written in the transaction in which happened what it tells."""
+    """The outbox: one promised callback, written in the transaction of the change that it reports."""
 
     __tablename__ = "deliveries"
 

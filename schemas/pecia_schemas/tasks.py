@@ -1,6 +1,6 @@
 """What a client can ask for. A task knows the type of its result, so `submit` has one signature for all of them.
 
-The asking price of a part, which the claim weighs, follows Qwen2.5-VL, the family of the recommended models; the engine
+A part's estimated cost, which the claim weighs, follows Qwen2.5-VL, the family of the recommended models; the engine
 counts exactly once the page is decoded.
 """
 
@@ -49,7 +49,7 @@ class Preparation(StrEnum):
     """A step from a decoded page to the one that an engine sees."""
 
     BLANK = "blank"
-    """A page on which nothing stands is told, and no engine asked."""
+    """A page on which nothing stands is marked as blank, and no engine reads it."""
     ORIENT = "orient"
     """A page that lies on its side or stands on its head is turned upright."""
     DESKEW = "deskew"
@@ -223,7 +223,7 @@ class ReadDocument(Task[Document]):
     instructions: Annotated[str, AfterValidator(_checked_instructions)] | None = Field(
         default=None, kw_only=True, repr=False, max_length=storable.INSTRUCTIONS
     )
-    """What a language model is told about each page; None: what its reader card says."""
+    """Prompt of a language model for each page; None: that of its reader card."""
     preset: AnyPreset | None = Field(default=None, kw_only=True)
     """How to write; None: as the model's reader card says, which is mostly greedily."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)

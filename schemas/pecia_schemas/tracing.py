@@ -63,7 +63,7 @@ class Span:
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
-    def tell(self, attributes: Attributes) -> None:
+    def set_attributes(self, attributes: Attributes) -> None:
         """Add attributes."""
         if self._span is not None:
             self._span.set_attributes(_given(attributes))
@@ -174,7 +174,7 @@ def current() -> Span:
 
 
 def headers() -> dict[str, str]:
-    """Return what tells the server of a request about the span in progress."""
+    """Return the headers that propagate the current span to a server."""
     traceparent = current().traceparent
     return {"traceparent": traceparent} if traceparent else {}
 

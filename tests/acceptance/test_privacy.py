@@ -334,7 +334,7 @@ def test_no_store_and_no_file_holds_a_word_after_the_purge(private_fleet: Any, o
     kept = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
     assert overheard
     assert private_fleet.query("SELECT FROM parts WHERE state = 'cancelled' AND attempt > 0"), (
-        "one was under way"
+        "one was in flight"
     )
     assert [path for path in kept if told(PLANTED, path.read_bytes().decode("latin1"))] == []
     assert list((home / "payloads").rglob("sha256/*/*")) == []

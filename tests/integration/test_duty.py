@@ -14,7 +14,7 @@ from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
 from pecia.cli import watching
 from pecia.cli.backfill import _uncut
-from pecia.cli.watching import follow, unserved_told
+from pecia.cli.watching import follow, unserved_reported
 from pecia.errors import JobTimeoutError
 from pecia_workers.ledger.standing import MOST_JOBS, Glance, engines_on_duty, glance, roles_on_duty, unserved
 
@@ -173,12 +173,12 @@ def test_who_reads_pages_beside_is_told_only_of_documents_that_nobody_cuts(
         told.extend(capsys.readouterr().err.splitlines())
         return told
 
-    with unserved_told(lambda: _uncut([client.group([page, document])])):
+    with unserved_reported(lambda: _uncut([client.group([page, document])])):
         eventually(lines)
 
     assert "cuts documents" in told[0]
     document.cancel()
-    with unserved_told(lambda: _uncut([client.group([page, document])])), pytest.raises(JobTimeoutError):
+    with unserved_reported(lambda: _uncut([client.group([page, document])])), pytest.raises(JobTimeoutError):
         page.wait(0.5)
     assert capsys.readouterr().err == ""
 

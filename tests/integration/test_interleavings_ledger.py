@@ -118,7 +118,7 @@ def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_co
             await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
             committing.append(asyncio.create_task(commit(one, first, overtaken)))
             await asyncio.sleep(0)
-            await one.give_back([first.id])
+            await one.requeue([first.id])
             second = await claimed(one, first.id)
             committing.append(asyncio.create_task(commit(one, second, read("fresh"))))
             await asyncio.sleep(0)

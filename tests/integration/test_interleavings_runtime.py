@@ -301,7 +301,7 @@ async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death
     async with working(settings, die) as runtime:
         with pytest.raises(RuntimeLostError):
             await runtime.run(part, deaths=0)
-        await runtime.give_back([part])
+        await runtime.requeue([part])
     assert parts_of(house) == [("queued", 1)]
 
 
@@ -371,7 +371,7 @@ async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_ro
         for run in runs:
             run.cancel()
         await asyncio.wait(runs)
-        await runtime.give_back(parts)
+        await runtime.requeue(parts)
     finally:
         await runtime.stop()
 

@@ -247,16 +247,16 @@ class OneAfterTheOther(RuleBasedStateMachine):
         return [outcome is not None for outcome in await asyncio.gather(*map(ledger.commit, group))]
 
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 9))
-    def give_back(self, worker: str, pick: int) -> None:
+    def requeue(self, worker: str, pick: int) -> None:
         if self.claims:
             part = self.claims[pick % len(self.claims)][1].id
-            self.run(self.ledgers[worker].give_back([part]))
+            self.run(self.ledgers[worker].requeue([part]))
 
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 9))
     def lose_the_engine(self, worker: str, pick: int) -> None:
         if self.claims:
             part = self.claims[pick % len(self.claims)][1].id
-            self.run(self.ledgers[worker].give_back([part], died_on=[part]))
+            self.run(self.ledgers[worker].requeue([part], died_on=[part]))
 
     @rule(pick=st.integers(0, 4))
     def revoke(self, pick: int) -> None:
@@ -348,7 +348,7 @@ class AllAtOnce:
             ]
             claims = [claim for claim in await asyncio.gather(*asked) if claim]
             unfinished = [claim.id for claim in claims if dice.random() < 0.2]
-            await ledger.give_back(unfinished, died_on=[part for part in unfinished if dice.random() < 0.5])
+            await ledger.requeue(unfinished, died_on=[part for part in unfinished if dice.random() < 0.5])
             ends = [_outcome(claim, dice.choice((*ENDS, *["retry"] * 6)), 12) for claim in claims]
             await asyncio.gather(
                 *[

@@ -92,7 +92,7 @@ def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(add: Add, run: Run
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
         await claimed(one, part)
         assert await two.claim(part, deaths=1) is None, "it runs"
-        await one.give_back([part], died_on=[part])
+        await one.requeue([part], died_on=[part])
         assert await two.claim(part) is None
         return await claimed(two, part, deaths=1)
 
@@ -123,7 +123,7 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(
 
     async def story(one: Ledger, two: Ledger) -> list[bool]:
         stale = await claimed(one, part)
-        await one.give_back([part])
+        await one.requeue([part])
         fresh = await claimed(two, part)
         return [
             await committed(one, stale, Done(page(text="stale"))),
@@ -209,8 +209,8 @@ def test_a_requeued_part_has_no_strike_and_no_death(add: Add, run: Run) -> None:
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
         await claimed(one, part)
-        await one.give_back([part])
-        await one.give_back([part])
+        await one.requeue([part])
+        await one.requeue([part])
         return await claimed(two, part)
 
     claim = run(story, "one", "two")
@@ -223,7 +223,7 @@ def test_a_part_on_which_the_engine_died_counts_a_death(add: Add, run: Run) -> N
     async def story(one: Ledger, two: Ledger) -> list[ClaimedPart]:
         await claimed(one, fatal)
         await claimed(one, bystander)
-        await one.give_back([fatal, bystander], died_on=[fatal])
+        await one.requeue([fatal, bystander], died_on=[fatal])
         return [await claimed(two, fatal, deaths=1), await claimed(two, bystander)]
 
     claims = run(story, "one", "two")
@@ -235,7 +235,7 @@ def test_nobody_gives_back_what_another_worker_runs(tables: Tables, add: Add, ru
 
     async def story(one: Ledger, two: Ledger) -> None:
         await claimed(two, part)
-        await one.give_back([part])
+        await one.requeue([part])
 
     run(story, "one", "two")
     assert (tables.part(part)["state"], tables.part(part)["worker"]) == (PartState.RUNNING, "two")

@@ -65,7 +65,7 @@ def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Re
     assert value("pecia_parts_held") == 4
 
     keeper.finish(claim.parts[0].part)
-    keeper.give_back(claim.parts[1].part)
+    keeper.requeue(claim.parts[1].part)
     keeper.settle()
     assert keeper.held == 2
     assert keeper.moved_at > claimed_at

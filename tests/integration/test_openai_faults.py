@@ -83,7 +83,7 @@ def test_a_server_that_has_no_room_for_so_many_is_asked_by_fewer_at_a_time() -> 
 
 
 def test_a_server_that_falls_silent_is_not_waited_for_for_ever() -> None:
-    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: it fell silent")
+    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: it stopped responding")
     with serving(Behaviour(faults=[Fault(silent_s=1)] * 3)) as server, never:
         answer(server, engine_timeout=0.2)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas.messages import bell_name, publish, queue_name
+from pecia_schemas.messages import publish, queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import CREDIT, DEAD, SERVED, Claim, Claimed, Ended, LaneRules, taken_name
 from queueing import EVERY_LIST, claim, messages
@@ -93,12 +93,12 @@ def test_a_cost_out_of_range_is_clamped(redis: Redis, sent: str, taken: int) -> 
 
 def test_a_claim_that_leaves_parts_behind_rings_for_the_next_worker(redis: Redis) -> None:
     publish(redis, messages(2))
-    redis.delete(bell_name(Stage.READ))
+    redis.delete(wakeup_key(Stage.READ))
     claim(redis, slots=1)
-    assert redis.llen(bell_name(Stage.READ)) == 1
-    redis.delete(bell_name(Stage.READ))
+    assert redis.llen(wakeup_key(Stage.READ)) == 1
+    redis.delete(wakeup_key(Stage.READ))
     claim(redis, tokens=0, idle=False)
-    assert redis.llen(bell_name(Stage.READ)) == 0
+    assert redis.llen(wakeup_key(Stage.READ)) == 0
 
 
 MESSAGES = st.lists(

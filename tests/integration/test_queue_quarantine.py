@@ -42,7 +42,7 @@ def ids(claimed: list[Claimed]) -> list[str]:
     return [one.part for one in claimed]
 
 
-def bury(redis: Redis, worker: str, held: list[Claimed]) -> None:
+def reap(redis: Redis, worker: str, held: list[Claimed]) -> None:
     """Do what judge and relay do when a worker died on all that it held."""
     let_go(redis, worker, finished=ids(held))
     publish(
@@ -121,12 +121,12 @@ def test_what_lost_two_workers_runs_alone_and_the_killer_last(redis: Redis) -> N
     suspects = send_suspects(redis, 3)
     shared = claim(redis, "second")
     assert ids(shared) == suspects
-    bury(redis, "second", shared)
+    reap(redis, "second", shared)
 
     killer, *innocent = suspects
     alone = claim(redis, "third")
     assert ids(alone) == [killer]
-    bury(redis, "third", alone)
+    reap(redis, "third", alone)
 
     taken = [ids(claim(redis, worker)) for worker in ("fourth", "fifth", "sixth")]
     assert taken == [[innocent[0]], [innocent[1]], [killer]]
@@ -231,7 +231,7 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
                 deaths[one.part] += 1
             shared_deaths.update(one.part for one in killers if not one.suspect)
             alone_deaths.update(one.part for one in killers if len(held) == 1)
-            bury(redis, worker, held)
+            reap(redis, worker, held)
             names[number] += "'"
         elif data.draw(st.booleans()):
             continue

@@ -19,7 +19,7 @@ from redis.exceptions import OutOfMemoryError
 import queueing
 from fixture_types import Eventually, Make
 from limits import WAIT_S
-from pecia_schemas.messages import PartMessage, bell_name, publish
+from pecia_schemas.messages import PartMessage, publish, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import (
@@ -111,12 +111,12 @@ def test_what_a_dead_worker_took_is_handed_back_in_the_order_of_its_calls(redis:
     parts = send_new(redis, 5)
     assert claim(redis, "dead", slots=3) + claim(redis, "dead", slots=2) == parts
     behind = send_new(redis)
-    redis.delete(bell_name(Stage.READ))
+    redis.delete(wakeup_key(Stage.READ))
     assert takers(redis) == {"dead"}
 
     assert hand_back(redis, "dead") == 5
 
-    assert redis.llen(bell_name(Stage.READ)) > 0
+    assert redis.llen(wakeup_key(Stage.READ)) > 0
     assert (takers(redis), redis.exists(taken_name("dead"))) == (set(), 0)
     assert claim(redis, "next") == [*parts, *behind]
     assert hand_back(redis, "dead") == 0
@@ -130,11 +130,11 @@ def test_a_part_that_is_queued_anew_waits_until_its_worker_lets_go_of_it(redis: 
     send(redis, part)
     assert claim(redis, "one") == []
     assert waiting(redis) == 0
-    redis.delete(bell_name(Stage.READ))
+    redis.delete(wakeup_key(Stage.READ))
 
     claim(redis, "one", slots=0, finished=(part,))
 
-    assert redis.llen(bell_name(Stage.READ)) == 1
+    assert redis.llen(wakeup_key(Stage.READ)) == 1
     assert claim(redis, "two") == [part]
     assert count_taken(redis) == {QUEUE: 1}
 
@@ -211,7 +211,7 @@ class Worker:
                 self.owed.add(self._held[which])
             case "give back":
                 self.owed.add(self._held[which])
-                self.keeper.give_back(self._held.pop(which))
+                self.keeper.requeue(self._held.pop(which))
             case "finish":
                 self.keeper.finish(self._held.pop(which))
 

@@ -181,7 +181,7 @@ def test_a_part_whose_failure_is_refused_too_delays_no_other(books: Books, submi
         books.fail(PLACES["its callback"], "54000", times=1_000, part=parts[1])
         committing = [commit(one, claim) for claim in claims]
         outcomes = await asyncio.gather(*committing, return_exceptions=True)
-        assert await one.give_back([parts[1]]) == {parts[1]}
+        assert await one.requeue([parts[1]]) == {parts[1]}
         return [type(outcome) for outcome in outcomes]
 
     first, second, third = books.play(story)
@@ -211,7 +211,7 @@ def test_giving_back_waits_for_what_is_transient(books: Books, submit: Submit) -
     async def story(one: Ledger) -> set[UUID]:
         await claimed(one, part)
         await asyncio.to_thread(books.fail, PLACES["the part"], "25006", times=2, part=part)
-        return await one.give_back([part])
+        return await one.requeue([part])
 
     assert books.play(story) == {part}
 

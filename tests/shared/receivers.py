@@ -136,13 +136,13 @@ class Outbox:
         """Finish a job for each webhook, None: without one, as the ledger does; return their ids."""
         with psycopg.connect(self.database_url) as connection:
             jobs = [_insert_job(connection, url) for url in urls]
-            _tell_of(connection, jobs)
+            _show_deliveries(connection, jobs)
         return jobs
 
     def tell_of(self, job_id: UUID) -> None:
         """Promise what is to be told of a job that is over, as its end does."""
         with psycopg.connect(self.database_url) as connection:
-            _tell_of(connection, [job_id])
+            _show_deliveries(connection, [job_id])
 
     def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
         return self.query("SELECT * FROM deliveries " + where, *values)  # noqa: S608  literals
@@ -190,7 +190,7 @@ def _insert_job(connection: psycopg.Connection, url: str | None) -> UUID:
     return job_id
 
 
-def _tell_of(connection: psycopg.Connection, jobs: list[UUID]) -> None:
+def _show_deliveries(connection: psycopg.Connection, jobs: list[UUID]) -> None:
     connection.execute(
         """INSERT INTO job_events (job_id, state, actor)
            SELECT id, 'succeeded', 'test' FROM unnest(%s::uuid[]) AS id""",

@@ -124,7 +124,7 @@ class Producer:
 
     @property
     def busy(self) -> bool:
-        """Whether an order is under way, or will be."""
+        """Whether an order is in flight, or will be."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

@@ -89,7 +89,7 @@ def test_each_preemption_makes_it_smaller_and_air_lets_it_grow_again() -> None:
     headroom = Headroom()
     shares = []
     for now, kv_used in enumerate((0.5, 0.95, 0.5)):
-        headroom.room(BUDGET, load(kv_used, preemptions=1), now)
+        headroom.capacity(BUDGET, load(kv_used, preemptions=1), now)
         shares.append(headroom.cache)
     assert shares == pytest.approx([0.95, 0.95, 0.97])
 
@@ -99,5 +99,5 @@ def test_it_never_leaves_its_bounds(looks: list[tuple[float, int, float]]) -> No
     headroom, now, preempted = Headroom(), 0.0, 0
     for kv_used, more, passed in looks:
         now, preempted = now + passed, preempted + more
-        headroom.room(BUDGET, load(kv_used, preempted), now)
+        headroom.capacity(BUDGET, load(kv_used, preempted), now)
         assert 0.5 <= headroom.cache <= 1.0

@@ -97,12 +97,12 @@ def test_half_of_the_use_is_left_and_time_brings_it_back(
     budget: Budget, halved: Capacity, whole: Capacity
 ) -> None:
     headroom = Headroom()
-    assert headroom.room(budget, IDLE, 0) == whole
+    assert headroom.capacity(budget, IDLE, 0) == whole
     for number in range(4):
         headroom.enter(str(number), 100)
     assert all(headroom.ran_out(str(number), budget) for number in range(4))
-    assert headroom.room(budget, IDLE, 0) == halved
-    assert headroom.room(budget, IDLE, 600) == whole
+    assert headroom.capacity(budget, IDLE, 0) == halved
+    assert headroom.capacity(budget, IDLE, 600) == whole
 
 
 def test_an_engine_that_died_of_several_leaves_less_room_and_one_that_died_of_one_page_does_not() -> None:
@@ -127,4 +127,4 @@ def test_one_request_always_has_room() -> None:
         assert headroom.ran_out(f"a{round_}", budget)
         for name in ("a", "b"):
             headroom.leave(f"{name}{round_}")
-    assert headroom.room(budget, IDLE, 0) == Capacity(slots=4, tokens=1)
+    assert headroom.capacity(budget, IDLE, 0) == Capacity(slots=4, tokens=1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pecia_workers.batching.policies import (
-    PATIENCE,
+    MOST_OVERTAKEN,
     BatchLimits,
     Capacity,
     Item,
@@ -59,49 +59,53 @@ def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
 
 def test_what_has_been_written_will_not_be_written_again() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("old", 50, output=40))
-    room = Capacity(slots=4, tokens=80)
-    policy.start(0, room)
+    capacity = Capacity(slots=4, tokens=80)
+    policy.start(0, capacity)
     policy.offer(item("new", 60, output=40))
 
-    assert names(policy.start(0, room)) == []
-    assert names(policy.start(0, replace(room, written={"old": 29}))) == []
+    assert names(policy.start(0, capacity)) == []
+    assert names(policy.start(0, replace(capacity, written={"old": 29}))) == []
     told = "50 and 30 when the old one ends"
-    assert names(policy.start(0, replace(room, written={"old": 30}))) == ["new"], told
+    assert names(policy.start(0, replace(capacity, written={"old": 30}))) == ["new"], told
 
 
 def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
     endless = replace(item("old", 20, output=10), longer=lambda written: written + 20)
     policy = offered(PolicyName.CONTINUOUS, endless)
-    room = Capacity(slots=4, tokens=60)
-    policy.start(0, room)
+    capacity = Capacity(slots=4, tokens=60)
+    policy.start(0, capacity)
     policy.offer(item("new", 30, output=25))
-    assert names(policy.start(0, replace(room, written={"old": 16}))) == [], "46 and 25 when the old one ends"
-    assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
+    assert names(policy.start(0, replace(capacity, written={"old": 16}))) == [], (
+        "46 and 25 when the old one ends"
+    )
+    assert names(policy.start(0, replace(capacity, written={"old": 5}))) == ["new"], "35 and 25"
 
 
 def test_a_request_takes_whole_blocks_of_the_cache() -> None:
     page = item("page", 390, output=32)
     policy = offered(PolicyName.CONTINUOUS, *(replace(page, id=str(number)) for number in range(30)))
-    room = Capacity(slots=30, tokens=85 * 128)
-    assert len(policy.start(0, replace(room, block=128))) == 21, "four blocks each, and one is left"
-    assert len(policy.start(0, room)) == 6, "27 by tokens alone"
+    capacity = Capacity(slots=30, tokens=85 * 128)
+    assert len(policy.start(0, replace(capacity, block=128))) == 21, "four blocks each, and one is left"
+    assert len(policy.start(0, capacity)) == 6, "27 by tokens alone"
 
 
 def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("short", 30, output=10), item("long", 64, output=40))
-    room = Capacity(slots=2, tokens=75, block=16)
-    assert names(policy.start(0, room)) == ["short"], "32 when it ends, and the other has 48 by then, not 34"
-    assert names(policy.start(0, replace(room, tokens=80))) == ["long"]
+    capacity = Capacity(slots=2, tokens=75, block=16)
+    assert names(policy.start(0, capacity)) == ["short"], (
+        "32 when it ends, and the other has 48 by then, not 34"
+    )
+    assert names(policy.start(0, replace(capacity, tokens=80))) == ["long"]
 
 
 def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("old", 1_000, output=100), item("new", 900, output=100))
-    room = Capacity(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
+    capacity = Capacity(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
 
-    assert names(policy.start(0, room)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
-    begun, told = replace(room, written={"old": 0}), "400 and 300 beside it: 1,550 at the end"
+    assert names(policy.start(0, capacity)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
+    begun, told = replace(capacity, written={"old": 0}), "400 and 300 beside it: 1,550 at the end"
     assert names(policy.start(0, begun)) == [], told
-    begun, told = replace(room, written={"old": 1}), "the old one keeps 50 of its window"
+    begun, told = replace(capacity, written={"old": 1}), "the old one keeps 50 of its window"
     assert names(policy.start(0, begun)) == ["new"], told
 
 
@@ -127,8 +131,10 @@ ORDERS: dict[str, tuple[PolicyName, list[Item], Capacity, list[str]]] = {
 
 
 @pytest.mark.parametrize(("name", "items", "room", "started"), ORDERS.values(), ids=ORDERS)
-def test_who_starts_first(name: PolicyName, items: list[Item], room: Capacity, started: list[str]) -> None:
-    assert names(offered(name, *items).start(0, room)) == started
+def test_who_starts_first(
+    name: PolicyName, items: list[Item], capacity: Capacity, started: list[str]
+) -> None:
+    assert names(offered(name, *items).start(0, capacity)) == started
 
 
 def test_a_batch_waits_for_its_size_or_its_window() -> None:
@@ -166,13 +172,13 @@ def test_a_batch_is_filled_with_requests_of_its_first_ones_size() -> None:
 
 def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed() -> None:
     policy = offered(PolicyName.STATIC, *(item(str(number), 1) for number in range(17)))
-    room = Capacity(slots=100, tokens=None)
-    assert names(policy.start(0, room)) == [str(number) for number in range(8)]
+    capacity = Capacity(slots=100, tokens=None)
+    assert names(policy.start(0, capacity)) == [str(number) for number in range(8)]
     for number in range(7):
         policy.withdraw(str(number))
-    assert policy.start(5, room) == []
+    assert policy.start(5, capacity) == []
     policy.withdraw("7")
-    assert names(policy.start(5, room)) == [str(number) for number in range(8, 16)]
+    assert names(policy.start(5, capacity)) == [str(number) for number in range(8, 16)]
 
 
 @given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
@@ -204,7 +210,7 @@ def test_a_batch_holds_several_requests_however_many_batches_share_the_room() ->
 def test_a_stream_of_urgent_requests_starves_no_other(policy: PolicyName, urgent: int) -> None:
     queue = policy_named(policy, LIMITS)
     queue.offer(item("patient", rank=2))
-    for number in range(2 * PATIENCE):
+    for number in range(2 * MOST_OVERTAKEN):
         for place in range(urgent + 1):
             queue.offer(item(f"{number}.{place}", rank=0, arrived=number))
         started = names(queue.start(number + 10.0, Capacity(slots=urgent + 1, tokens=None)))
@@ -220,7 +226,7 @@ def test_a_request_that_was_overtaken_often_enough_is_next_and_alone() -> None:
     for patient in (item("patient", rank=2), item("other", rank=1)):
         waiting.add(patient)
     urgent = item("urgent", rank=0)
-    for _ in range(PATIENCE):
+    for _ in range(MOST_OVERTAKEN):
         waiting.add(urgent)
         assert waiting.next_lane() == [urgent]
         waiting.take(urgent)
@@ -253,7 +259,7 @@ class Admission(RuleBasedStateMachine):
     """Arrivals, ends, cancellations, progress and a changing room, in any order."""
 
     policy_name: PolicyName
-    room = ROOM
+    capacity = ROOM
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,28 +301,30 @@ class Admission(RuleBasedStateMachine):
 
     @rule(slots=st.integers(1, 6), tokens=st.none() | st.integers(20, 120))
     def resize(self, slots: int, tokens: int | None) -> None:
-        self.room = replace(self.room, slots=slots, tokens=tokens)
+        self.capacity = replace(self.capacity, slots=slots, tokens=tokens)
         self.start()
 
     @rule(steps=st.integers(1, 20))
     def write(self, steps: int) -> None:
-        written = {name: self.room.written.get(name, 0) + steps for name in self.running}
-        self.room = replace(self.room, written=written)
+        written = {name: self.capacity.written.get(name, 0) + steps for name in self.running}
+        self.capacity = replace(self.capacity, written=written)
         self.start()
 
     def start(self) -> None:
-        for start in self.policy.start(self.now, self.room):
+        for start in self.policy.start(self.now, self.capacity):
             assert start.item == self.waiting.pop(start.item.id), "started twice, or never offered"
             self.running[start.item.id] = start.item
             self.keep_to_the_room(start)
 
     def keep_to_the_room(self, start: Start) -> None:
-        tokens = held_at_most(list(self.running.values()), self.room.written, self.room.layers)
-        assert len(self.running) <= self.room.slots
-        if self.room.tokens is not None and tokens > self.room.tokens:
-            assert start.oversize or self.room.layers.windows
+        tokens = held_at_most(list(self.running.values()), self.capacity.written, self.capacity.layers)
+        assert len(self.running) <= self.capacity.slots
+        if self.capacity.tokens is not None and tokens > self.capacity.tokens:
+            assert start.oversize or self.capacity.layers.windows
             assert len(self.running) == 1
-        assert start.oversize == (self.room.tokens is not None and start.item.tokens > self.room.tokens)
+        assert start.oversize == (
+            self.capacity.tokens is not None and start.item.tokens > self.capacity.tokens
+        )
 
     @invariant()
     def all_that_waits_is_known(self) -> None:
@@ -352,7 +360,7 @@ class ContinuousAdmission(OrderedAdmission):
 
 
 class WindowedAdmission(ContinuousAdmission):
-    room = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
+    capacity = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
 
 
 class StaticAdmission(OrderedAdmission):

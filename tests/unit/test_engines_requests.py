@@ -24,10 +24,10 @@ class Ringing(SimulatedEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bell = asyncio.Event()
+        self.wakeup = asyncio.Event()
 
     async def _answer(self, request: EngineRequest) -> Generation:  # noqa: ARG002  all are answered alike
-        await self.bell.wait()
+        await self.wakeup.wait()
         return Generation(text="", verdict=Verdict.OK)
 
 
@@ -37,7 +37,7 @@ async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> Non
     await asyncio.sleep(0)
     with pytest.raises(EngineError, match="in flight already"):
         await engine.generate(engine_request("part"))
-    engine.bell.set()
+    engine.wakeup.set()
     assert (await first).verdict is Verdict.OK
 
     assert not engine._in_flight

@@ -104,7 +104,7 @@ def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
     with open_pictures(scan, password=None, quality=75) as pictures:
         pictures(1, rotation=0, skew=0.0)
         process = helper_of(pictures)
-        os.kill(process.pid, signal.SIGSTOP)  # until the next page is under way
+        os.kill(process.pid, signal.SIGSTOP)  # until the next page is in flight
         threading.Timer(0.2, process.kill).start()
         with pytest.raises(NoPictureError):
             pictures(1, rotation=0, skew=0.0)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from http_doubles import free_port
 from limits import WAIT_S
-from pecia_workers.metrics import Condition, Pulse, WorkerHealth
+from pecia_workers.metrics import Condition, Liveness, WorkerHealth
 from pecia_workers.metrics_page import serve_page
 
 HOLD_LIMIT_S = 315.0
@@ -122,7 +122,7 @@ def test_a_worker_that_starts_for_an_hour_is_healthy_and_not_ready(around: Surro
 
 def test_a_service_is_healthy_while_it_comes_round() -> None:
     now = 0.0
-    pulse = Pulse(lambda: now)
+    pulse = Liveness(lambda: now)
     assert pulse.live().ok
     assert not pulse.ready().ok
 

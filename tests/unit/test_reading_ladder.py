@@ -50,10 +50,10 @@ def climb(
     *,
     most: int = 4,
     fallback: ScriptedEngine | None = None,
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = PATIENCE_S,
 ) -> list[Reading]:
     async def story() -> list[Reading]:
-        deadline = asyncio.get_running_loop().time() + patience_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
         return await Ladder(engine, fallback, most=most).climb(request, deadline)
 
     return asyncio.run(story())
@@ -156,7 +156,7 @@ def test_an_engine_that_dies_on_the_way_is_told() -> None:
 
 def test_a_reading_that_takes_too_long_is_given_up_for_those_that_are_there() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), None]))
-    assert changes(climb(engine, patience_s=0.05)) == [None]
+    assert changes(climb(engine, timeout_s=0.05)) == [None]
 
 
 @given(

@@ -52,7 +52,7 @@ def test_a_wait_grows_threefold_up_to_half_a_day_give_or_take_a_fifth(attempt: i
 
 @pytest.mark.parametrize(("asked", "granted"), [(1, 5), (60, 60), (10**9, 12 * 3600), (-5, 5)])
 def test_a_receiver_gets_the_wait_it_asks_for_within_bounds(asked: int, granted: int) -> None:
-    assert SCHEDULE.after(1, asked=timedelta(seconds=asked)) == timedelta(seconds=granted)
+    assert SCHEDULE.after(1, retry_after=timedelta(seconds=asked)) == timedelta(seconds=granted)
 
 
 @pytest.mark.parametrize("header", [None, "", "soon", "-1", "1.5", "²", "Mon, 99 Foo"])
@@ -70,7 +70,7 @@ def test_a_retry_after_is_seconds_or_a_date() -> None:
 
 @pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
-    assert SCHEDULE.after(1, asked=parse_retry_after(header)) <= SCHEDULE.longest
+    assert SCHEDULE.after(1, retry_after=parse_retry_after(header)) <= SCHEDULE.longest
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import common
 from pecia_workers.engines.profiles import Speed, speed_toml
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
-from pecia_workers.simulation.experiment import Cell, _asked, limits_of, measured_cell, simulated_cell
+from pecia_workers.simulation.experiment import Cell, _request_of, limits_of, measured_cell, simulated_cell
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.requests import Mix, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated_seed
@@ -169,4 +169,4 @@ def test_the_engine_of_the_settings_is_asked_with_real() -> None:
 @pytest.mark.parametrize("mix", [PRESCRIPTIONS, Mix()], ids=["prescriptions", "mixed"])
 def test_no_two_pages_are_the_same_so_that_no_cache_knows_them(mix: Mix) -> None:
     (request,) = drawn([0.0], mix, 0)
-    assert len({_asked(request, number).images[0].tobytes() for number in range(20)}) == 20
+    assert len({_request_of(request, number).images[0].tobytes() for number in range(20)}) == 20

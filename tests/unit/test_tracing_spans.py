@@ -31,7 +31,7 @@ def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> N
 
 
 def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: InMemorySpanExporter) -> None:
-    with processing(part(JOB), asked=10**18):
+    with processing(part(JOB), claimed_at=10**18):
         ended(Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather")), committed=True)
     told = {span.name: span for span in spans.get_finished_spans()}
     assert set(told) == {"wait read.urgent", "claim", "process read.urgent"}
@@ -44,7 +44,7 @@ def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: 
     assert (attributes["pecia.attempt"], attributes["messaging.destination.name"]) == (2, "read.urgent")
     assert "Quillfeather" not in str(attributes)
 
-    with pytest.raises(asyncio.CancelledError), processing(part(JOB), asked=10**18):
+    with pytest.raises(asyncio.CancelledError), processing(part(JOB), claimed_at=10**18):
         raise asyncio.CancelledError
     assert (spans.get_finished_spans()[-1].attributes or {})["pecia.outcome"] == "given_back"
 
@@ -53,7 +53,7 @@ def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: 
     "traceparent", [None, "", "Quillfeather", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"]
 )
 def test_a_part_of_an_untraced_job_has_no_span(spans: InMemorySpanExporter, traceparent: str | None) -> None:
-    with processing(part(traceparent), asked=10**18), tracing.span("commit"):
+    with processing(part(traceparent), claimed_at=10**18), tracing.span("commit"):
         assert tracing.headers() == {}
     assert spans.get_finished_spans() == ()
 

@@ -15,7 +15,7 @@ from fixture_types import Eventually
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.engines.base import Budget
-from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.worker.attempts import clocked, limited, waited_s, waiting, worked_s
 from pecia_workers.worker.payloads import Spool
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
@@ -82,7 +82,7 @@ def test_postgres_may_be_away_for_longer_than_the_limit() -> None:
             if asyncio.get_running_loop().time() < back:
                 raise psycopg.OperationalError
 
-        await outlast(ask)
+        await retry_unavailable(ask)
 
     run(work)
 
@@ -171,7 +171,7 @@ class Unwinding:
         self.begun: list[UUID] = []
         self.at_work = 0
         self.most_at_work = 0
-        self.given_back = 0
+        self.requeued = 0
         self.refuses = 0
         self.let_go = asyncio.Event()
 
@@ -198,9 +198,9 @@ class Unwinding:
             await self.let_go.wait()
             self.at_work -= 1
 
-    async def give_back(self, parts: Collection[UUID]) -> None:  # noqa: ARG002
-        self.given_back += 1
-        if self.given_back <= self.refuses:
+    async def requeue(self, parts: Collection[UUID]) -> None:  # noqa: ARG002
+        self.requeued += 1
+        if self.requeued <= self.refuses:
             raise OSError
 
     async def overdue(self, part: UUID) -> None:
@@ -224,7 +224,7 @@ class Pool:
             cast("Runtime", self.runtime),
             submitted=lambda: None,
             begun=lambda _job, _about: None,
-            tell=lambda job, ending: self.ended.append((job, ending)),
+            notify=lambda job, ending: self.ended.append((job, ending)),
             fatal=lambda _error: self.failed.set(),
             priced=lambda _part, _tokens: None,
         )
@@ -285,4 +285,4 @@ def test_a_part_goes_back_to_redis_once_it_is_queued_in_postgres(pool: Pool, eve
     job.interrupt(Interruption.LOST)
     pool.let_go()
     eventually(lambda: pool.ended)
-    assert pool.runtime.given_back == 3
+    assert pool.runtime.requeued == 3

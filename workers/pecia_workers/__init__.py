@@ -2,5 +2,5 @@
 
 import os
 
-# onnxruntime, from 1.29, reports names and hashes of models to its maker unless told not to before it is imported.
+# onnxruntime, from 1.29, reports names and hashes of models to its maker unless this is set before it is imported.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

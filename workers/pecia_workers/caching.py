@@ -68,7 +68,7 @@ def key_of(
     """Return 32 bytes that two parts share only if all of it is the same. Takes milliseconds for each megapixel.
 
     `requests` are what the engine is asked at first, about the pictures of the first of them. Under an encryption key
-    it is an HMAC: the table alone does not tell whether a given document was ever read.
+    it is an HMAC: the table alone does not reveal whether a given document was ever read.
     """
     described = ({} if witness is None else {"witness": witness}) | {
         "reader": reader,
@@ -85,7 +85,7 @@ def key_of(
 def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
     """Return what jobs have in common that may share results: a value of the metadata key `by`.
 
-    Without such a key everything that the application has told: two of its tenants never differ in nothing. A tenant
+    Without such a key, all metadata of the application: two of its tenants always differ in some. A tenant
     of the gateway shares with itself alone, whatever its metadata say.
     """
     gateway = {"gateway": part.tenant} if part.tenant is not None else {}
@@ -96,7 +96,7 @@ def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
 
 Find = Callable[[bytes], Awaitable["Earlier | None"]]
 
-_PATIENCE = 0.25
+_SHARE_OF_TIMEOUT = 0.25
 """Share of a part's time in which it waits for another part to be read."""
 
 
@@ -141,7 +141,7 @@ class ResultCache:
         self._reader: Mapping[str, Any] | None = identity_of(settings, engines)
         self._by = settings.cache_by
         self._keyring = settings.keyring
-        self._patience = _PATIENCE * settings.part_timeout.total_seconds()
+        self._timeout_s = _SHARE_OF_TIMEOUT * settings.part_timeout.total_seconds()
         self._flights: dict[bytes, _Flight] = {}
         self._keys: dict[UUID, bytes] = {}
 
@@ -175,7 +175,7 @@ class ResultCache:
         flight = self._flights.get(key)
         if earlier is None and flight and flight.rank <= part.lane.rank:
             with suppress(TimeoutError):
-                await asyncio.wait_for(flight.over.wait(), self._patience)
+                await asyncio.wait_for(flight.over.wait(), self._timeout_s)
             earlier = await self._find(key)
         found = _as_found(earlier, kind) if earlier else None
         if found is None and key not in self._flights:

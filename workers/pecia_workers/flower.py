@@ -94,7 +94,7 @@ _OF_THE_END = ("succeeded", "failed", "retried", "revoked", "runtime", "result",
 
 
 class PartsState(EventsState):
-    """Knows that a part may be given back, or run again after it has ended, and how long one took that failed."""
+    """Knows that a part may be requeued, or run again after it has ended, and how long one took that failed."""
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in one event."""
@@ -105,7 +105,7 @@ class PartsState(EventsState):
                 for field in _OF_THE_END:
                     setattr(task, field, None)
             if event["type"] == "task-rejected" and not task.ready:
-                task.state = states.REJECTED  # given back: by Celery's order that could not follow a start
+                task.state = states.REJECTED  # requeued: by Celery's order that could not follow a start
             if event["type"] in ("task-failed", "task-retried") and task.started:
                 event = {"runtime": max(0.0, event["timestamp"] - task.started)} | event
         super().event(event)
@@ -127,7 +127,7 @@ _LOOK_ONLY = (
     " `pecia cancel JOB` ends a whole job without it."
 )
 _WORKERS_REFUSE = (
-    "Nothing was revoked: no worker lets itself be told. Set PECIA_REMOTE_CONTROL=revoke for the workers too."
+    "Nothing was revoked: no worker allows it. Set PECIA_REMOTE_CONTROL=revoke for the workers too."
 )
 _NO_WORKER = "Nothing was revoked: no worker answered."
 
@@ -199,7 +199,7 @@ class Revoke(_OfTheFleet, ControlHandler):
     """Ends a part, or says why not."""
 
     async def post(self, part: str) -> None:
-        """Tell all workers, and then what they answered."""
+        """Send it to all workers, and report what they answered."""
         if not self.can_revoke:
             raise HTTPError(403, _LOOK_ONLY)
         replies = await self.run_blocking(

@@ -1,8 +1,8 @@
-"""What a process of the fleet tells of its work: figures for Prometheus, and whether it moves.
+"""What a process of the fleet shows of its work: figures for Prometheus, and whether it moves.
 
 Metrics follow Prometheus' conventions: base units, `_total` for what only grows. Labels hold stages, lanes, codes,
 engines, roles and the like: never an id of a job or a part, nothing that a submitter wrote. A process shows what it
-does itself; `FLEET` is what upkeep looks up for all, `GPUS` what the driver tells.
+does itself; `FLEET` is what upkeep looks up for all, `GPUS` what the driver reports.
 
 Health is judged by work: that a process lives and turns its loop says little. A worker that could claim and does not,
 or holds parts and finishes none, is not healthy, and is better started again. What it waits for is no fault of its own:
@@ -28,7 +28,7 @@ from pecia_schemas.states import DeliveryState
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 5.0
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 """How long a worker may claim nothing though something waits: it looks every second."""
 _STEP_S = 300.0
 """How long a service may be at one thing: the relay of a million parts takes minutes."""
@@ -238,7 +238,7 @@ class Health(Protocol):
         ...
 
 
-class Pulse:
+class Liveness:
     """When a service last finished a step, or looked for work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -263,7 +263,7 @@ class Pulse:
         return self.live() if self._last is not None else Condition(ok=False, reason="starting")
 
 
-PULSE = Pulse()
+LIVENESS = Liveness()
 """This process's, if it is a service without parts."""
 
 
@@ -345,7 +345,7 @@ class WorkerHealth:
 
     def _is_overdue(self) -> bool:
         """Return whether nothing moved for too long; one part alone may take all the time that parts have."""
-        return self._still() > _PATIENCE_S + (self._hold_limit_s if self._holder.held else 0.0)
+        return self._still() > _TIMEOUT_S + (self._hold_limit_s if self._holder.held else 0.0)
 
     def _keep_looking(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from pecia_workers.metrics import (
     GPU_MEMORY_USED,
     GPU_USE,
     GPUS,
-    PULSE,
+    LIVENESS,
     REGISTRY,
     WORKER,
     Health,
@@ -54,7 +54,7 @@ class GpuCollector(Collector):
         self._handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in visible]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics. What the driver does not tell of a card, or of a slice of one, is left out."""
+        """Return the metrics. What the driver does not report of a card, or of a slice of one, is left out."""
         for handle in self._handles:
             try:
                 index = str(self._nvml.nvmlDeviceGetIndex(handle))
@@ -183,7 +183,7 @@ def service_page(
     """Serve the page of a process without parts; `fleet`: one that looks up what concerns all of them."""
     if not settings.metrics_port:
         return nullcontext()
-    return _page(settings, role, PULSE, [FLEET] if fleet else [])
+    return _page(settings, role, LIVENESS, [FLEET] if fleet else [])
 
 
 def _page(
@@ -195,7 +195,7 @@ def _page(
 
 
 def _backlog(redis: Redis, queues: Sequence[str]) -> int | None:
-    """Return how many messages wait in these lists; None while Redis does not tell."""
+    """Return how many messages wait in these lists; None while Redis does not answer."""
     try:
         with redis.pipeline(transaction=False) as pipe:
             for queue in queues:

@@ -1,4 +1,4 @@
-"""The way out to addresses that strangers chose: resolve once, judge every answer, connect to what was judged."""
+"""The way out to addresses that submitters chose: resolve once, judge every answer, connect to what was judged."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Service(Protocol):
     """Something that runs until it is stopped."""
 
     async def run(self) -> None:
-        """Run until `stop`; then return as soon as what is under way is finished."""
+        """Run until `stop`; then return as soon as what is in flight is finished."""
         ...
 
     def stop(self) -> None:
@@ -72,15 +72,15 @@ log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each look
 
 _LOOK_S = 2.0
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 _NOTICE: Final = {"aws": timedelta(minutes=2), "gcp": timedelta(seconds=30), "azure": timedelta(seconds=30)}
 """What is left of the machine after the notice, by the clouds' documentation."""
 _LINK_LOCAL: Final = "http://169.254.169.254"
 _ADDRESSES: Final = {"aws": _LINK_LOCAL, "gcp": "http://metadata.google.internal", "azure": _LINK_LOCAL}
 _MARGIN = timedelta(seconds=15)
-"""Of that, for hearing of it and for giving back."""
+"""Of that, for hearing of it and for requeueing."""
 
-Told = Callable[[httpx2.Client], bool]
+Notice = Callable[[httpx2.Client], bool]
 """Asks whether this machine will be taken away. Raises `httpx2.HTTPError`, `OSError` or `ValueError`."""
 
 
@@ -105,20 +105,20 @@ def termination_heard(settings: WorkerSettings) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        watch.join(_PATIENCE_S)
+        watch.join(_TIMEOUT_S)
 
 
 def _watch(settings: WorkerSettings, ended: threading.Event) -> None:
     notice = settings.termination_notice
-    clouds: dict[str, Told] = {"aws": _Aws(), "gcp": _gcp, "azure": _Azure()}
-    told: Told = clouds.get(notice, lambda _client: Path(notice).exists())
+    clouds: dict[str, Notice] = {"aws": _Aws(), "gcp": _gcp, "azure": _Azure()}
+    is_announced: Notice = clouds.get(notice, lambda _client: Path(notice).exists())
     address = settings.termination_server or _ADDRESSES.get(notice, "")
     unavailable = False
     # No proxy knows this machine's metadata.
-    with httpx2.Client(base_url=address, timeout=_PATIENCE_S, trust_env=False) as client:
+    with httpx2.Client(base_url=address, timeout=_TIMEOUT_S, trust_env=False) as client:
         while not ended.is_set():
             try:
-                if told(client):
+                if is_announced(client):
                     break
                 unavailable = False
             except (httpx2.HTTPError, OSError, ValueError) as error:
@@ -172,7 +172,7 @@ class _Events(BaseModel):
 
 
 class _Azure:
-    """Azure's scheduled events, which tell of the other machines of a scale set too."""
+    """Azure's scheduled events, which list the other machines of a scale set too."""
 
     _GOING: Final = {"Preempt", "Terminate"}
 

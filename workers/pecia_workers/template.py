@@ -123,7 +123,7 @@ class Forked:
 
 
 def imported(*_things: object) -> None:
-    """Do nothing: to be told of these things, a template has imported them."""
+    """Do nothing: a template imports a stage only to have it loaded."""
 
 
 def run_program(output: int, words: Sequence[str], environment: dict[str, str]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:
-    """Add the ids of the span under way, if there is one."""
+    """Add the ids of the current span, if there is one."""
     if traceparent := tracing.current().traceparent:
         _, line["trace_id"], line["span_id"], _ = traceparent.split("-")
     return line
@@ -84,7 +84,7 @@ _NS = 1_000_000_000
 
 
 @contextmanager
-def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
+def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
     """Run an attempt in a span below its job's, beside one for the wait before it.
 
     It begins with the claim in the database, which was asked for then, in nanoseconds since the epoch.
@@ -102,8 +102,8 @@ def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
         "pecia.attempt": part.attempt,
         "pecia.deaths": part.deaths,
     }
-    waiting = min(asked, claimed - round(part.queued_s * _NS))
-    tracing.past(f"wait {queue}", about, began=waiting, ended=asked, below=part.traceparent)
+    waiting = min(claimed_at, claimed - round(part.queued_s * _NS))
+    tracing.past(f"wait {queue}", about, began=waiting, ended=claimed_at, below=part.traceparent)
     operation = tracing.messaging("process") | {
         "messaging.destination.name": queue,
         "messaging.message.id": str(part.id),
@@ -114,42 +114,42 @@ def processing(part: ClaimedPart, asked: int) -> Iterator[None]:
         f"process {queue}",
         about | operation,
         kind=SpanKind.CONSUMER,
-        began=asked,
+        began=claimed_at,
         expected=(Ignore, Retry, PartFailedError),
     ) as span:
-        tracing.past("claim", began=asked, ended=claimed)
+        tracing.past("claim", began=claimed_at, ended=claimed)
         try:
             yield
         except Ignore:
-            span.tell({"pecia.outcome": "lost"})
+            span.set_attributes({"pecia.outcome": "lost"})
             raise
         except asyncio.CancelledError:
-            span.tell({"pecia.outcome": "given_back"})
+            span.set_attributes({"pecia.outcome": "given_back"})
             raise
 
 
 def ended(outcome: Outcome, *, committed: bool) -> None:
-    """Say of the attempt under way what came of it."""
+    """Say of the current attempt what came of it."""
     span = tracing.current()
     match outcome:
         case _ if not committed:
-            span.tell({"pecia.outcome": "lost"})
+            span.set_attributes({"pecia.outcome": "lost"})
         case Failed(failure=failure, retry_in=retry_in):
-            span.tell({"pecia.outcome": "failed" if retry_in is None else "retried"})
+            span.set_attributes({"pecia.outcome": "failed" if retry_in is None else "retried"})
             span.fail(failure.code)
         case Cut(parts=parts):
-            span.tell({"pecia.outcome": "done", "pecia.parts": len(parts)})
+            span.set_attributes({"pecia.outcome": "done", "pecia.parts": len(parts)})
         case Done(content=content):
-            span.tell({"pecia.outcome": "done", "pecia.cached": content.cached_from is not None})
+            span.set_attributes({"pecia.outcome": "done", "pecia.cached": content.cached_from is not None})
 
 
 def admitted(seconds: float) -> None:
-    """Tell how long a request has waited for room in the engine, until now."""
+    """Record how long a request has waited for capacity of the engine, until now."""
     now = time.time_ns()
     tracing.past("admit", began=now - round(seconds * _NS), ended=now)
 
 
-async def asked(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
+async def generate_traced(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
     """Return the engine's answer, in a span; `tokens` is what was reserved for the request."""
     if tracing.current().traceparent is None:
         return await engine.generate(request)
@@ -173,7 +173,7 @@ async def asked(engine: Generator, request: EngineRequest, tokens: int | None = 
 
 def _answered(span: Span, generation: Generation, began: int) -> None:
     usage = generation.usage
-    span.tell(
+    span.set_attributes(
         {
             "gen_ai.usage.input_tokens": usage.prompt,
             "gen_ai.usage.output_tokens": usage.output,
@@ -201,11 +201,11 @@ class TracedGenerator:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return its text."""
-        return await asked(self.generator, request)
+        return await generate_traced(self.generator, request)
 
 
 def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
-    """Run a try in a span below that of the job. Nothing tells whom it is for: URLs can hold anything."""
+    """Run a try in a span below that of the job. No attribute names the receiver: URLs can hold anything."""
     about: Attributes = {
         "http.request.method": "POST",
         "http.request.resend_count": delivery.attempt - 1 or None,
@@ -219,6 +219,6 @@ def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
 
 def tried(span: Span, outcome: DeliveryOutcome) -> None:
     """Record the outcome of a try."""
-    span.tell({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
+    span.set_attributes({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
     if outcome.error is not None:
         span.fail(outcome.error)

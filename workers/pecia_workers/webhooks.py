@@ -30,7 +30,7 @@ from pecia_schemas.connecting import Verdict, name_of, verdict_on
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.ledger.database import open_database, outlast
+from pecia_workers.ledger.database import open_database, retry_unavailable
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
     DeliveryCapacity,
@@ -42,7 +42,7 @@ from pecia_workers.ledger.outbox import (
     give_up,
     record_outcome,
 )
-from pecia_workers.metrics import PULSE, WEBHOOK_SECONDS, WEBHOOKS
+from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
 from pecia_workers.outgoing import (
     GuardedBackend,
     Refusal,
@@ -67,7 +67,7 @@ _MARGIN = timedelta(seconds=30)
 """What a claim is good for beyond the receiver's time: to write the outcome down, Postgres being slow or away."""
 
 MAX_REPLY_BYTES = 64 * 1024
-"""Of a reply's body, this much is read at most: a status is all that a receiver can tell us."""
+"""Of a reply's body, this much is read at most: the status is all that counts."""
 
 KEPT_REPLY_BYTES = 512
 """Of that, this much is kept, for diagnosis."""
@@ -113,13 +113,13 @@ class RetrySchedule:
     factor: float = 3.0
     longest: timedelta = timedelta(hours=12)
 
-    def after(self, attempt: int, *, asked: timedelta | None = None) -> timedelta:
+    def after(self, attempt: int, *, retry_after: timedelta | None = None) -> timedelta:
         """Return the wait after the `attempt`-th try, counted from 1.
 
         A receiver that asked for a wait gets it, within `first` and `longest`.
         """
-        if asked is not None:
-            return min(max(asked, self.first), self.longest)
+        if retry_after is not None:
+            return min(max(retry_after, self.first), self.longest)
         steps = min(attempt - 1, _MOST_STEPS)
         wait_s = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
         return timedelta(seconds=wait_s * random.SystemRandom().uniform(1 - _JITTER, 1 + _JITTER))
@@ -154,11 +154,13 @@ class DeliveryPolicy:
         failed = DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
         return self._again(turn, failed, parse_retry_after(reply.retry_after))
 
-    def _again(self, turn: int, failed: DeliveryOutcome, asked: timedelta | None = None) -> DeliveryOutcome:
+    def _again(
+        self, turn: int, failed: DeliveryOutcome, retry_after: timedelta | None = None
+    ) -> DeliveryOutcome:
         """Return the outcome with the wait before the next try, or as the end where there is none."""
         if failed.state is DeliveryState.DEAD or turn >= self.attempts:
             return replace(failed, state=DeliveryState.DEAD)
-        return replace(failed, retry_in=self.schedule.after(turn, asked=asked))
+        return replace(failed, retry_in=self.schedule.after(turn, retry_after=retry_after))
 
 
 class SendFailure(StrEnum):
@@ -277,7 +279,7 @@ class WebhookWorker:
         self._stirred = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing new; `run` returns when what is under way has been recorded."""
+        """Take nothing new; `run` returns when what is in flight has been recorded."""
         self._stopping = True
         self._stirred.set()
 
@@ -299,7 +301,7 @@ class WebhookWorker:
         visibility = self._settings.webhook_timeout + _MARGIN
         async with asyncio.TaskGroup() as tries:
             while not self._stopping:
-                PULSE.beat()
+                LIVENESS.beat()
                 self._stirred.clear()
                 room = DeliveryCapacity(
                     deliveries=_CONCURRENCY - self._under_way.total(),
@@ -308,7 +310,7 @@ class WebhookWorker:
                     signs=bool(self._secrets),
                 )
                 claim = partial(claim_deliveries, self._database, room, visibility=visibility)
-                claimed = await outlast(claim) if room.deliveries else []
+                claimed = await retry_unavailable(claim) if room.deliveries else []
                 for delivery in claimed:
                     self._under_way[delivery.receiver] += 1
                     tries.create_task(self._attempt(delivery))
@@ -321,7 +323,7 @@ class WebhookWorker:
         try:
             outcome, tried = await self._carry(delivery)
             record = partial(record_outcome, self._database, delivery, outcome, tried, self._pause)
-            died_with_it = await outlast(record)
+            died_with_it = await retry_unavailable(record)
         except Exception as error:
             if verdict_on(error) is not Verdict.REFUSED:
                 raise
@@ -384,7 +386,7 @@ class WebhookWorker:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
         age = self._settings.webhook_give_up
         while True:
-            ended = await outlast(partial(give_up, self._database, age=age))
+            ended = await retry_unavailable(partial(give_up, self._database, age=age))
             if ended:
                 WEBHOOKS.labels("dead").inc(ended)
                 log.warning("callbacks_given_up", number=ended)
@@ -392,5 +394,5 @@ class WebhookWorker:
 
 
 def run_webhooks(settings: WorkerSettings) -> None:
-    """Run a webhook worker until SIGTERM or SIGINT, then finish what is under way."""
+    """Run a webhook worker until SIGTERM or SIGINT, then finish what is in flight."""
     serve("webhooks", WebhookWorker, settings, capabilities={"signs": bool(_secrets_of(settings))})

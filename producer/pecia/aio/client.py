@@ -108,13 +108,13 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         room, `UnavailableError` if Postgres or the payload store does not answer. Interrupted or cancelled before
         it returns, it may have accepted the job: with an `idempotency_key` the same call finds it.
         """
-        asked = self._options(
+        options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        with bulk.submitting(asked.lane) as span:
+        with bulk.submitting(options.lane) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
-            accept = await self._prepared([item], asked, RoomWait(block=block, timeout=timeout))
+            accept = await self._prepared([item], options, RoomWait(block=block, timeout=timeout))
             ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
@@ -150,25 +150,25 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """
-        asked = self._options(
+        options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
         asking.checked_batch(batch)
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
-        with tally.told(), tracing.first("submit_many"):
+        with tally.interrupted(), tracing.first("submit_many"):
             async with aclosing(taken), AsyncBehind(tally.add) as behind:
                 async for some in taken:
-                    if asked.batch is None:
+                    if options.batch is None:
                         opened = await self._open().store.open_batch(batch)
-                        asked = replace(asked, batch=opened.id)
-                    for items, of_lane in bulk.by_lane(some, asked):
+                        options = replace(options, batch=opened.id)
+                    for items, of_lane in bulk.by_lane(some, options):
                         if self._open().backlog.limit(of_lane.lane):
                             await behind.settle()  # what is being written takes up room
-                        patience = RoomWait(block=block, timeout=timeout)
+                        room_wait = RoomWait(block=block, timeout=timeout)
                         with ExitStack() as spans:
                             traced, noted = bulk.traced(items, of_lane.lane, spans)
-                            accept = await self._prepared(traced, of_lane, patience)
+                            accept = await self._prepared(traced, of_lane, room_wait)
                             await behind.settle()
                             behind.start(accept, noted, spans.pop_all())
                         del items, traced
@@ -322,7 +322,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
 
         Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
-        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback tells of
+        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback is sent of
         it. Those that were purged before are left out. `reason` is kept with the record of it: write nothing of a
         document into it. With `dry_run` nothing is erased.
 
@@ -358,7 +358,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     async def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
     ) -> Endpoint:
-        """Register a receiver that is told of every job from now on; return it with its secret, which is told once.
+        """Register a receiver for notices of every job from now on; return it with its secret, which is shown once.
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
@@ -381,7 +381,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     async def test_endpoint(self, endpoint: Endpoint | UUID | str) -> Delivery:
         """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
 
-        One that takes it is told of jobs again. Look at `delivery` for what came of it.
+        One that takes it is notified of jobs again. Look at `delivery` for what came of it.
         """
         connections = self._open()
         return await connections.deliveries.one(
@@ -397,7 +397,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[Delivery]:
-        """Return what webhooks were told or are to be told, with every try, newest first."""
+        """Return the deliveries of webhooks, done and due, with every try, newest first."""
         return await self._open().deliveries.latest(
             job_id=None if job is None else asking.id_of(job),
             endpoint_id=None if endpoint is None else asking.endpoint_id(endpoint),
@@ -441,27 +441,27 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
         return AsyncConnections(self._settings)
 
-    def _options(self, **asked: Any) -> Options:
+    def _options(self, **options: Any) -> Options:
         return submission.options(
-            **asked,
+            **options,
             client=self._open().client,
             fair_by=self._settings.fair_by,
             tenant=self._open().tenant,
         )
 
     async def _prepared(
-        self, items: Sequence[Item], asked: Options, patience: RoomWait
+        self, items: Sequence[Item], options: Options, room_wait: RoomWait
     ) -> Callable[[], Awaitable[Outcomes]]:
-        """Return what hands over a step, once there is room. Raises `QueueFullError` when the patience is over."""
+        """Return what hands over a step, once there is room. Raises `QueueFullError` once the timeout has passed."""
         while True:
-            await self._wait_for_room(asked.lane, patience)
+            await self._wait_for_room(options.lane, room_wait)
             try:
-                return await self._open().prepared(items, asked)
+                return await self._open().prepared(items, options)
             except QueueFullError as refusal:  # a gateway's
-                await sleep(patience.pause(refusal))
+                await sleep(room_wait.pause(refusal))
 
-    async def _wait_for_room(self, lane: Lane, patience: RoomWait) -> None:
-        """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
+    async def _wait_for_room(self, lane: Lane, room_wait: RoomWait) -> None:
+        """Return once the lane has room. Raises `QueueFullError` once the timeout has passed."""
         connections = self._open()
         backlog = connections.backlog
         while limit := backlog.limit(lane):
@@ -471,7 +471,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
                 backlog.saw(lane, load, took=time.monotonic() - began)
             if (refusal := backlog.refusal(lane)) is None:
                 return
-            await sleep(patience.pause(refusal))
+            await sleep(room_wait.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)

@@ -110,10 +110,10 @@ class AsyncConnections(Inheritable):
 
         return aclosing(AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
-    async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
+    async def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Awaitable[Outcomes]]:
         """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
-        prepared = await prepare(items, self.payloads, asked, self.keys)
-        return partial(self._accept, prepared, asked.lane)
+        prepared = await prepare(items, self.payloads, options, self.keys)
+        return partial(self._accept, prepared, options.lane)
 
     async def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
         new = bulk.new_jobs(prepared)

@@ -34,10 +34,10 @@ class AsyncDatabase:
     """A pool of connections to Postgres, for the loop in which it is first used."""
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
-        self._patience = connect_timeout.total_seconds()
+        self._timeout = connect_timeout.total_seconds()
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            connect_args=connecting(database_url, self._patience),
+            connect_args=connecting(database_url, self._timeout),
             pool_pre_ping=True,
             pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
             hide_parameters=True,
@@ -50,7 +50,7 @@ class AsyncDatabase:
 
         A caller's cancellation cancels the statement, and the connection goes back to the pool.
         """
-        tries = Tries(self._patience, repeatable=repeatable)
+        tries = Tries(self._timeout, repeatable=repeatable)
         while True:
             with translated(self._url):
                 try:

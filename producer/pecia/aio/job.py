@@ -47,7 +47,7 @@ async def finished(
     pending = Pending(job_ids, deadline)
     async with connections.announcements(job_ids, deadline) as news:
         while pending:
-            for view in await outlast(lambda: look(connections, pending.look_at), deadline):
+            for view in await retry_unavailable(lambda: look(connections, pending.look_at), deadline):
                 if pending.settle(view):
                     yield view
             if pending:
@@ -55,17 +55,17 @@ async def finished(
                 pending.hear(await news.wait())
 
 
-async def outlast(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
     Raises `UnavailableError` when that is over.
     """
-    patience = Deadline(OUTAGE_S)
+    outage = Deadline(OUTAGE_S)
     while True:
         try:
             return await look()
         except UnavailableError:
-            if not (pause := deadline.within(patience.within(OUTAGE_PAUSE_S))):
+            if not (pause := deadline.within(outage.within(OUTAGE_PAUSE_S))):
                 raise
             await sleep(pause)
 
@@ -93,11 +93,17 @@ async def parts_as_they_end(
     store, read = connections.store, read or ReadParts()
     async with connections.announcements([job_id], deadline) as news:
         while True:
-            over = await outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
-            barrier = await outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
+            over = await retry_unavailable(
+                is_over, deadline
+            )  # asked first: what ended before is among the outcomes
+            barrier = (
+                await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
+                if in_order
+                else None
+            )
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
-                fresh = await outlast(
+                fresh = await retry_unavailable(
                     lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
                     deadline,
                 )
@@ -122,8 +128,12 @@ async def events_as_written(
     store, read = connections.store, read or ReadEvents()
     async with connections.announcements([job_id], deadline) as news:
         while True:
-            over = await outlast(is_over, deadline)  # asked first: the event of the end is read next
-            fresh = await outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
+            over = await retry_unavailable(
+                is_over, deadline
+            )  # asked first: the event of the end is read next
+            fresh = await retry_unavailable(
+                lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline
+            )
             for event in fresh:
                 read.add(event.sequence)
                 yield event
@@ -238,8 +248,8 @@ class AsyncJob(JobHandle[R_co]):
         Events of parts that move at the same time may come out of the order of their sequence.
         """
         events = events_as_written(self._open(), self.id, self._is_over, Deadline(timeout))
-        async with aclosing(events) as told:
-            async for event in told:
+        async with aclosing(events) as opened:
+            async for event in opened:
                 yield event
 
     async def hint(self) -> str | None:

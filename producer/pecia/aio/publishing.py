@@ -116,8 +116,8 @@ class AsyncAnnouncements:
         try:
             async with self._bus.connecting:
                 await attentive(pubsub.subscribe(*self._channels.ask()))
-                patience = Deadline(CONFIRMATION_S)
-                while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+                deadline = Deadline(CONFIRMATION_S)
+                while not self._channels.confirmed and (left := deadline.within(CONFIRMATION_S)):
                     self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))
                 return self._channels.confirmed or await self._give_up()
         except (RedisError, OSError):

@@ -88,9 +88,9 @@ class AsyncRemoteConnections(Inheritable):
         """What takes the place of Redis: what is awaited looks again by itself."""
         return self
 
-    async def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Awaitable[Outcomes]]:
+    async def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Awaitable[Outcomes]]:
         """Submit tasks, and return what returns their outcomes."""
-        outcomes: Outcomes = await self.store.submit(items, asked)
+        outcomes: Outcomes = await self.store.submit(items, options)
 
         async def settled() -> Outcomes:
             return outcomes

@@ -81,7 +81,7 @@ class AsyncBehind(Generic[T]):
         self._under_way = asyncio.ensure_future(work()), passed, held
 
     async def settle(self) -> None:
-        """Wait for what is under way. Raises what it raised."""
+        """Wait for what is in flight. Raises what it raised."""
         if self._under_way is not None:
             (future, passed, held), self._under_way = self._under_way, None
             with held:
@@ -147,12 +147,12 @@ async def _awaited(tasks: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
             yield task
 
 
-async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+async def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, keys: Keyring) -> Prepared:
     """Check the tasks, store their documents, a few at a time, and make their rows.
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
     """
-    made: dict[int, NewJob | SubmitError] = dict(await run_blocking(_refused, items, asked))
+    made: dict[int, NewJob | SubmitError] = dict(await run_blocking(_refused, items, options))
     waiting = iter([item for item in items if item.number not in made])
 
     async def work() -> None:
@@ -160,7 +160,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
             try:
                 with tracing.under(item.traceparent, "store"):
                     source = await _stored(payloads, item.own.task.source)
-                made[item.number] = new_job(item, source, asked, keys)
+                made[item.number] = new_job(item, source, options, keys)
             except SubmitError as error:
                 made[item.number] = error
 
@@ -173,11 +173,11 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
     return [(item.number, made[item.number]) for item in items]
 
 
-def _refused(items: Sequence[Item], asked: Options) -> list[tuple[int, SubmitError]]:
+def _refused(items: Sequence[Item], options: Options) -> list[tuple[int, SubmitError]]:
     refused: list[tuple[int, SubmitError]] = []
     for item in items:
         try:
-            bulk.check(item, asked)
+            bulk.check(item, options)
         except SubmitError as error:
             refused.append((item.number, error))
     return refused

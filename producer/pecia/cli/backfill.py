@@ -24,7 +24,7 @@ from pecia.cli import endings, output, reading, values
 from pecia.cli.accounts import variables_of
 from pecia.cli.endings import Ending
 from pecia.cli.values import files_below, label_of, sniffed
-from pecia.cli.watching import counted, unserved_told
+from pecia.cli.watching import counted, unserved_reported
 from pecia.client import Client
 from pecia.configuration import document_settings, resolve
 from pecia.errors import SubmitManyError, UnavailableError
@@ -128,7 +128,7 @@ class Order:
     batch: str
 
     def key(self, found: Found) -> str:
-        """Return what names this version of the document, read like this: it tells nothing of where it lies.
+        """Return what names this version of the document, read like this: it does not show where it lies.
 
         Under an encryption key names cannot be guessed without it.
         """
@@ -229,7 +229,7 @@ def backfill(
                 _read(groups, settings, tally)
             else:
                 deque(counted(chain.from_iterable(groups), None, "documents"), maxlen=0)
-    _tell(tally, dry_run=dry_run, as_json=as_json)
+    _report(tally, dry_run=dry_run, as_json=as_json)
     raise typer.Exit(Ending.USAGE if tally.refused else endings.of_states(tally.over))
 
 
@@ -239,7 +239,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def ray_worker(settings: ClientSettings) -> Iterator[None]:
-    """Have a worker read with Ray meanwhile; it has given back what it had when this is over. For the main thread.
+    """Have a worker read with Ray meanwhile; it has requeued what it had when this is over. For the main thread.
 
     Raises `UnavailableError`, in the midst of whatever runs, if the worker ends by itself.
     """
@@ -273,7 +273,7 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
         signal.signal(signal.SIGCHLD, former)
         worker.terminate()
         try:
-            worker.wait()  # it finishes or gives back what it has begun
+            worker.wait()  # it finishes or requeues what it has begun
         except KeyboardInterrupt:  # the second one
             worker.kill()
             raise
@@ -282,7 +282,7 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
 def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tally) -> None:
     """Have a worker read the documents, and count how they end; what it lacks is what others do: to cut them."""
     waiting: deque[JobGroup[Any]] = deque()
-    with ray_worker(settings), unserved_told(lambda: _uncut(list(waiting))):
+    with ray_worker(settings), unserved_reported(lambda: _uncut(list(waiting))):
         for job in counted(_over(groups, waiting), None, "documents read"):
             tally.over[job.state] = tally.over.get(job.state, 0) + 1
 
@@ -303,7 +303,7 @@ def _uncut(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
     return (job for job in chain.from_iterable(groups) if not job.done and job.progress.total is None)
 
 
-def _tell(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
+def _report(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         output.json_line(asdict(tally))
     elif dry_run:

@@ -31,7 +31,7 @@ from pecia_schemas.results import Document
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
-_PATIENCE_S = 180
+_TIMEOUT_S = 180
 _GOOD = 0.99
 """Share of characters that must be right."""
 
@@ -84,7 +84,7 @@ def demo() -> None:
     console.print("A throw-away fleet: Postgres, Redis, four workers")
     throw_away = part_of_local("demo", "The demo brings its own servers")
     with (
-        throw_away(webhook_secret=secret, tell=console.print) as stage,
+        throw_away(webhook_secret=secret, report=console.print) as stage,
         _receiver(secret) as (address, notices),
     ):
         with Client(stage.database_url, stage.redis_url, stage.payload_url) as client:
@@ -119,7 +119,7 @@ def demo() -> None:
 
 def _follow(showings: Sequence[Showing], console: Console) -> None:
     """Show every document's state until all are over."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     with Live(_table(showings), console=console, transient=True, auto_refresh=False) as live:
         while not all(showing.job.done for showing in showings) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -135,7 +135,7 @@ def _client(engine: str | None) -> Iterator[Client]:
     with ExitStack() as stack:
         if client is None:
             throw_away = part_of_local("fleet", "A fleet of its own takes its servers along")
-            fleet = stack.enter_context(throw_away(engine or "cpu", tell=partial(typer.echo, err=True)))
+            fleet = stack.enter_context(throw_away(engine or "cpu", report=partial(typer.echo, err=True)))
             client = Client(fleet.database_url, fleet.redis_url, fleet.payload_url)
         yield stack.enter_context(client)
 

@@ -126,13 +126,13 @@ def list_jobs(
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
-    asked = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).asked()
-    asked["since"], asked["kind"] = values.moment(since), kind
+    which = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).which()
+    which["since"], which["kind"] = values.moment(since), kind
     with Client() as client:
         if verdict:
-            _show_pages(client.pages(limit=limit, **asked), as_json=as_json)
+            _show_pages(client.pages(limit=limit, **which), as_json=as_json)
             return
-        _show(client.group(client.jobs(limit=limit, **asked)), as_json=as_json)
+        _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
 
 
 def _of_job_or_part(client: Client, identifier: str) -> Job[Any]:

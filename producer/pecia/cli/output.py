@@ -184,13 +184,13 @@ def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
 def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
     """Return what was read or written, and where it was taken from, if no engine was asked for it."""
     known = ("number", "start", "end", "text", "verdict")
-    told = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
+    record = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
     if source := piece.cached_from:
-        told["cached_from"] = source.model_dump(mode="json", include={"part", "read_at"})
+        record["cached_from"] = source.model_dump(mode="json", include={"part", "read_at"})
     for name in ("revision", "fields"):
         if (value := getattr(piece, name, None)) is not None:
-            told[name] = value
-    return told
+            record[name] = value
+    return record
 
 
 def _failure_json(failure: Failure | None) -> dict[str, str] | None:

@@ -63,7 +63,7 @@ NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
 ]
 Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
-NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is told when a job is over.")]
+NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is notified when a job is over.")]
 InBatch = Annotated[
     str | None,
     typer.Option(
@@ -224,7 +224,7 @@ def read(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="What a language model is told about each page, in place of the fleet's words.",
+            help="Prompt of a language model for each page, in place of the fleet's.",
         ),
     ] = None,
     writing: WritingOptions,
@@ -299,7 +299,7 @@ def _run(
     shown: OutputOptions,
 ) -> None:
     """Submit the task for each input; print the jobs' ids, or wait and print or write their results."""
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "priority": priority,
         "metadata": values.metadata(jobs.metadata),
         "webhook": jobs.webhook,
@@ -324,10 +324,10 @@ def _run(
         try:
             if batch:
                 submitted = counted(submissions, len(found), "submitted")
-                group = client.submit_many(submitted, batch=batch, idempotency_prefix=jobs.key, **told)
+                group = client.submit_many(submitted, batch=batch, idempotency_prefix=jobs.key, **options)
             else:
                 (one,) = submissions
-                job = client.submit(one.task, label=one.label, idempotency_key=jobs.key, **told)
+                job = client.submit(one.task, label=one.label, idempotency_key=jobs.key, **options)
                 group = client.group([job])
         except SubmitManyError as error:
             group, refused = client.group(error.accepted), error.failures

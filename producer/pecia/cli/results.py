@@ -41,14 +41,14 @@ def export(
     What was written by an earlier run to the same place is not written again: repeat it after a break, or for jobs
     that were not over. Example: `pecia export --batch ward-7 --format parquet --to results/`
     """
-    asked = jobs.asked()
-    if not asked:
+    which = jobs.which()
+    if not which:
         raise typer.BadParameter(
             "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
         )
     try:
-        with Client() as client, watching.bar(sum(client.counts(**asked).states.values()), "jobs") as shown:
-            done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **asked)
+        with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
+            done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
     except KeyboardInterrupt:
         endings.complain("broken off: the same command goes on where it was.")
         raise typer.Exit(Ending.INTERRUPTED) from None
@@ -149,17 +149,17 @@ def result(
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """
     revision = 0 if original else None
-    asked = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
-    if as_json and not asked.is_plain:
+    delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
+    if as_json and not delivery.is_plain:
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
-    if table and (as_json or not asked.is_plain):
+    if table and (as_json or not delivery.is_plain):
         raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
     with Client() as client:
         found = jobs.chosen(client)
         if table:
             ending = _each(found, lambda job: _print_table(job, table, revision))
-        elif not asked.is_plain:
-            ending = deliver(found, asked)
+        elif not delivery.is_plain:
+            ending = deliver(found, delivery)
         elif as_json:
             ending = _each(found, lambda job: output.json_line(output.result_json(job, None, revision)))
         else:
@@ -167,7 +167,7 @@ def result(
     raise typer.Exit(ending)
 
 
-def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) -> Ending:
+def deliver(jobs: Sequence[AnyJob], delivery: Delivery, names: Sequence[str] = ()) -> Ending:
     """Write the results of jobs that are over; say on standard error why others have none.
 
     In a folder they are called as the documents are, as far as these `names` are of files and none comes twice; else
@@ -175,15 +175,15 @@ def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) 
 
     Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
     """
-    asked.check({job.kind for job in jobs}, len(jobs))
+    delivery.check({job.kind for job in jobs}, len(jobs))
     called = [Path(name).stem for name in names if os.path.isfile(name)]  # noqa: PTH113  Path's raises for long URLs
     if not len(called) == len(jobs) == len(set(called)):
         called = [str(job.id) for job in jobs]
-    places = {job.id: asked.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
+    places = {job.id: delivery.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
     taken = [str(place) for place in places.values() if place and place.exists()]
-    if taken and not asked.force:
+    if taken and not delivery.force:
         raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
-    return _each(jobs, lambda job: _write(job, places[job.id], asked))
+    return _each(jobs, lambda job: _write(job, places[job.id], delivery))
 
 
 def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending:
@@ -199,13 +199,13 @@ def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending
     return worst
 
 
-def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
+def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
     try:
         if place is None:
-            _print(job, asked)
+            _print(job, delivery)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
-            asked.save(job, place)
+            delivery.save(job, place)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -213,21 +213,21 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
         raise typer.BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
 
 
-def _print(job: AnyJob, asked: Delivery) -> None:
-    if asked.form and asked.form.is_binary:
+def _print(job: AnyJob, delivery: Delivery) -> None:
+    if delivery.form and delivery.form.is_binary:
         with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
             path = Path(scratch) / "result"
-            asked.save(job, path)
+            delivery.save(job, path)
             with path.open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         return
-    result = job.result(timeout=0, revision=asked.revision)
-    if asked.form is Format.FIELDS:
+    result = job.result(timeout=0, revision=delivery.revision)
+    if delivery.form is Format.FIELDS:
         for line in text.lines(result):
             output.json_line({"job": str(job.id), **line})
     else:
-        typer.echo(render(result, asked.form or Format.TEXT), nl=False)
+        typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
 
 
 def _print_table(job: AnyJob, number: int, revision: int | None) -> None:

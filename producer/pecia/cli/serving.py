@@ -37,11 +37,11 @@ def gateway() -> None:
     Example: `pecia gateway`
     """
     try:
-        asked = read_settings(GatewayConfiguration)
+        given = read_settings(GatewayConfiguration)
     except SettingsError as error:
         raise InvalidSettingError(str(error)) from None
-    stores = resolve(asked, database_url=None, redis_url=None, payload_url=None)
-    settings = asked.with_stores(
+    stores = resolve(given, database_url=None, redis_url=None, payload_url=None)
+    settings = given.with_stores(
         database_url=stores.database_url.get_secret_value(),
         redis_url=stores.redis_url.get_secret_value(),
         payload_url=stores.payload_url,

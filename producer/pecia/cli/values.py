@@ -174,7 +174,7 @@ class Filter:
     ] = None
     metadata: Metadata = None
 
-    def asked(self) -> Which:
+    def which(self) -> Which:
         """Return what the options say, empty if they say nothing."""
         said = Which(batch=self.batch, state=self.state or (), verdict=self.verdict or ())
         said["metadata"] = metadata(self.metadata)
@@ -193,16 +193,16 @@ class Jobs(Filter):
     ] = None
 
     def __post_init__(self) -> None:
-        check(self.ids, self.asked())
+        check(self.ids, self.which())
 
     def chosen(self, client: Client, state: Sequence[JobState] = ()) -> JobGroup[Any]:
         """Return the jobs, in the order in which they were named or submitted; of a filter without states, in these."""
         if self.ids:
             return client.group(client.job(job_id) for job_id in ids(self.ids))
-        asked = self.asked()
+        which = self.which()
         if state:
-            asked.setdefault("state", state)
-        return client.group(list(client.jobs(**asked, page_size=500))[::-1])
+            which.setdefault("state", state)
+        return client.group(list(client.jobs(**which, page_size=500))[::-1])
 
     @property
     def way_back(self) -> str:
@@ -212,9 +212,9 @@ class Jobs(Filter):
         return f"pecia watch {' '.join(self.ids)}" if self.ids and "-" not in self.ids else "pecia watch"
 
 
-def check(ids: list[str] | None, asked: Which) -> None:
+def check(ids: list[str] | None, which: Which) -> None:
     """Raise `typer.BadParameter` if jobs are named in both ways, or in none."""
-    if bool(ids) == bool(asked):
+    if bool(ids) == bool(which):
         raise typer.BadParameter(
             "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
         )
@@ -284,7 +284,7 @@ def password(file: Path | None, *, ask: bool) -> str | None:
 
 
 def instructions(file: Path | None) -> str | None:
-    """Return what a file tells the model about each page."""
+    """Return the prompt for each page that a file holds."""
     if file is None:
         return None
     text = _text(file, "--instructions")

@@ -22,7 +22,7 @@ from pecia.asking import Which
 from pecia.cli import endings, output, values
 from pecia.client import Client
 from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError
-from pecia.job import AnyJob, JobGroup, outlast
+from pecia.job import AnyJob, JobGroup, retry_unavailable
 from pecia.records import Counts
 from pecia.waiting import Deadline
 from pecia_schemas.states import JobState
@@ -39,7 +39,7 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
 
     Raises `JobTimeoutError`; the group's jobs then show what was seen last.
     """
-    with unserved_told(lambda: (job for job in group if not job.done)):
+    with unserved_reported(lambda: (job for job in group if not job.done)):
         if sys.stderr.isatty():
             _watch(group, Deadline(timeout))
         else:
@@ -51,17 +51,17 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
 
 
 @contextmanager
-def unserved_told(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
+def unserved_reported(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
     """While the block waits for jobs, say on standard error what the first of them lacks, if it is something new."""
     over = Event()
 
     def look() -> None:
-        told: set[str | None] = {None}
+        shown: set[str | None] = {None}
         while not over.wait(_UNSERVED_S):
             with suppress(PeciaError):  # the one who waits finds out, too
                 hint = next((job.hint() for job in waiting()), None)
-                if hint not in told:
-                    told.add(hint)
+                if hint not in shown:
+                    shown.add(hint)
                     endings.complain(f"still waiting: {hint}")
 
     looking = Thread(target=look, name="pecia-unserved", daemon=True)
@@ -77,7 +77,7 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
     with _bar() as progress:
         bar = progress.add_task("", total=None)
         while True:
-            outlast(group.refresh, deadline)
+            retry_unavailable(group.refresh, deadline)
             unfinished = [job for job in group if not job.done]
             totals = [job.progress.finished if job.done else job.progress.total for job in group]
             progress.update(
@@ -133,7 +133,7 @@ _EVERY_S: Final = 1.0
 
 
 Look = tuple[Counts, list[AnyJob]]
-"""What is seen at one moment: the jobs in the order in which they are shown, or all if a program is told."""
+"""What is seen at one moment: the jobs in the order in which they are shown, or all for a program."""
 
 
 @dataclass(slots=True)
@@ -169,11 +169,11 @@ def watch(
 
     Example: `pecia watch`, `pecia watch --batch ward-7`
     """
-    asked = jobs.asked()
-    if asked:
-        values.check(ids, asked)
+    which = jobs.which()
+    if which:
+        values.check(ids, which)
     with Client() as client:
-        looks = _looks_at_many(client, asked, whole=as_json) if asked else _looks(client, ids)
+        looks = _looks_at_many(client, which, whole=as_json) if which else _looks(client, ids)
         try:
             if as_json:
                 _print_changes(looks)
@@ -204,19 +204,19 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         time.sleep(_LOOK_S)
 
 
-def _looks_at_many(client: Client, asked: Which, *, whole: bool) -> Iterator[Look]:
+def _looks_at_many(client: Client, which: Which, *, whole: bool) -> Iterator[Look]:
     """Yield the jobs that a filter finds, until all are over: what runs first, then what waits, then what is over."""
     while True:
-        counts = client.counts(**asked)
+        counts = client.counts(**which)
         if whole:
-            jobs = list(client.jobs(**asked, page_size=500))
-        elif "state" in asked:
-            jobs = list(client.jobs(**asked, limit=_ROWS))
+            jobs = list(client.jobs(**which, page_size=500))
+        elif "state" in which:
+            jobs = list(client.jobs(**which, limit=_ROWS))
         else:
             jobs = []
             over = [one for one in JobState if one.is_terminal]
             for states in ([JobState.RUNNING], [JobState.QUEUED], over):
-                those: Which = {**asked, "state": states}
+                those: Which = {**which, "state": states}
                 jobs += client.jobs(**those, limit=_ROWS - len(jobs))
         yield counts, jobs
         if not counts.open:
@@ -233,8 +233,8 @@ def _show(looks: Iterator[Look]) -> None:
             if counts.failures:
                 most = sorted(counts.failures.items(), key=lambda one: (-one[1], one[0]))
                 lines.append("failed: " + ", ".join(f"{code} {number:,}" for code, number in most))
-            room = max(3, console.height - len(lines) - 6) if console.is_terminal else _ROWS
-            lines.append(output.table(jobs[:room], console.width))
+            rows = max(3, console.height - len(lines) - 6) if console.is_terminal else _ROWS
+            lines.append(output.table(jobs[:rows], console.width))
             live.update(Text.from_ansi("\n".join(lines)), refresh=console.is_terminal)
 
 
@@ -283,9 +283,9 @@ def _both(some: Counts, others: Counts) -> Counts:
 
 
 def _print_changes(looks: Iterator[Look]) -> None:
-    told: dict[object, object] = {}
+    shown: dict[object, object] = {}
     for _, jobs in looks:
         for job in jobs:
-            if told.get(job.id) != (now := (job.state, job.progress)):
-                told[job.id] = now
+            if shown.get(job.id) != (now := (job.state, job.progress)):
+                shown[job.id] = now
                 output.json_line(output.job_json(job, None))

@@ -1,4 +1,4 @@
-"""`pecia webhook`: receivers that are told of all jobs, what they were told, and one to try it with."""
+"""`pecia webhook`: receivers that are notified of all jobs, their deliveries, and a receiver to try it with."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def add(
     Example: `pecia webhook add https://example.org/pecia --event job.failed --event job.partial`
     """
     with Client() as client:
-        _tell_secret(client.add_endpoint(url, events=event), as_json=as_json)
+        _show_secret(client.add_endpoint(url, events=event), as_json=as_json)
 
 
 @webhook.command("list")
@@ -110,12 +110,12 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
         output.json_lines(found, exclude={"secret"})
     else:
         rows = [(one.id, one.url, ", ".join(one.events), _health(one), one.waiting) for one in found]
-        output.grid(("endpoint", "URL", "told of", "state", "waiting"), rows, whole=("endpoint",))
+        output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
 
 
 @webhook.command("remove")
 def remove(endpoint: EndpointId) -> None:
-    """Forget a receiver, what it was told and what it was to be told.
+    """Forget a receiver and its deliveries, done and due.
 
     Example: `pecia webhook remove 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -140,7 +140,7 @@ def rotate(
     if not isinstance(span, timedelta):
         raise typer.BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
     with Client() as client:
-        _tell_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
+        _show_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
 
 
 @webhook.command("test")
@@ -150,7 +150,7 @@ def try_out(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the outcome.")] = 30,
     as_json: output.AsJson = False,
 ) -> None:
-    """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is told again.
+    """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is enabled.
 
     Example: `pecia webhook test 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -160,7 +160,7 @@ def try_out(
         while not (sent.attempts or sent.state.is_terminal) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
             sent = client.delivery(sent)
-    _tell_of([sent], as_json=as_json)
+    _show_deliveries([sent], as_json=as_json)
     if sent.attempts or sent.state.is_terminal:
         raise typer.Exit(Ending.DONE if sent.state is DeliveryState.DELIVERED else Ending.FAILED)
     endings.complain(
@@ -182,7 +182,7 @@ def deliveries(
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show what receivers were told or are to be told, the latest first, and how it went.
+    """Show deliveries to receivers, done and due, the latest first, and how they went.
 
     Example: `pecia webhook deliveries --state dead --since 2d`
     """
@@ -193,7 +193,7 @@ def deliveries(
             found = client.deliveries(
                 job=job, endpoint=endpoint, state=state, since=values.moment(since), limit=limit
             )
-    _tell_of(found, as_json=as_json)
+    _show_deliveries(found, as_json=as_json)
     if any(one.last_error == NO_SECRET for one in found):
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
@@ -217,7 +217,7 @@ def replay(
     endpoint: OfEndpoint = None,
     since: Since = None,
 ) -> None:
-    """Tell again what arrived or was given up, under its former webhook-id, with all tries before it.
+    """Send again what arrived or was given up, under its former webhook-id, with all tries before it.
 
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
@@ -303,7 +303,7 @@ def listen(
                 listener.handle_request()
 
 
-def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
+def _show_secret(endpoint: Endpoint, *, as_json: bool) -> None:
     if as_json:
         output.json_line(endpoint)
         return
@@ -312,7 +312,7 @@ def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
         typer.echo(f"Until {output.when(endpoint.former_until)} notices verify with the former secret too.")
 
 
-def _tell_of(found: Sequence[Delivery], *, as_json: bool) -> None:
+def _show_deliveries(found: Sequence[Delivery], *, as_json: bool) -> None:
     if as_json:
         output.json_lines(found)
         return

@@ -1,4 +1,4 @@
-"""How often accepted values are wrong, as far as reviewed pages tell it, with bounds that hold.
+"""How often accepted values are wrong, estimated from reviewed pages, with bounds that hold.
 
 A value is accepted if nothing doubts it. Errors on one page are not independent of each other, so of each page one
 accepted value is drawn at random, and the rate is that of such values: each page counts once, however much is on it.

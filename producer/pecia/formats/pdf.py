@@ -213,18 +213,18 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
     It holds nothing but what is on the pages: no name of a file, no time, no title.
     """
     pages = iter(every_page(document))
-    told = {"/Producer": f"pecia {version('pecia')}", "/Subject": " ".join(map(lack_of, document.failed))}
+    about = {"/Producer": f"pecia {version('pecia')}", "/Subject": " ".join(map(lack_of, document.failed))}
     with tempfile.TemporaryDirectory(prefix="pecia-pdf-") as scratch:
         pieces: list[str] = []
         while batch := list(islice(pages, _AT_ONCE)):
             pieces.append(f"{scratch}/{len(pieces)}.pdf")
-            _write_piece(batch, pictures, {} if pieces[1:] else told, pieces[-1])
+            _write_piece(batch, pictures, {} if pieces[1:] else about, pieces[-1])
         # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece tells of the whole.
         Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
 
 
 def _write_piece(
-    pages: Iterable[Page | PageFailure], pictures: PagePictures, told: Mapping[str, str], target: str
+    pages: Iterable[Page | PageFailure], pictures: PagePictures, about: Mapping[str, str], target: str
 ) -> None:
     font = InvisibleFont()
     with Pdf.new() as pdf:
@@ -233,7 +233,7 @@ def _write_piece(
         text = font.embed(pdf)
         for sheet in pdf.pages:
             sheet.obj.Resources.Font.Text = text
-        for name, value in told.items():
+        for name, value in about.items():
             if value:
                 pdf.docinfo[name] = value
         pdf.save(target)

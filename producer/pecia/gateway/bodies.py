@@ -222,7 +222,7 @@ class Retry(_Body):
 
 
 class NewWebhook(_Body):
-    """A receiver to be told of the tenant's jobs."""
+    """A receiver to be notified of the tenant's jobs."""
 
     url: str = Field(max_length=storable.WEBHOOK_URL)
     events: list[NoticeType] | None = None

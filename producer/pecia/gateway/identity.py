@@ -48,13 +48,13 @@ class Looks:
 
     def __init__(self, connections: AsyncConnections) -> None:
         self._store = connections.store
-        self._asked: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
+        self._waiting: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def view(self, tenant: str, job_id: UUID) -> JobView:
         """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
         new = asyncio.get_running_loop().create_future
-        coming = self._asked.setdefault((tenant, job_id), new())
+        coming = self._waiting.setdefault((tenant, job_id), new())
         self._looking = self._looking or asyncio.create_task(self._look())
         view = await asyncio.shield(coming)
         if view is None:
@@ -62,15 +62,15 @@ class Looks:
         return view
 
     async def _look(self) -> None:
-        while self._asked:
-            asked, self._asked = self._asked, {}
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
             try:
-                found = await self._store.views_of_tenants(asked)
+                found = await self._store.views_of_tenants(waiting)
             except Exception as error:  # noqa: BLE001  raised to all that wait for it
-                for coming in asked.values():
+                for coming in waiting.values():
                     coming.set_exception(error)
             else:
-                for one, coming in asked.items():
+                for one, coming in waiting.items():
                     coming.set_result(found.get(one))
         self._looking = None
 

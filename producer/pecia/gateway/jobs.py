@@ -117,7 +117,7 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
-def _asked(  # noqa: PLR0917  FastAPI names them
+def _which(  # noqa: PLR0917  FastAPI names them
     states: States,
     verdicts: Verdicts,
     metadata: Metadata,
@@ -135,14 +135,14 @@ def _asked(  # noqa: PLR0917  FastAPI names them
     }
 
 
-Asked = Annotated[Which, Depends(_asked)]
+Chosen = Annotated[Which, Depends(_which)]
 
 
 @router.get("/jobs", responses=documented(404))
 async def list_jobs(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     ids: Ids,
-    asked: Asked,
+    which: Chosen,
     batch: InBatch = None,
     prefix: Prefix = None,
     before: Before = None,
@@ -155,7 +155,7 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
         found = [bodies.Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known]
         return bodies.Jobs(jobs=found, next=None)
     begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
-    listing = replace(await _listing(bearer, batch, asked), prefix=begins or "")
+    listing = replace(await _listing(bearer, batch, which), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
     following = views[-1].id if len(views) == limit else None
     return bodies.Jobs(jobs=[bodies.Job.seen(view) for view in views], next=following)
@@ -211,10 +211,10 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     first_open = await connections.store.first_unfinished(job.id)
     found: Sequence[PartOutcome] = ()
     if limit:
-        asked = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
+        which = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
         before = sending.read_before(skip)
         found = await connections.store.outcomes(
-            job.id, skip=before, limit=limit, read_as=asked, revision=revision
+            job.id, skip=before, limit=limit, read_as=which, revision=revision
         )
     return bodies.Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
 
@@ -270,8 +270,10 @@ async def stream_events(
     """
     job = await bearer.client.job(job_id)
     read = ReadEvents(sending.number_of(last_event_id))
-    told = events_as_written(bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read)
-    return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(told, read))
+    events = events_as_written(
+        bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read
+    )
+    return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(events, read))
 
 
 @router.get("/jobs/{job_id}/usage", responses=documented(404))
@@ -314,9 +316,9 @@ async def erase_job(
 
 
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
-async def open_batch(bearer: Submitter, asked: bodies.NewBatch) -> Batch:
+async def open_batch(bearer: Submitter, which: bodies.NewBatch) -> Batch:
     """Make a batch to submit jobs into, or find the one that has this name already."""
-    name = asking.checked_batch(asked.name)
+    name = asking.checked_batch(which.name)
     return await bearer.client.connections.store.open_batch(name)
 
 
@@ -329,14 +331,14 @@ async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch
 
 
 @router.get("/counts", responses=documented(404), tags=["batches"])
-async def count_jobs(bearer: Reader, asked: Asked, batch: InBatch = None) -> Counts:
+async def count_jobs(bearer: Reader, which: Chosen, batch: InBatch = None) -> Counts:
     """See how far jobs are, those to which all applies that is asked for."""
-    return await bearer.client.connections.store.counts(await _listing(bearer, batch, asked))
+    return await bearer.client.connections.store.counts(await _listing(bearer, batch, which))
 
 
-async def _listing(bearer: Bearer, batch: str | None, asked: Which) -> Listing:
+async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
     """Return which jobs are meant. Raises `BatchNotFoundError`."""
-    listing = asking.listing(asked)
+    listing = asking.listing(which)
     if batch is None:
         return listing
     return replace(listing, batch=(await bearer.client.connections.store.batch(batch)).id)
@@ -354,8 +356,8 @@ async def find_pages(  # noqa: PLR0917  FastAPI names them
     limit: Limit = 100,
 ) -> bodies.FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    asked: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
-    listing = await _listing(bearer, batch, asked)
+    which: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
+    listing = await _listing(bearer, batch, which)
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")

@@ -96,8 +96,8 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
 
 async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:
     """Yield an event for each of the job's."""
-    async with aclosing(events) as told:
-        async for one in told:
+    async with aclosing(events) as opened:
+        async for one in opened:
             yield _event("event", one, str(read.floor))
 
 

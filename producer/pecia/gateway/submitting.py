@@ -93,8 +93,8 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
     try:
         form = request.form(max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON)
         async with form as parts:
-            files, asked = _parts(parts)
-            return await _accept(bearer, request, response, asked, files)
+            files, submission = _parts(parts)
+            return await _accept(bearer, request, response, submission, files)
     except (HTTPException, FormParserError):
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
@@ -115,14 +115,14 @@ async def upload(bearer: Submitter, request: Request, response: Response) -> Sub
 
 def _parts(parts: FormData) -> tuple[list[UploadFile], Submission]:
     files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
-    asked = parts.get("request", "{}")
-    if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(asked, str):
+    submission = parts.get("request", "{}")
+    if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(submission, str):
         raise ProblemError(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "form",
             "A form has `file` parts, each with a file name, and one `request`.",
         )
-    return files, _meant(asked)
+    return files, _meant(submission)
 
 
 def _meant(text: str | bytes) -> Submission:
@@ -144,15 +144,19 @@ async def _json(request: Request) -> Submission:
 
 
 async def _accept(
-    bearer: Submitter, request: Request, response: Response, asked: Submission, files: Sequence[UploadFile]
+    bearer: Submitter,
+    request: Request,
+    response: Response,
+    submission: Submission,
+    files: Sequence[UploadFile],
 ) -> Submitted:
-    tasks = list(_tasks(asked, files))
-    for lane, count in Counter(one.priority or asked.priority for one in tasks).items():
+    tasks = list(_tasks(submission, files))
+    for lane, count in Counter(one.priority or submission.priority for one in tasks).items():
         await bearer.admit(Lane(lane), count)
     failures: dict[int, Any] = {}
     try:
         async with bearers_of(request).submitting:
-            accepted = await _submit(bearer, asked, tasks, _keys(request, asked, len(tasks)))
+            accepted = await _submit(bearer, submission, tasks, _keys(request, submission, len(tasks)))
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
@@ -166,28 +170,28 @@ async def _accept(
 
 
 async def _submit(
-    bearer: Submitter, asked: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
+    bearer: Submitter, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
 ) -> Sequence[AsyncJob[Any]]:
     """Submit the tasks: one alone, several as a batch."""
     common: dict[str, Any] = {
-        "webhook": asked.webhook,
-        "not_before": asked.not_before,
-        "expires": asked.expires,
+        "webhook": submission.webhook,
+        "not_before": submission.not_before,
+        "expires": submission.expires,
     }
-    if len(tasks) > 1 or asked.batch is not None:
+    if len(tasks) > 1 or submission.batch is not None:
         return await bearer.client.submit_many(
             tasks,
-            priority=asked.priority,
-            metadata=asked.metadata,
-            batch=asked.batch,
+            priority=submission.priority,
+            metadata=submission.metadata,
+            batch=submission.batch,
             idempotency_keys=keys,
             **common,
         )
     (one,) = tasks
     job = await bearer.client.submit(
         one.task,
-        priority=one.priority or asked.priority,
-        metadata={**asked.metadata, **(one.metadata or {})},
+        priority=one.priority or submission.priority,
+        metadata={**submission.metadata, **(one.metadata or {})},
         label=one.label,
         idempotency_key=keys[0] if keys else None,
         **common,
@@ -195,34 +199,34 @@ async def _submit(
     return [job]
 
 
-def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
+def _tasks(submission: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
     """Yield the tasks with their documents; files alone are called by their names.
 
     Raises `InvalidSourceError` if there are more of one than of the other.
     """
     waiting = iter(files)
-    for body in asked.tasks or [asked.task] * max(1, len(files)):
+    for body in submission.tasks or [submission.task] * max(1, len(files)):
         source: Any = UrlRef(url=body.url) if body.url is not None else next(waiting, None)
         if source is None:
             raise InvalidSourceError(
                 "There are more tasks than documents: each has a `url`, or a `file` of a form."
             )
         given = {name: getattr(body, name) for name in body.model_fields_set if name not in _NO_OPTIONS}
-        label = body.label if asked.tasks else body.label or getattr(source, "filename", None)
+        label = body.label if submission.tasks else body.label or getattr(source, "filename", None)
         task: Task[Any] = _KINDS[body.kind](getattr(source, "file", source), **given)
         yield One(task, metadata=body.metadata, priority=body.priority, label=label)
     if next(waiting, None) is not None:
         raise InvalidSourceError("There are more files than tasks without a `url`.")
 
 
-def _keys(request: Request, asked: Submission, count: int) -> list[str] | None:
+def _keys(request: Request, submission: Submission, count: int) -> list[str] | None:
     """Return an idempotency key for each task. Raises `ProblemError` for what is none."""
     shown = request.headers.get("idempotency-key")
-    if shown is None and asked.idempotency_keys is None:
+    if shown is None and submission.idempotency_keys is None:
         return None
-    if shown is not None and asked.idempotency_keys is not None:
+    if shown is not None and submission.idempotency_keys is not None:
         raise _bad_key("Give the header Idempotency-Key or `idempotency_keys`, not both.")
-    keys = asked.idempotency_keys
+    keys = submission.idempotency_keys
     if shown is not None:
         keys = [shown] if count == 1 else [f"{shown}/{number}" for number in range(count)]
     assert keys is not None  # noqa: S101  one of them was given

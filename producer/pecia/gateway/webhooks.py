@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: receivers that are told of the tenant's jobs, and what they were told."""
+"""Webhooks over HTTP: receivers that are notified of the tenant's jobs, and their deliveries."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ async def _delivery(bearer: Administrator, delivery: UUID) -> Delivery:
 
 @router.get("/webhooks", responses=documented())
 async def list_webhooks(bearer: Administrator) -> list[Endpoint]:
-    """List the receivers that are told of the tenant's jobs, and how each does."""
+    """List the receivers that are notified of the tenant's jobs, and the state of each."""
     return await bearer.client.endpoints()
 
 
 @router.post("/webhooks", status_code=201, responses=documented(400))
-async def add_webhook(bearer: Administrator, asked: NewWebhook) -> Endpoint:
-    """Register a receiver. Its `secret` is told now and never again."""
-    return await bearer.client.add_endpoint(asked.url, events=asked.events)
+async def add_webhook(bearer: Administrator, body: NewWebhook) -> Endpoint:
+    """Register a receiver. Its `secret` is shown now and never again."""
+    return await bearer.client.add_endpoint(body.url, events=body.events)
 
 
 @router.delete("/webhooks/{webhook_id}", status_code=204, responses=documented(404))
 async def remove_webhook(bearer: Administrator, webhook_id: UUID) -> None:
-    """Forget a receiver and what it was told."""
+    """Forget a receiver and its deliveries."""
     await bearer.client.remove_endpoint(await _found(bearer, webhook_id))
 
 
 @router.post("/webhooks/{webhook_id}/rotate", responses=documented(400, 404))
-async def rotate_webhook(bearer: Administrator, webhook_id: UUID, asked: Rotation | None = None) -> Endpoint:
+async def rotate_webhook(bearer: Administrator, webhook_id: UUID, body: Rotation | None = None) -> Endpoint:
     """Give a receiver a fresh secret; for `overlap` notices have both signatures."""
     found = await _found(bearer, webhook_id)
-    return await bearer.client.rotate_endpoint(found, overlap=(asked or Rotation()).overlap)
+    return await bearer.client.rotate_endpoint(found, overlap=(body or Rotation()).overlap)
 
 
 @router.post("/webhooks/{webhook_id}/test", status_code=202, responses=documented(404))
@@ -77,7 +77,7 @@ async def list_deliveries(  # noqa: PLR0917  FastAPI names them
     since: datetime | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
 ) -> list[Delivery]:
-    """List what the tenant's webhooks were told or are to be told, newest first."""
+    """List the deliveries of the tenant's webhooks, done and due, newest first."""
     return await bearer.client.deliveries(
         job=job_id, endpoint=webhook_id, state=state, since=since, limit=limit
     )

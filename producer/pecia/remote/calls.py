@@ -55,8 +55,8 @@ class Caller:
 
     def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
         """Return what is answered. Raises what its problem stands for."""
-        asked = {name: value for name, value in params.items() if value is not None}
-        return self.ask("GET", path, job_id=of, params=asked, headers={"Accept": "application/json"})
+        query = {name: value for name, value in params.items() if value is not None}
+        return self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
         """Return what is answered, None for nothing. Raises what its problem stands for."""

@@ -88,9 +88,9 @@ class RemoteConnections(Inheritable):
         """What takes the place of Redis: what is awaited looks again by itself."""
         return self
 
-    def prepared(self, items: Sequence[Item], asked: Options) -> Callable[[], Outcomes]:
+    def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
         """Submit tasks, and return what returns their outcomes."""
-        outcomes: Outcomes = self.store.submit(items, asked)
+        outcomes: Outcomes = self.store.submit(items, options)
 
         def settled() -> Outcomes:
             return outcomes

@@ -69,9 +69,11 @@ class RemoteStore(Statements[D_co]):
     """The jobs of a key's tenant, as a client sees and writes them."""
 
     @transaction
-    def submit(self, http: Caller, items: Sequence[Item], asked: Options) -> list[Outcome]:
+    def submit(self, http: Caller, items: Sequence[Item], options: Options) -> list[Outcome]:
         """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
-        found = [outcome for batch in _batches(items, asked) for outcome in _submitted(http, batch, asked)]
+        found = [
+            outcome for batch in _batches(items, options) for outcome in _submitted(http, batch, options)
+        ]
         return sorted(found, key=itemgetter(0))
 
     @transaction
@@ -115,8 +117,8 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def counts(self, http: Caller, listing: Listing) -> Counts:
         """Return how far the jobs are."""
-        asked = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
-        return Counts.model_validate(http.get("/counts", **asked))
+        options = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
+        return Counts.model_validate(http.get("/counts", **options))
 
     @transaction
     def found_pages(
@@ -130,8 +132,8 @@ class RemoteStore(Statements[D_co]):
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
         follows = after and f"{after.job_id}:{after.number}"
-        asked = {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE), **_of(listing)}
-        return _PAGES.validate_python(http.get("/pages", **asked)["pages"])
+        options = {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE), **_of(listing)}
+        return _PAGES.validate_python(http.get("/pages", **options)["pages"])
 
     @transaction
     def lacking(self, http: Caller, job_ids: Collection[UUID]) -> list[Lack]:
@@ -227,9 +229,9 @@ class RemoteEndpoints(Statements[D_co]):
     """The endpoints of a tenant."""
 
     @unrepeatable
-    def add(self, http: Caller, asked: Webhook) -> Endpoint:
+    def add(self, http: Caller, options: Webhook) -> Endpoint:
         """Register an endpoint; return it with its secret."""
-        return Endpoint.model_validate(http.ask("POST", "/webhooks", json=asked.model_dump(mode="json")))
+        return Endpoint.model_validate(http.ask("POST", "/webhooks", json=options.model_dump(mode="json")))
 
     @transaction
     def all(self, http: Caller) -> list[Endpoint]:
@@ -238,7 +240,7 @@ class RemoteEndpoints(Statements[D_co]):
 
     @transaction
     def remove(self, http: Caller, endpoint: UUID) -> None:
-        """Forget an endpoint, and what it was told or was to be told."""
+        """Forget an endpoint and its deliveries, done and due."""
         http.ask("DELETE", f"/webhooks/{endpoint}")
 
     @unrepeatable
@@ -254,7 +256,7 @@ class RemoteEndpoints(Statements[D_co]):
 
 
 class RemoteDeliveries(Statements[D_co]):
-    """What a tenant's webhooks were told, or are to be told."""
+    """The deliveries of a tenant's webhooks, done and due."""
 
     @transaction
     def latest(
@@ -268,13 +270,13 @@ class RemoteDeliveries(Statements[D_co]):
         limit: int | None,
     ) -> list[Delivery]:
         """Return those that fit with their attempts, newest first: 500 at most."""
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "job_id": job_id and str(job_id),
             "webhook_id": endpoint_id and str(endpoint_id),
             "state": state,
         }
         since_text = since and since.isoformat()
-        found = http.get("/deliveries", **asked, since=since_text, limit=min(limit or _AT_ONCE, _AT_ONCE))
+        found = http.get("/deliveries", **options, since=since_text, limit=min(limit or _AT_ONCE, _AT_ONCE))
         return [Delivery.model_validate(one) for one in found]
 
     @transaction
@@ -341,14 +343,14 @@ def _of(listing: Listing) -> dict[str, Any]:
 
 
 def _batches(
-    items: Sequence[Item], asked: Options
+    items: Sequence[Item], options: Options
 ) -> Iterator[list[tuple[Item, IO[bytes] | SubmitError | None]]]:
     """Yield the tasks as many at a time as go in one request, with their open documents."""
     batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
     size = 0
     with ExitStack() as stack:
         for item in items:
-            document = _opened(stack, item, asked)
+            document = _opened(stack, item, options)
             batch.append((item, document))
             size += (
                 0 if document is None or isinstance(document, SubmitError) else document.seek(0, os.SEEK_END)
@@ -361,10 +363,10 @@ def _batches(
             yield batch
 
 
-def _opened(stack: ExitStack, item: Item, asked: Options) -> IO[bytes] | SubmitError | None:
+def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | SubmitError | None:
     """Return a task's document from its start; None if the fleet fetches it."""
     try:
-        bulk.check(item, asked)
+        bulk.check(item, options)
         source = item.own.task.source
         if isinstance(source, PayloadRef):
             raise InvalidSourceError(
@@ -387,13 +389,13 @@ def _from_start(file: IO[bytes]) -> IO[bytes]:
 
 
 def _submitted(
-    http: Caller, batch: Sequence[tuple[Item, IO[bytes] | SubmitError | None]], asked: Options
+    http: Caller, batch: Sequence[tuple[Item, IO[bytes] | SubmitError | None]], options: Options
 ) -> Iterator[Outcome]:
     good = [(item, document) for item, document in batch if not isinstance(document, SubmitError)]
     yield from ((item.number, document) for item, document in batch if isinstance(document, SubmitError))
     if not good:
         return
-    request = json.dumps(_request([item for item, _ in good], asked))
+    request = json.dumps(_request([item for item, _ in good], options))
     files = [("file", (str(item.number), document)) for item, document in good if document is not None]
     body: dict[str, Any] = {"files": files, "data": {"request": request}}
     if not files:
@@ -403,12 +405,12 @@ def _submitted(
     except AccessError as error:
         if error.retry_after is None:
             raise
-        full = QueueFullError(asked.lane, 0, retry_after=error.retry_after)
+        full = QueueFullError(options.lane, 0, retry_after=error.retry_after)
         full.args = error.args
         raise full from None
     except SubmitError as error:
         if len(good) > 1:  # all of them are refused: each has its own reason
-            yield from chain.from_iterable(_submitted(http, [one], asked) for one in batch if one in good)
+            yield from chain.from_iterable(_submitted(http, [one], options) for one in batch if one in good)
         else:
             yield good[0][0].number, error
         return
@@ -422,15 +424,15 @@ def _submitted(
         yield good[refused["number"]][0].number, said
 
 
-def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
+def _request(items: Sequence[Item], options: Options) -> Mapping[str, Any]:
     return {
         "tasks": [_task(item.own) for item in items],
-        "priority": asked.lane,
-        "metadata": dict(asked.metadata),
-        "batch": asked.batch and str(asked.batch),
-        "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
-        "not_before": _MOMENT.dump_python(asked.not_before, mode="json"),
-        "expires": _MOMENT.dump_python(asked.expires, mode="json"),
+        "priority": options.lane,
+        "metadata": dict(options.metadata),
+        "batch": options.batch and str(options.batch),
+        "webhook": options.webhook and options.webhook.model_dump(mode="json"),
+        "not_before": _MOMENT.dump_python(options.not_before, mode="json"),
+        "expires": _MOMENT.dump_python(options.expires, mode="json"),
         "idempotency_keys": [item.own.key or str(item.job_id) for item in items],
     }
 

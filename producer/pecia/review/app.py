@@ -202,11 +202,11 @@ async def _look(request: Request) -> Response:
 
 async def _decide(request: Request) -> Response:
     try:
-        asked = _Body.model_validate_json(await _body(request))
+        body = _Body.model_validate_json(await _body(request))
     except ValidationError:
         raise HTTPException(422) from None
-    decision = Decision(target=asked.target, text=asked.text, accepted=asked.accepted, checked=asked.checked)
-    page = await _desk(request).reviews.revise(*_place(request), asked.revision, decision)
+    decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
+    page = await _desk(request).reviews.revise(*_place(request), body.revision, decision)
     return JSONResponse(shown(page))
 
 

@@ -227,7 +227,7 @@ def targets_of(page: Page) -> list[Target | None]:
 
 
 class _Finder:
-    """Finds the text that a doubt is about. A doubt tells text and place, and several may tell the same."""
+    """Finds the text that a doubt is about. A doubt has text and place, and several may have the same."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks

@@ -23,7 +23,7 @@ from pecia.store import (
     unrepeatable,
 )
 from pecia_schemas.encryption import DecryptionError
-from pecia_schemas.moves import PROMISE_REVISED, TELL_REVISED
+from pecia_schemas.moves import NOTIFY_REVISED, PROMISE_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
 from pecia_schemas.states import new_id
 
@@ -72,7 +72,7 @@ _WRITE = f"""
         INSERT INTO revisions (id, job_id, part_id, number, checked, content)
         VALUES (:id, :job_id, :part_id, :number, :checked, CAST(:content AS jsonb))
     ), told AS (
-        {TELL_REVISED}
+        {NOTIFY_REVISED}
     )
     UPDATE parts SET verdict = :verdict, doubts = :doubts WHERE id = :part_id
 """  # noqa: S608  constants of ours
@@ -192,10 +192,10 @@ class Reviews(Statements[D_co]):
 
 
 def _pages(
-    connection: Connection, query: str, listing: Listing, job_ids: Collection[UUID], **asked: Any
+    connection: Connection, query: str, listing: Listing, job_ids: Collection[UUID], **values: Any
 ) -> list[ReviewPage]:
     wanted = conditions(listing, None)
     if job_ids:
         wanted["jobs.id = ANY(CAST(:job_ids AS uuid[]))"] = {"job_ids": list(job_ids)}
-    rows = connection.execute(query.format(wanted=sql(wanted)), given(wanted, **asked)).mappings()
+    rows = connection.execute(query.format(wanted=sql(wanted)), given(wanted, **values)).mappings()
     return [ReviewPage.model_validate(dict(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""The jobs of a fake fleet, how they move, and the callbacks that tell of them.
+"""The jobs of a fake fleet, how they move, and their callbacks.
 
 Real fleets do this in SQL; `tests/integration/test_client_contract*.py` hold both to one behaviour.
 """
@@ -98,7 +98,7 @@ class FakeJob:
     """A job with its parts, in the order in which they run."""
 
     def __init__(self, memory: Memory, new: NewJob) -> None:
-        row, requested = new.row, new.asked
+        row, requested = new.row, new.options
         task = task_from_json(row["kind"], row["task"])
         if isinstance(task.source, PayloadRef):
             task = replace(task, source=bytes(obstore.get(memory.documents, key_of(task.source)).bytes()))
@@ -286,7 +286,7 @@ class Memory:
         self.away: Counter[str] = Counter()  # how many outages of each service there are at this moment
         self.lock = RLock()
         self.documents = MemoryStore()
-        self._is_asking = False
+        self._in_answer = False
 
     def transaction(self, work: Callable[..., T], /, *args: Any, **options: Any) -> T:
         """Return what the work returns; what is due is done before and after it."""
@@ -308,7 +308,7 @@ class Memory:
     def settle(self) -> None:
         """End jobs whose time is over, and run the parts that are due, unless they are held or no worker is there."""
         with self.lock:
-            if self._is_asking or self.away["postgres"]:
+            if self._in_answer or self.away["postgres"]:
                 return
             stands_still = self.held or self.away["workers"] or self.away["redis"]
             for job in self._open():
@@ -345,9 +345,9 @@ class Memory:
 
     def _script(self, job: FakeJob) -> Script:
         if job.script is None:
-            self._is_asking = True  # the test's own answer may use a client, and nothing moves meanwhile
+            self._in_answer = True  # the test's own answer may use a client, and nothing moves meanwhile
             try:
                 job.script = script_of(self.rules, job.submitted.task)
             finally:
-                self._is_asking = False
+                self._in_answer = False
         return job.script

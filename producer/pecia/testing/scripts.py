@@ -15,7 +15,7 @@ from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
 _ENGINE = "fake"
 _SEGMENT = timedelta(seconds=10)
-_UNTOLD: dict[Any, str] = {ReadDocument: "fake text", CaptionVideo: "fake caption"}
+_DEFAULT_ANSWERS: dict[Any, str] = {ReadDocument: "fake text", CaptionVideo: "fake caption"}
 
 Content = Page | Segment | Summary
 
@@ -27,7 +27,7 @@ Answer = str | Sequence[Piece] | Document | Captions | Failure | FailureCode
 
 
 class ScriptError(AssertionError):
-    """What the test told the fleet to answer cannot be an answer to what was submitted."""
+    """The answer that the test scripted cannot be an answer to what was submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
     is none.
     """
     fitting = [rule for rule in rules if rule.task is type(task) and rule.left != 0]
-    rule = fitting[-1] if fitting else Rule(task=type(task), answer=_UNTOLD[type(task)])
+    rule = fitting[-1] if fitting else Rule(task=type(task), answer=_DEFAULT_ANSWERS[type(task)])
     if rule.left:
         rule.left -= 1
     answer = rule.answer(task) if callable(rule.answer) else rule.answer

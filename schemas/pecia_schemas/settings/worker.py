@@ -35,7 +35,7 @@ class EngineSettings(ConnectionSettings):
     server serves, by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the
     only one it serves."""
     card: str = ""
-    """Reader card that says what the model is told about a page and in which form it answers, as `olmocr`. Empty: by
+    """Reader card that has the model's prompt and its form of answer, as `olmocr`. Empty: by
     the model's name."""
     profile: str = ""
     """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
@@ -361,8 +361,8 @@ class WorkerSettings(
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
     termination_notice: str = ""
-    """Where it is told that this machine will be taken away, so that its workers stop in time: `aws`, `gcp` or `azure`,
-    the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM alone."""
+    """Source of the notice that this machine will be taken away, so that its workers stop in time: `aws`, `gcp` or
+    `azure`, the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM alone."""
     termination_server: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
 
@@ -396,11 +396,11 @@ class WorkerSettings(
     """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.
     0: not at all."""
     metrics_address: str = "127.0.0.1"
-    """The address it listens on. They tell counts and no ids, and ask for no password."""
+    """The address it listens on. They show counts and no ids, and ask for no password."""
 
     @field_validator("termination_notice")
     @classmethod
-    def _can_be_told(cls, notice: str) -> str:
+    def _is_known_notice(cls, notice: str) -> str:
         if notice not in ("", "aws", "gcp", "azure") and not notice.startswith("/"):
             raise ValueError("is aws, gcp, azure, or the path of a file from the root.")
         return notice

@@ -101,7 +101,7 @@ class Fleet:
         parts: Any = self.redis.hkeys(taken_name(f"w{worker.pid}"))
         return set(parts) - {"#"}
 
-    def bury(self, worker: Program) -> None:
+    def reap(self, worker: Program) -> None:
         """Kill a worker, and do what upkeep does then: what it had taken comes again, as suspects."""
         worker.end()
         name = f"w{worker.pid}"

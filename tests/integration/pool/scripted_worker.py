@@ -89,7 +89,7 @@ class ScriptedRuntime:
         file = self._directory / "plans" / str(part)
         return file.read_text() if file.exists() else "done"
 
-    async def give_back(self, parts: Collection[UUID]) -> None:
+    async def requeue(self, parts: Collection[UUID]) -> None:
         for part in parts:
             self._note("given back", part)
 

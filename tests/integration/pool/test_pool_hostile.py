@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from limits import WAIT_S
-from pecia_schemas.messages import bell_name, queue_name
+from pecia_schemas.messages import queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
 
@@ -158,15 +158,15 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
 
 
 @pytest.mark.parametrize("bell", ["junk", "wrong type"])
-def test_a_strange_bell_deafens_nobody(fleet: Any, bell: str) -> None:
+def test_a_strange_bell_deafens_nobody(fleet: Any, wakeup: str) -> None:
     worker = fleet.start()
-    name = bell_name(Stage.READ)
-    if bell == "junk":
+    name = wakeup_key(Stage.READ)
+    if wakeup == "junk":
         fleet.redis.lpush(name, "x" * 100_000)
     else:
         fleet.redis.set(name, "x")
 
-    part = fleet.send() if bell == "junk" else _sent_past_the_bell(fleet)
+    part = fleet.send() if wakeup == "junk" else _sent_past_the_bell(fleet)
 
     fleet.await_story(part, "run", "done")
     fleet.eventually(lambda: not fleet.redis.exists(name))

@@ -98,7 +98,7 @@ def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
     parts = fleet.hold(5)
     fleet.start()
 
-    fleet.bury(doomed)
+    fleet.reap(doomed)
     fleet.finish(*parts)
 
     for part in parts:
@@ -215,7 +215,7 @@ def await_runs(fleet: Any, part: Any, count: int) -> None:
 
 def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
     doomed, suspects = fleet.start(), fleet.hold(3)
-    fleet.bury(doomed)
+    fleet.reap(doomed)
     guard = fleet.start()
     for part in suspects:
         await_runs(fleet, part, 2)
@@ -233,7 +233,7 @@ def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere
 
 def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: Any) -> None:
     doomed, [suspect] = fleet.start(), fleet.hold()
-    fleet.bury(doomed)
+    fleet.reap(doomed)
     fleet.start()
     await_runs(fleet, suspect, 2)
     normal = fleet.send()

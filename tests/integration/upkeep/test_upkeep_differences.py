@@ -226,11 +226,11 @@ class BusyWorker:
             )
             asked = [ledger.claim(UUID(one.part)) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*asked) if part]
-            given_back = tuple(map(str, await ledger.give_back([part.id for part in parts[:2]])))
+            requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[:2]])))
             done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
-            over = tuple(one.part for one in claim.parts if one.part not in given_back)
-            ended = Ended(finished=over, unfinished=given_back)
+            over = tuple(one.part for one in claim.parts if one.part not in requeued)
+            ended = Ended(finished=over, unfinished=requeued)
         self._lists.claim((), worker="busy", number=next(numbers), slots=0, ended=ended)
         await database.dispose()
 

@@ -142,7 +142,7 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House)
         judge = Judge(database, house.settings(), hear_nothing)
         before = tables.query("SELECT seen_at FROM workers")[0]["seen_at"]
         tables.query("UPDATE workers SET seen_at = now()")
-        await judge._bury("alive", before)
+        await judge._declare_dead("alive", before)
 
     house.ask(story)
 
@@ -179,7 +179,7 @@ def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, house: House)
 
 @pytest.fixture
 def reap(run: Make, settings: WorkerSettings) -> Callable[[], int]:
-    return lambda: run(lambda stores: Judge(stores.database, settings, stores.bus.tell).judge())
+    return lambda: run(lambda stores: Judge(stores.database, settings, stores.bus.announce).judge())
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -260,7 +260,7 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     tables.run_on("dead", job_id)
 
     async def story(stores: Stores) -> int:
-        judges = [Judge(stores.database, settings, stores.bus.tell) for _ in range(4)]
+        judges = [Judge(stores.database, settings, stores.bus.announce) for _ in range(4)]
         together = await asyncio.gather(*(judge.judge() for judge in judges))
         return sum(together) + await judges[0].judge()  # what they kept from each other
 

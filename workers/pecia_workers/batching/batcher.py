@@ -16,13 +16,13 @@ from pecia_workers import metrics
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import Item, Policy
 from pecia_workers.engines import base
-from pecia_workers.tracing import admitted, asked
+from pecia_workers.tracing import admitted, generate_traced
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 
 Priced = Callable[[UUID, int], None]
-"""Told of a part and what it takes of the engine's budget, in tokens."""
+"""Called with a part and what it takes of the engine's budget, in tokens."""
 
 
 class Batcher:
@@ -77,11 +77,11 @@ class Batcher:
         waited = 0.0
         while True:
             offered = clock()
-            async with self._room(request, tokens):
+            async with self._admitted(request, tokens):
                 waited += clock() - offered
                 admitted(clock() - offered)
                 try:
-                    return replace(await asked(self._engine, request, tokens), waited_s=waited)
+                    return replace(await generate_traced(self._engine, request, tokens), waited_s=waited)
                 except base.EngineOverloadedError:
                     if not self._headroom.ran_out(request.id, self._engine.budget):
                         raise
@@ -97,7 +97,7 @@ class Batcher:
             self.died_on = self._headroom.parts
 
     @asynccontextmanager
-    async def _room(self, request: base.EngineRequest, tokens: int) -> AsyncIterator[None]:
+    async def _admitted(self, request: base.EngineRequest, tokens: int) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         output = min(tokens, request.output_tokens)  # an engine may bound it further
         most = request.max_output_tokens or math.inf
@@ -135,7 +135,7 @@ class Batcher:
                 if not entering.done():
                     entering.set_exception(base.EngineDeadError(str(error)))
             return
-        starts = self._policy.start(now, self._headroom.room(self._engine.budget, load, now))
+        starts = self._policy.start(now, self._headroom.capacity(self._engine.budget, load, now))
         for start in starts:
             entering = self._entering.pop(start.item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet

@@ -151,7 +151,7 @@ class Headroom:
         self._preempted = 0
         self._looked: float | None = None
 
-    def room(self, budget: Budget, load: Load, now: float) -> Capacity:
+    def capacity(self, budget: Budget, load: Load, now: float) -> Capacity:
         """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
@@ -218,13 +218,13 @@ class Headroom:
 async def shared_lengths(
     database: AsyncEngine, share: float, *, every_s: float = 5.0
 ) -> AsyncIterator[LearnedLengths]:
-    """Yield lengths that begin with what the fleet knows, and tell it at times, and at the end, what was seen here.
+    """Yield lengths that begin with what the fleet knows; publish at times, and at the end, what was seen here.
 
-    `share` is that of `LearnedLengths`. What cannot be told for an outage is told later.
+    `share` is that of `LearnedLengths`. What cannot be published for an outage is published later.
     """
     lengths = LearnedLengths(share)
 
-    async def tell() -> None:
+    async def publish() -> None:
         seen = lengths.take_seen()
         try:
             lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
@@ -233,19 +233,19 @@ async def shared_lengths(
             if not is_transient(error):
                 raise
 
-    async def keep_telling() -> None:
+    async def keep_publishing() -> None:
         while True:
             await asyncio.sleep(every_s)
-            await tell()
+            await publish()
 
-    await tell()
-    telling = asyncio.create_task(keep_telling())
+    await publish()
+    publishing = asyncio.create_task(keep_publishing())
     try:
         yield lengths
     finally:
-        telling.cancel()
-        await asyncio.wait([telling])
-        await tell()
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        await publish()
 
 
 @asynccontextmanager

@@ -59,7 +59,7 @@ class EngineWatch:
 
     @property
     def kv_used(self) -> float | None:
-        """Share of the KV cache's blocks in use at the last look, 0 to 1; None if the engine does not tell."""
+        """Share of the KV cache's blocks in use at the last look, 0 to 1; None if the engine does not report it."""
         return self._last.kv_used
 
     def saw(self, load: Load, share: float) -> None:
@@ -108,11 +108,11 @@ class Meter:
         if reading is None:
             return None
         timings = Timings(queued=queued_s, engine=reading.seconds, first_token=reading.first_token_s)
-        told = _without_waiting(timings, reading.waited)
-        return Spent(engine=reading.engine, usage=reading.usage, timings=told)
+        timings = _without_waiting(timings, reading.waited)
+        return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
 
     def settled(self, part: UUID, outcome: Outcome) -> Outcome:
-        """Return a result with the time in which its requests waited for room told as waiting; others as they are."""
+        """Return a result with the time its requests waited for capacity counted as waiting; others as they are."""
         reading = self._readings.get(part)
         if reading is None or not isinstance(outcome, Done):
             return outcome

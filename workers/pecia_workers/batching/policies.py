@@ -25,7 +25,7 @@ from typing import Final, Self
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Budget
 
-PATIENCE: Final = 64
+MOST_OVERTAKEN: Final = 64
 """How many later arrivals may start before a request whose turn it then is, whatever its lane."""
 
 
@@ -96,7 +96,7 @@ class Waiting:
         """Return what waits, next first."""
 
         def turn(item: Item) -> float:  # what was overtaken too often comes first, whatever its lane
-            return -math.inf if self._overtaken[item.id] >= PATIENCE else item.rank
+            return -math.inf if self._overtaken[item.id] >= MOST_OVERTAKEN else item.rank
 
         return sorted(self._items.values(), key=turn)
 
@@ -105,7 +105,7 @@ class Waiting:
         if not self._items:
             return []
         head = self.in_order()[0]
-        if self._overtaken[head.id] >= PATIENCE:
+        if self._overtaken[head.id] >= MOST_OVERTAKEN:
             return [head]
         return [item for item in self._items.values() if item.rank == head.rank]
 
@@ -171,16 +171,16 @@ class BatchLimits:
             window_s=settings.batch_window.total_seconds(),
         )
 
-    def tokens_of(self, room: Capacity, mean_tokens: float) -> float:
+    def tokens_of(self, capacity: Capacity, mean_tokens: float) -> float:
         """Return the most tokens of a batch, where what waits has this mean size.
 
         The batches that run at a time share the room, but not so finely that each holds fewer than a few requests.
         """
         if self.tokens is not None:
             return self.tokens
-        if room.tokens is None:
+        if capacity.tokens is None:
             return math.inf
-        return max(room.tokens / self.concurrent, _TOGETHER * mean_tokens)
+        return max(capacity.tokens / self.concurrent, _TOGETHER * mean_tokens)
 
     def size(self, tokens: float, mean_tokens: float) -> int:
         """Return how many requests of this mean size make a full batch of so many tokens."""
@@ -188,7 +188,7 @@ class BatchLimits:
 
 
 class Policy(ABC):
-    """Decides what enters; told of everything that arrives, leaves and ends."""
+    """Decides what enters; called for everything that arrives, leaves and ends."""
 
     def __init__(self) -> None:
         self._queue = Waiting()
@@ -214,34 +214,36 @@ class Policy(ABC):
         self._running.pop(item_id, None)
 
     @abstractmethod
-    def start(self, now: float, room: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Start]:
         """Return what enters at this moment; it counts as started."""
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
         """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
         return None
 
-    def _starts(self, items: Iterable[Item], room: Capacity) -> list[Start]:
+    def _starts(self, items: Iterable[Item], capacity: Capacity) -> list[Start]:
         """Take requests that start from those that wait."""
         starts = []
         for item in items:
             self._queue.take(item)
-            starts.append(Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens))
+            starts.append(
+                Start(item=item, oversize=capacity.tokens is not None and item.tokens > capacity.tokens)
+            )
         return starts
 
 
 class ContinuousPolicy(Policy):
     """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
 
-    def start(self, now: float, room: Capacity) -> list[Start]:  # noqa: ARG002  nothing here depends on time
+    def start(self, now: float, capacity: Capacity) -> list[Start]:  # noqa: ARG002  nothing here depends on time
         """Return what fits, in the order of lanes and arrival."""
         starts: list[Start] = []
-        admission = Admission(self._running, room)
-        while (following := self._following(room)) and admission.start(following):
-            starts += self._starts([following], room)
+        admission = Admission(self._running, capacity)
+        while (following := self._following(capacity)) and admission.start(following):
+            starts += self._starts([following], capacity)
         return starts
 
-    def _following(self, room: Capacity) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
+    def _following(self, capacity: Capacity) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
         return next(iter(self._queue.in_order()), None)
 
 
@@ -254,16 +256,16 @@ class ShortestPolicy(ContinuousPolicy):
     Within a lane; one that 64 later ones have overtaken is next, however long it is.
     """
 
-    def _following(self, room: Capacity) -> Item | None:
+    def _following(self, capacity: Capacity) -> Item | None:
         waiting = self._queue.next_lane()
         first: dict[int, Item] = {}
         work: Counter[int] = Counter()
         for item in waiting:
             first.setdefault(item.output, item)
             work[item.output] += item.output
-        abreast: float = room.slots  # about how many of what waits run at a time
-        if room.tokens is not None:
-            abreast = min(abreast, max(1.0, room.tokens / max(1.0, self._queue.mean_tokens)))
+        abreast: float = capacity.slots  # about how many of what waits run at a time
+        if capacity.tokens is not None:
+            abreast = min(abreast, max(1.0, capacity.tokens / max(1.0, self._queue.mean_tokens)))
         following, shorter = None, 0
         for length in sorted(work):
             if shorter < abreast * length:
@@ -296,21 +298,21 @@ class BatchPolicy(Policy):
             if not self._left[batch]:
                 del self._left[batch]
 
-    def start(self, now: float, room: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Start]:
         """Return the batches that close now."""
         starts: list[Start] = []
         while (end := self._window_end()) is not None:
-            tokens = self._limits.tokens_of(room, self._queue.mean_tokens)
+            tokens = self._limits.tokens_of(capacity, self._queue.mean_tokens)
             size = self._limits.size(tokens, self._queue.mean_tokens)
             if now < end and len(self._queue) < size and self._queue.tokens < tokens:
                 break
-            batch = self._batch(room, tokens, size)
+            batch = self._batch(capacity, tokens, size)
             if not batch:
                 break
             self._left[self._next] = len(batch)
             self._batch_of.update((item.id, self._next) for item in batch)
             self._next += 1
-            starts += self._starts(batch, room)
+            starts += self._starts(batch, capacity)
         return starts
 
     def due(self, now: float) -> float | None:
@@ -325,10 +327,10 @@ class BatchPolicy(Policy):
             return None
         return oldest.arrived + self._limits.window_s
 
-    def _batch(self, room: Capacity, most: float, size: int) -> list[Item]:
+    def _batch(self, capacity: Capacity, most: float, size: int) -> list[Item]:
         batch: list[Item] = []
         tokens = 0
-        admission = Admission(self._running, room)
+        admission = Admission(self._running, capacity)
         for item in self._queue.like_head() if self._similar else self._queue.in_order():
             fits = not batch or tokens + item.tokens <= most
             if len(batch) >= size or not fits or not admission.start(item):
@@ -373,35 +375,35 @@ def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
 class Admission:
     """Starts what fits beside all that runs, at one moment: the room tells how far each has come."""
 
-    def __init__(self, items: dict[str, Item], room: Capacity) -> None:
+    def __init__(self, items: dict[str, Item], capacity: Capacity) -> None:
         self._items = items
-        self._room = room
+        self._capacity = capacity
         self._growths: list[Growth] | None = None
 
     def start(self, item: Item) -> bool:
         """Start a request if it fits, or is alone; return whether it has started."""
-        if len(self._items) >= self._room.slots or not self._fits(item):
+        if len(self._items) >= self._capacity.slots or not self._fits(item):
             return False
         self._items[item.id] = item
         return True
 
     def _fits(self, item: Item) -> bool:
-        if self._room.tokens is None:
+        if self._capacity.tokens is None:
             return True
         if self._growths is None:
-            self._growths = sorted(_growths(self._items.values(), self._room))
-        (growth,) = _growths([item], self._room)
+            self._growths = sorted(_growths(self._items.values(), self._capacity))
+        (growth,) = _growths([item], self._capacity)
         insort(self._growths, growth)
-        if not self._items or peak(self._growths, self._room.layers.whole) <= self._room.tokens:
+        if not self._items or peak(self._growths, self._capacity.layers.whole) <= self._capacity.tokens:
             return True
         self._growths.remove(growth)
         return False
 
 
-def _growths(items: Iterable[Item], room: Capacity) -> list[Growth]:
+def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:
     """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
     growths = []
-    written, block, layers = room.written, room.block, room.layers
+    written, block, layers = capacity.written, capacity.block, capacity.layers
     half = (block - 1) // 2
     for item in items:
         done = written.get(item.id, 0)

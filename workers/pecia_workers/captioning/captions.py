@@ -70,13 +70,13 @@ class CaptionSegment:
         decoded = monotonic()
         request = self._request(part, task, clip)
         look = await self._cache.look(part, [request], Segment)
-        asked = monotonic()
-        timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
+        requested = monotonic()
+        timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:  # the same frames may lie elsewhere in another video
             here = _place_of(part, clip) | {"timings": timings}
             return Done(look.found.model_copy(update=here))
         generation = await self._engine.generate(request)
-        took = {"engine": monotonic() - asked, "first_token": generation.first_token_s}
+        took = {"engine": monotonic() - requested, "first_token": generation.first_token_s}
         return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
 
     def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
@@ -177,12 +177,12 @@ class SummarizeVideo:
         notes = [_Note(start=one.start, end=one.end, text=one.text) for one in segments]
         request, began = self._request(part), monotonic()
         look = await self._cache.look(part, [_about(request, notes)], Summary)
-        asked = monotonic()
-        timings = Timings(queued=part.queued_s + asked - began)
+        requested = monotonic()
+        timings = Timings(queued=part.queued_s + requested - began)
         if look.found:
             return Done(look.found.model_copy(update={"timings": timings}))
         written = await self._write(request, notes)
-        took = {"engine": monotonic() - asked, "first_token": written.first_token_s}
+        took = {"engine": monotonic() - requested, "first_token": written.first_token_s}
         return look.done(
             Summary(
                 text=storable_text(written.text),
@@ -196,7 +196,7 @@ class SummarizeVideo:
     def _request(self, part: ClaimedPart) -> EngineRequest:
         task = cast("CaptionVideo", part.task)
         sampling, _ = sampling_for(task)
-        asked = task.options and task.options.max_output_tokens
+        requested = task.options and task.options.max_output_tokens
         return EngineRequest(
             id=f"{part.id}:{part.attempt}",
             part=part.id,
@@ -207,7 +207,7 @@ class SummarizeVideo:
             adapter=task.adapter,
             tenant=self._cache.tenant(part),
             priority=part.lane.rank,
-            max_output_tokens=asked or self._most_tokens,
+            max_output_tokens=requested or self._most_tokens,
         )
 
     async def _write(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:

@@ -38,10 +38,10 @@ def refused(why: str | Exception, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def show(told: Any, shown: RenderableType, *, as_json: bool) -> None:
+def show(record: Any, shown: RenderableType, *, as_json: bool) -> None:
     """Print an object as a line of JSON for programs, or what people read."""
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(record))
     else:
         Console(highlight=False).print(shown)
 
@@ -92,11 +92,11 @@ def settings_of_fleet() -> WorkerSettings:
     )
 
 
-def asked_for(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
+def chosen_engine(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
     """Return the settings of a vLLM worker with what was asked for."""
-    asked = {"model": model, "prefer_quality": quality}
+    chosen = {"model": model, "prefer_quality": quality}
     return settings.model_copy(
-        update={"engine": "vllm"} | {name: value for name, value in asked.items() if value}
+        update={"engine": "vllm"} | {name: value for name, value in chosen.items() if value}
     )
 
 

@@ -27,7 +27,7 @@ from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
-from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_questions
 from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.queue.lists import connect, count_waiting
 from pecia_workers.witness.witnesses import witness_processes
@@ -149,7 +149,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
         return
-    engine = open_for_questions(url, patience=LONG_PATIENCE)
+    engine = open_for_questions(url, timeout=LONG_STATEMENT_TIMEOUT)
     try:
         postgres = _look(
             _POSTGRES,
@@ -193,7 +193,7 @@ def _look_at_confinement() -> Finding:
 
 
 def _look_at_witness(settings: WorkerSettings) -> Finding:
-    """Say who reads pages beside a language model, as far as that can be told on this machine."""
+    """Say who reads pages beside a language model, as far as it is known on this machine."""
     try:
         create_witness(settings, 1)
     except EngineUnavailableError:
@@ -249,7 +249,7 @@ def _look_at_tables(engine: Engine) -> Finding:
         if found == REVISION:
             count = text("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')")
             jobs = connection.execute(count).scalar()
-            return Finding(subject=_TABLES, ok=True, detail=f"schema {found}; {jobs} jobs under way")
+            return Finding(subject=_TABLES, ok=True, detail=f"schema {found}; {jobs} jobs in flight")
     cure = "older: run `pecia migrate`" if found < REVISION else "newer: upgrade Pecia"
     return Finding(subject=_TABLES, ok=False, detail=f"schema {found}, this version's is {REVISION}; {cure}")
 

@@ -21,7 +21,7 @@ from pecia_workers.commands.common import (
     ModelName,
     Quality,
     aligned,
-    asked_for,
+    chosen_engine,
     described,
     engine_at_work,
     machine_named,
@@ -91,8 +91,8 @@ def tune(
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
     output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
-    told = asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}
-    show(told, aligned([_row(point, tuned.best) for point in tuned.points]), as_json=as_json)
+    record = asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}
+    show(record, aligned([_row(point, tuned.best) for point in tuned.points]), as_json=as_json)
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
 
 
@@ -118,15 +118,15 @@ def plan(
 
     Example: `pecia engine plan --gpu l4 --quality`
     """
-    settings = asked_for(settings_or_exit(), model=model, quality=quality)
+    settings = chosen_engine(settings_or_exit(), model=model, quality=quality)
     try:
         profile, memory = machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
         planned = plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
         raise refused(error, USAGE) from None
-    told = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
-    show(told, described((name, escape(value)) for name, value in _plan_rows(planned)), as_json=as_json)
+    record = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
+    show(record, described((name, escape(value)) for name, value in _plan_rows(planned)), as_json=as_json)
     if not planned.starts:
         raise typer.Exit(FAILED)
 
@@ -165,14 +165,14 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) 
         finally:
             await engine.stop()
 
-    def tell(point: Point) -> None:
+    def report(point: Point) -> None:
         found = f"{point.pages_per_s:.2f} pages/s" if not point.failed else point.failed
         typer.echo(f"  {point.sequences} sequences: {found}", err=True)
 
     return await search(
         opened,
         mix,
-        tell,
+        report,
         most=most or 2 * settings.max_num_seqs or 256,
         batched_tokens=settings.max_num_batched_tokens,
         steps=steps,

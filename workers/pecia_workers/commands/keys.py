@@ -36,7 +36,7 @@ from pecia_workers.commands.common import (
     settings_or_exit,
     show,
 )
-from pecia_workers.ledger.database import LONG_PATIENCE, open_database
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.rekeying import (
     PAYLOADS,
     RESULTS,
@@ -84,8 +84,8 @@ def status(*, as_json: AsJson = False) -> None:
     settings = settings_of_fleet()
     held = _with_database(settings, holdings)
     stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
-    told = {"current": settings.keyring.current, "stored": stored}
-    show(told, _status_table(held, settings.keyring), as_json=as_json)
+    record = {"current": settings.keyring.current, "stored": stored}
+    show(record, _status_table(held, settings.keyring), as_json=as_json)
     if not all(one.key in settings.keyring for one in held):
         raise typer.Exit(FAILED)
 
@@ -105,7 +105,7 @@ def rotate(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(rekeyed)))
     else:
-        _tell(rekeyed)
+        _show_rekeyed(rekeyed)
     if rekeyed.in_use or rekeyed.refused:
         raise typer.Exit(FAILED)
 
@@ -135,7 +135,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         raise refused("Set PECIA_DATABASE_URL, or start `pecia up`.", USAGE)
 
     async def run() -> R:
-        database = open_database(url, connections=1, patience=LONG_PATIENCE)
+        database = open_database(url, connections=1, timeout=LONG_STATEMENT_TIMEOUT)
         try:
             return await work(database)
         finally:
@@ -172,7 +172,7 @@ def _mark(key: str | None, keyring: Keyring) -> str:
     return "[green]current[/]" if key == keyring.current else "[yellow]former[/]"
 
 
-def _tell(rekeyed: Rekeyed) -> None:
+def _show_rekeyed(rekeyed: Rekeyed) -> None:
     typer.echo(
         f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
         f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
@@ -210,22 +210,22 @@ class Rekeying:
     """Where decrypted documents lie for a moment; None: the temporary directory."""
     done: Rekeyed = field(default_factory=Rekeyed)
 
-    async def run(self, told: Callable[[int], None]) -> Rekeyed:
-        """Go through all; `told` hears how many things were seen to. Raises what the stores raise if they are away."""
-        await self._documents(told)
-        self.done.tasks = await self._rows(TASKS, told)
-        self.done.results = await self._rows(RESULTS, told) + await self._rows(REVISIONS, told)
-        self.done.secrets = await self._rows(SECRETS, told)
+    async def run(self, progress: Callable[[int], None]) -> Rekeyed:
+        """Go through all; `progress` gets how many were done. Raises what the stores raise if they are away."""
+        await self._documents(progress)
+        self.done.tasks = await self._rows(TASKS, progress)
+        self.done.results = await self._rows(RESULTS, progress) + await self._rows(REVISIONS, progress)
+        self.done.secrets = await self._rows(SECRETS, progress)
         return self.done
 
-    async def _documents(self, told: Callable[[int], None]) -> None:
+    async def _documents(self, progress: Callable[[int], None]) -> None:
         async for span in spans(self.database, PAYLOADS):
             for document, in_use in await payloads_due(self.database, span, self.keys):
                 if in_use:
                     self.done.in_use += 1
                 else:
                     await self._document(document)
-                told(1)
+                progress(1)
 
     async def _document(self, document: PayloadRef) -> None:
         try:
@@ -240,11 +240,11 @@ class Rekeying:
             self.done.payloads += moved
             self.done.in_use += not moved
 
-    async def _rows(self, kind: Rows, told: Callable[[int], None]) -> int:
+    async def _rows(self, kind: Rows, progress: Callable[[int], None]) -> int:
         rewritten = 0
         async for span in spans(self.database, kind):
             resealed, left = await reseal(self.database, kind, span, self.keys)
             rewritten += resealed
             self.done.refused += left
-            told(resealed + left)
+            progress(resealed + left)
         return rewritten

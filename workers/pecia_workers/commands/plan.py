@@ -18,7 +18,7 @@ from pecia_workers.commands.common import (
     MixOption,
     ModelName,
     Quality,
-    asked_for,
+    chosen_engine,
     described,
     machine_named,
     refused,
@@ -111,7 +111,7 @@ def plan(
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu l4 --price 0.8`
     """
-    settings = asked_for(settings_or_exit(), model=model, quality=quality)
+    settings = chosen_engine(settings_or_exit(), model=model, quality=quality)
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
     load = capacity.load_of(drawn(all_at_once(_SAMPLE), pages, 0))
     try:
@@ -139,7 +139,7 @@ def plan(
         choices=capacity.choices(model_of_time, load, rate, latency),
         price=price,
     )
-    show(_told(planned), Group(described(_rows(planned)), "", _choices(planned)), as_json=as_json)
+    show(_record(planned), Group(described(_rows(planned)), "", _choices(planned)), as_json=as_json)
 
 
 def _show_little(
@@ -151,7 +151,7 @@ def _show_little(
     held, places = rate * service, capacity.places_in(model, load)
     gpus = capacity.engines_for(held, places) * engine.memory.gpus
     cost = capacity.cost_per_million(gpus, rate, price) if price else None
-    told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
+    record = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
     rows = [
         ("GPUs", f"{gpus} x {engine.profile}, without a wait"),
         ("in flight", f"{rate:g}/s x {service:g} s = {held:.0f} pages"),
@@ -159,7 +159,7 @@ def _show_little(
     ]
     if cost is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
-    show(told | {"model": engine.model, "cost_per_million_pages": cost}, described(rows), as_json=as_json)
+    show(record | {"model": engine.model, "cost_per_million_pages": cost}, described(rows), as_json=as_json)
 
 
 def _model(
@@ -171,7 +171,7 @@ def _model(
     return speed_of(engine, profile, known, load.held, measured)
 
 
-def _told(planned: _Planned) -> dict[str, Any]:
+def _record(planned: _Planned) -> dict[str, Any]:
     return {
         "gpu": planned.engine.profile,
         "gpus": planned.gpus(planned.fleet.engines),
@@ -234,17 +234,17 @@ def _choices(planned: _Planned) -> Table:
     table = Table(title="By the formulas", title_justify="left", box=SIMPLE)
     for name in ("GPUs", "sequences", "seconds a page", "a million pages"):
         table.add_column(name, justify="right")
-    told = set[int]()
-    asked = (planned.model.max_num_seqs, planned.fleet.latency)
+    record = set[int]()
+    chosen = (planned.model.max_num_seqs, planned.fleet.latency)
     for one in planned.choices:
-        is_asked = (one.sequences, one.latency) == asked
-        if one.sequences in told and not is_asked:
+        is_chosen = (one.sequences, one.latency) == chosen
+        if one.sequences in record and not is_chosen:
             continue
-        told.add(one.sequences)
+        record.add(one.sequences)
         cost = planned.cost(one.engines)
         table.add_row(
             str(planned.gpus(one.engines)),
-            f"{one.sequences}{' (as asked)' if is_asked else ''}",
+            f"{one.sequences}{' (as chosen)' if is_chosen else ''}",
             f"{one.latency:g}",
             "" if cost is None else f"{cost:,.0f}",
         )

@@ -279,7 +279,7 @@ def experiment(
             cells, found = asyncio.run(_on_engine(settings, requests, grid))
         if speed and found is None:
             raise refused(
-                "This engine does not tell when it wrote its first token: no speed is known.", FAILED
+                "This engine does not report when it wrote its first token: no speed is known.", FAILED
             )
         if speed and found:
             speed.write_text(speed_toml(found), encoding="utf-8")

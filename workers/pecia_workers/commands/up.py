@@ -76,7 +76,7 @@ def up(
     place = home or Path(settings.home or default_home())
     try:
         console.print(f"A fleet in {place}")
-        with LocalFleet(place, settings=settings, gateway=gateway, tell=console.print) as fleet:
+        with LocalFleet(place, settings=settings, gateway=gateway, report=console.print) as fleet:
             loads = settings.engine in ("vllm", "ray")
             if loads:
                 console.print("A model takes minutes to load, and to download first.")

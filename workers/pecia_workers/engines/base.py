@@ -69,11 +69,11 @@ class Capabilities:
     adapters: frozenset[str] = frozenset()
     """LoRA adapters that a task may name."""
     device: str | None = None
-    """What it runs on: `cpu`, or the GPU's name; None: it cannot tell."""
+    """What it runs on: `cpu`, or the GPU's name; None: not known."""
     preparers: int = 0
     """Processes that make pages ready for it; 0: the worker does, or nothing needs to."""
     revision: str | None = None
-    """What changes whenever its model, an adapter or its own version does; None: it cannot tell."""
+    """What changes whenever its model, an adapter or its own version does; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class Load:
     preparing: int = 0
     """Requests that are made ready before they may enter."""
     kv_used: float | None = None
-    """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not tell."""
+    """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not report it."""
     preemptions: int = 0
     """Requests that were put back since the start because the KV cache was full."""
     drifted: int = 0
@@ -271,7 +271,7 @@ class Load:
     accepted: int = 0
     """Of these, tokens that the model would have written itself."""
     written: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that each request in flight has written, by its id, of an engine that tells."""
+    """Tokens that each request in flight has written, by its id, of an engine that reports it."""
 
     @property
     def acceptance(self) -> float | None:

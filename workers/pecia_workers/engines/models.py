@@ -2,7 +2,7 @@
 
 The KV cache holds two tensors, keys and values, in each layer with attention: for every token `kv_heads` vectors of
 `head_dim` numbers. Source: vLLM `v1/kv_cache_interface.py::AttentionSpec.unpadded_page_size_bytes`, there for one layer
-and one block. Nothing here loads CUDA or torch: the driver's own tool tells of GPUs.
+and one block. Nothing here loads CUDA or torch: the driver's own tool lists the GPUs.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Gpu:
 def visible_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order; none without a driver."""
     try:
-        told = subprocess.run(_ASK, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
+        listed = subprocess.run(_ASK, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = (line.split(", ") for line in told.splitlines())
+    rows = (line.split(", ") for line in listed.splitlines())
     gpus = tuple(
         Gpu(handle=uuid, name=name, memory_bytes=int(memory) * _MIB if memory.isdecimal() else 0)
         for uuid, name, memory in rows
@@ -84,7 +84,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def _called(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    """Return what CUDA takes for this entry: an index, the beginning of an id, or a slice that only its id tells."""
+    """Return what CUDA takes for this entry: an index, the beginning of an id, or a slice that only its id names."""
     if entry.isdecimal():
         index = int(entry)
         return gpus[index] if index < len(gpus) else None

@@ -280,7 +280,7 @@ def profile_of(gpus: Sequence[Gpu]) -> Profile:
 
 
 def memory_of(profile: Profile, gpus: Sequence[Gpu]) -> int:
-    """Return the memory of the first GPU, in bytes; what the profile says without one, or of one that does not tell."""
+    """Return the memory of the first GPU, in bytes; what the profile says without one, or of one that reports none."""
     found = gpus[0].memory_bytes if gpus and profile.memory_bytes else 0
     return found or profile.memory_bytes
 
@@ -441,7 +441,9 @@ def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: fl
             f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
         )
     if not plan.memory.weights:
-        raise EngineUnavailableError(f"The weights of {plan.model} are not here: their size tells the speed.")
+        raise EngineUnavailableError(
+            f"The weights of {plan.model} are not here: the speed follows from their size."
+        )
     bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
     parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
     token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)

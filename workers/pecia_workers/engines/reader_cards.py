@@ -97,7 +97,7 @@ class Card(Data):
     """10^9 bytes of that one, by the number of its weights; 0: unknown."""
     answer: AnswerFormat
     prompt: str | None = None
-    """What it is told about a page; None: the fleet's own words, by type of document and language."""
+    """Its prompt for a page; None: the fleet's own, by type of document and language."""
     other_prompts: dict[str, str] = {}
     """What else it knows, to be given as a task's `instructions`."""
     system: str | None = None

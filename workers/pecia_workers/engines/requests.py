@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
 
 _DOUBTFUL: Final = 0.25
-"""A prompt whose asking price is more than this share of the context is counted before it is sent."""
+"""A prompt whose estimated cost is more than this share of the context is counted before it is sent."""
 _TRIES: Final = 8
 """How often a request is made smaller before it is refused."""
 _LEAST_FRAMES: Final = 2
@@ -110,8 +110,8 @@ Sizes = tuple[int, int, int]
 Measure = Callable[[EngineRequest], Awaitable[Sizes | None]]
 
 
-async def fitted(request: EngineRequest, room: RequestLimits, measure: Measure) -> EngineRequest:
-    """Return the request, its pictures shrunk until they fit by this measure; as it is if that tells nothing.
+async def fitted(request: EngineRequest, limits: RequestLimits, measure: Measure) -> EngineRequest:
+    """Return the request, its pictures shrunk until they fit by this measure; as it is if the measure is unknown.
 
     Raises `EngineRefusedError` if nothing that could still be seen would fit, or the words alone are too many.
     """
@@ -121,19 +121,21 @@ async def fitted(request: EngineRequest, room: RequestLimits, measure: Measure) 
         if sizes is None:
             return request
         _, pictures, _ = sizes
-        share = room.share(request, *sizes)
+        share = limits.share(request, *sizes)
         if share >= 1:
             return request
         share, former = min(share, _UNCHANGED if pictures == former else 1), pictures
         request = await asyncio.to_thread(shrunk, request, share)
-    raise EngineRefusedError(f"The pictures do not get small enough for a context of {room.context} tokens.")
+    raise EngineRefusedError(
+        f"The pictures do not get small enough for a context of {limits.context} tokens."
+    )
 
 
 async def fitted_by_count(
-    request: EngineRequest, room: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
+    request: EngineRequest, limits: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
 ) -> EngineRequest:
     """Return the request as `fitted` does, by a count of whole prompts, if it may be too much."""
-    if request.prompt_tokens <= room.context * _DOUBTFUL:
+    if request.prompt_tokens <= limits.context * _DOUBTFUL:
         return request
     words = await count(replace(request, images=(), clip=None))
 
@@ -141,7 +143,7 @@ async def fitted_by_count(
         whole = await count(tried)
         return None if words is None or whole is None else (words, whole - words, 0)
 
-    return await fitted(request, room, sizes)
+    return await fitted(request, limits, sizes)
 
 
 def shrunk(request: EngineRequest, share: float) -> EngineRequest:
@@ -248,7 +250,7 @@ class Preparation:
         return self._ready.total()
 
     async def prepare(
-        self, request: EngineRequest, room: RequestLimits, *, admitted: bool = False
+        self, request: EngineRequest, limits: RequestLimits, *, admitted: bool = False
     ) -> EngineRequest:
         """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`.
 
@@ -268,7 +270,7 @@ class Preparation:
             self._turns.look()
 
         async with self._turns.turn(rank):
-            request = await fitted(request, room, rendered_sizes)
+            request = await fitted(request, limits, rendered_sizes)
             (rendered,) = made
             size = rendered.size
             self._ready[rank] += size

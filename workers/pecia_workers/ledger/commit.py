@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.encryption import Keyring, unseal_task
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PayloadRef
-from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, PROMISE_PARTS, TELLS_PARTS, moving, settle
+from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, NOTIFIES_PARTS, PROMISE_PARTS, moving, settle
 from pecia_schemas.results import Page, Segment, Summary, Timings, TokenUsage
 from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
 from pecia_schemas.tasks import Task, task_from_json
@@ -65,7 +65,7 @@ class ClaimedPart:
 
     @property
     def fence(self) -> Fence:
-        """By which this run of the part is told from any other, also from an earlier one of the same worker."""
+        """By which this run of the part differs from any other, also from an earlier one of the same worker."""
         return self.id, self.attempt
 
     @property
@@ -237,7 +237,7 @@ class Finished:
 
 _LOCK_JOBS = text(
     f"""
-    SELECT id, state, ({TELLS_PARTS}) AS tells_parts FROM jobs
+    SELECT id, state, ({NOTIFIES_PARTS}) AS tells_parts FROM jobs
     WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE
     """  # noqa: S608  a constant
 )
@@ -247,7 +247,8 @@ _LOCK_JOBS = text(
 _MOVE = moving(
     f"""
     chosen AS (
-        SELECT asked.*, parts.state AS former FROM parts JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+        SELECT requested.*, parts.state AS former
+        FROM parts JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS requested (
             id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
             delay float, {COLUMNS}) USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
@@ -282,8 +283,8 @@ async def commit_parts(
 
     def commit(connection: Connection) -> tuple[set[Fence], dict[UUID, JobState]]:
         jobs = connection.execute(_LOCK_JOBS, {"job_ids": job_ids}).all()
-        asked = {"actor": worker, "rows": _rows(group, keys)}
-        moved = {(part, attempt) for part, attempt in connection.execute(_MOVE, asked)}
+        values = {"actor": worker, "rows": _rows(group, keys)}
+        moved = {(part, attempt) for part, attempt in connection.execute(_MOVE, values)}
         taken = [finished for finished in group if finished.part.fence in moved]
         if not taken:
             return set(), {}
@@ -299,8 +300,8 @@ async def commit_parts(
         if late:
             connection.execute(BEGIN_JOBS, {"job_ids": late, "actor": worker})
         results = [(one.part, one.outcome) for one in taken if isinstance(one.outcome, Done)]
-        telling = {job.id for job in jobs if job.tells_parts}
-        if promised := [part.id for part, _ in results if part.job_id in telling]:
+        notified = {job.id for job in jobs if job.notifies_parts}
+        if promised := [part.id for part, _ in results if part.job_id in notified]:
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
         captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
         ended = settle(connection, job_ids, actor=worker, captions=captions)

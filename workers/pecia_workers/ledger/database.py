@@ -23,7 +23,7 @@ from pecia_schemas.connecting import (
     sqlalchemy_url,
     verdict_on,
 )
-from pecia_workers.metrics import PULSE
+from pecia_workers.metrics import LIVENESS
 from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
@@ -33,12 +33,12 @@ R = TypeVar("R")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-PATIENCE = timedelta(seconds=8)
+STATEMENT_TIMEOUT = timedelta(seconds=8)
 """How long a worker waits for an answer on a connection that does not break, so that it works again within 15 s."""
 
-_PATIENCE_WITH_A_QUESTION = timedelta(seconds=4)
+_QUESTION_TIMEOUT = timedelta(seconds=4)
 
-LONG_PATIENCE = timedelta(seconds=30)
+LONG_STATEMENT_TIMEOUT = timedelta(seconds=30)
 """The same for statements over whole tables."""
 
 
@@ -46,12 +46,12 @@ def open_database(
     database_url: str,
     *,
     connections: int = 4,
-    patience: timedelta = PATIENCE,
+    timeout: timedelta = STATEMENT_TIMEOUT,
     ping: timedelta | None = None,
 ) -> AsyncEngine:
     """Return an engine for the running loop. A dead connection is noticed before it is used.
 
-    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up. The
+    A statement that takes longer than `timeout`, or a transaction that says nothing for so long, is given up. The
     pool replaces a connection that does not answer within `ping`, or four seconds if that is less.
     """
     engine = create_async_engine(
@@ -63,16 +63,16 @@ def open_database(
         pool_timeout=30,
         hide_parameters=True,  # they hold text of documents
     )
-    close_after(engine.sync_engine, patience, ping=ping)
+    close_after(engine.sync_engine, timeout, ping=ping)
     return engine
 
 
-def open_for_questions(database_url: str, *, patience: timedelta = _PATIENCE_WITH_A_QUESTION) -> Engine:
+def open_for_questions(database_url: str, *, timeout: timedelta = _QUESTION_TIMEOUT) -> Engine:
     """Return an engine for those without a loop: each question is asked on a connection of its own."""
     engine = create_engine(
         sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool, hide_parameters=True
     )
-    close_after(engine, patience)
+    close_after(engine, timeout)
     return engine
 
 
@@ -142,7 +142,7 @@ OUTAGE = Outage()
 """This process's. Written on the loop alone, read on any thread."""
 
 
-async def outlast(run: Callable[[], Awaitable[R]]) -> R:
+async def retry_unavailable(run: Callable[[], Awaitable[R]]) -> R:
     """Run it, and again for as long as Postgres is unavailable, or its schema or rights are not ours.
 
     Finished work waits here instead of being thrown away. What is run must be safe to repeat after it has been
@@ -158,6 +158,6 @@ async def outlast(run: Callable[[], Awaitable[R]]) -> R:
                     raise
                 if not pause:
                     outage.enter_context(OUTAGE.noted(error))
-            PULSE.beat()  # who waits for Postgres does not stand still
+            LIVENESS.beat()  # who waits for Postgres does not stand still
             pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)

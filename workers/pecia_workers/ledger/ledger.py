@@ -26,7 +26,7 @@ from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.results import Segment
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import Announce, ClaimedPart, Earlier, Finished, Outcome, commit_parts
-from pecia_workers.ledger.database import fetch, fetch_changed, outlast
+from pecia_workers.ledger.database import fetch, fetch_changed, retry_unavailable
 from pecia_workers.worker.attempts import waiting
 
 Item = TypeVar("Item")
@@ -58,8 +58,8 @@ _CLAIM = _claiming(
     f"""
     chosen AS (
         SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason
-        FROM parts JOIN unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths) USING (id)
-        WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
+        FROM parts JOIN unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS requested (id, deaths) USING (id)
+        WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= requested.deaths
                OR parts.state = 'running' AND parts.worker = :actor)
           AND {_ALIVE}
         ORDER BY parts.id
@@ -80,7 +80,7 @@ _CLAIM_WAITING = _claiming(
 )
 
 
-_GIVE_BACK = moving(
+_REQUEUE = moving(
     """
     chosen AS (
         SELECT id, state AS former, 'queued' AS state, id = ANY(CAST(:died_on AS uuid[])) AS died,
@@ -112,7 +112,7 @@ _REVOKE = moving(
 
 _WITHDRAWN = text(
     """
-    SELECT asked.id FROM unnest(CAST(:ids AS uuid[])) AS asked (id) LEFT JOIN parts USING (id)
+    SELECT requested.id FROM unnest(CAST(:ids AS uuid[])) AS requested (id) LEFT JOIN parts USING (id)
     WHERE parts.id IS NULL OR parts.state = 'cancelled'
     """
 )
@@ -171,7 +171,7 @@ log = structlog.get_logger(__name__)
 
 
 class Ledger:
-    """Claims, commits and gives back the parts of one worker. For the loop that made the database engine.
+    """Claims, commits and requeues the parts of one worker. For the loop that made the database engine.
 
     Results are encrypted under the current one of `keys`, if there are any.
     """
@@ -189,7 +189,7 @@ class Ledger:
         self._searches = Grouped(self._find_all)
 
     async def idle(self) -> None:
-        """Return once no statement of a group is under way: before its connections are closed."""
+        """Return once no statement of a group is in flight: before its connections are closed."""
         for groups in (self._claims, self._commits, self._withdrawals, self._searches):
             await groups.idle()
 
@@ -209,9 +209,9 @@ class Ledger:
         Without a message: for a Redis that is away. Parts on which a worker died are left out, and those in `without`.
         """
         claimed: list[ClaimedPart] = []
-        asked = {"stages": list(stages), "without": list(without)}
+        values = {"stages": list(stages), "without": list(without)}
         for lane in Lane:
-            claimed += await self._claim(_CLAIM_WAITING, lane=lane, slots=slots - len(claimed), **asked)
+            claimed += await self._claim(_CLAIM_WAITING, lane=lane, slots=slots - len(claimed), **values)
             if len(claimed) == slots:
                 break
         return claimed
@@ -219,12 +219,13 @@ class Ledger:
     async def _claim_all(self, requests: Sequence[tuple[UUID, int]]) -> list[ClaimedPart | None]:
         ids, deaths = map(list, zip(*requests, strict=True))
         claimed = {
-            part.id: part for part in await outlast(partial(self._claim, _CLAIM, ids=ids, deaths=deaths))
+            part.id: part
+            for part in await retry_unavailable(partial(self._claim, _CLAIM, ids=ids, deaths=deaths))
         }
         return [claimed.get(part) for part in ids]
 
-    async def _claim(self, statement: TextClause, **asked: Any) -> list[ClaimedPart]:
-        rows = await fetch_changed(self._database, statement, actor=self._worker, **asked)
+    async def _claim(self, statement: TextClause, **values: Any) -> list[ClaimedPart]:
+        rows = await fetch_changed(self._database, statement, actor=self._worker, **values)
         return [
             ClaimedPart(
                 **row._asdict() | {"stage": Stage(row.stage), "lane": Lane(row.lane), "keys": self._keys}
@@ -249,7 +250,9 @@ class Ledger:
 
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
         began = time.time_ns()
-        taken, jobs = await outlast(partial(commit_parts, self._database, self._worker, group, self._keys))
+        taken, jobs = await retry_unavailable(
+            partial(commit_parts, self._database, self._worker, group, self._keys)
+        )
         traces = {finished.part.job_id: finished.part.traceparent for finished in group}
         for job_id, state in jobs.items():
             if state.is_terminal and (traceparent := traces[job_id]):
@@ -263,7 +266,9 @@ class Ledger:
 
         Raises `PartLostError` if the part is no longer this worker's.
         """
-        for (source,) in await outlast(partial(fetch, self._database, _DOCUMENT, **self._fence(part))):
+        for (source,) in await retry_unavailable(
+            partial(fetch, self._database, _DOCUMENT, **self._fence(part))
+        ):
             return source and PayloadRef.model_validate(source)
         raise PartLostError
 
@@ -294,7 +299,7 @@ class Ledger:
                     await connection.execute(discards.DISCARD, payloads)
                 return kept
 
-        kept = await outlast(take_in)
+        kept = await retry_unavailable(take_in)
         if kept is None:
             raise PartLostError
         return kept
@@ -316,13 +321,16 @@ class Ledger:
                     found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
         return [found.get(key) for key in cache_keys]
 
-    async def give_back(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
+    async def requeue(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.
 
         It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
         """
-        asked = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on)}
-        return {row.id for row in await outlast(partial(fetch_changed, self._database, _GIVE_BACK, **asked))}
+        values = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on)}
+        return {
+            row.id
+            for row in await retry_unavailable(partial(fetch_changed, self._database, _REQUEUE, **values))
+        }
 
     async def running(self, *, age: timedelta) -> set[UUID]:
         """Return what runs on this worker, as far as Postgres knows, and was claimed that long ago."""
@@ -341,20 +349,20 @@ class Ledger:
             async with self._database.begin() as connection:
                 return await connection.run_sync(end)
 
-        await self._announce(await outlast(revoke))
+        await self._announce(await retry_unavailable(revoke))
 
     async def withdrawn(self, part: UUID) -> bool:
         """Return whether a part was cancelled, or erased with its job."""
         return await self._withdrawals(part)
 
     async def _find_withdrawn(self, parts: Sequence[UUID]) -> list[bool]:
-        rows = await outlast(partial(fetch, self._database, _WITHDRAWN, ids=list(parts)))
+        rows = await retry_unavailable(partial(fetch, self._database, _WITHDRAWN, ids=list(parts)))
         found = {row.id for row in rows}
         return [part in found for part in parts]
 
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
-        rows = await outlast(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
+        rows = await retry_unavailable(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
         return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
 
 
@@ -389,7 +397,7 @@ class Grouped(Generic[Item, Answer]):
         return await future
 
     async def idle(self) -> None:
-        """Return once no group is under way, also one whose callers are gone."""
+        """Return once no group is in flight, also one whose callers are gone."""
         if self._worker:
             await asyncio.wait([self._worker])
 

@@ -1,6 +1,6 @@
 """The outbox: claims promised callbacks that are due, records what became of each try, and how receivers are.
 
-A receiver that fails is paused, one that is gone is told nothing more.
+A receiver that fails is paused, nothing more is sent to one that is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.states import DeliveryState
 
-# Tries that were under way when the pause began make it no longer.
+# Tries that were in flight when the pause began make it no longer.
 _FAILED = text(
     """
     INSERT INTO receivers AS known (receiver, failures, failing_since, failed_at, paused_until)
@@ -66,7 +66,7 @@ _END = text(
 
 
 class ReceiverState(StrEnum):
-    """What a try tells of its receiver."""
+    """What a try shows of its receiver."""
 
     WELL = "well"
     FAILING = "failing"
@@ -132,7 +132,7 @@ class DeliveryCapacity:
     each: int
     """Deliveries to one receiver at a time."""
     busy: Mapping[str, int]
-    """How many are under way to each receiver."""
+    """How many are in flight to each receiver."""
     signs: bool
     """Whether the fleet has a secret, for webhooks that came with jobs."""
 
@@ -151,7 +151,7 @@ class PausePolicy:
 _AT_A_TIME = 1_000
 
 # What has become due joins its receiver's queue. Only those who promise, replay or record a try write here, by adding
-# rows: no job's end waits for a receiver that others are told of too. Receivers are locked by name, so that two
+# rows: no job's end waits for a receiver that gets notices of others too. Receivers are locked by name, so that two
 # workers never wait for each other in a circle.
 _QUEUE = text(
     """
@@ -253,18 +253,23 @@ _GIVE_UP = text(
 
 
 async def claim_deliveries(
-    database: AsyncEngine, room: DeliveryCapacity, *, visibility: timedelta
+    database: AsyncEngine, capacity: DeliveryCapacity, *, visibility: timedelta
 ) -> list[ClaimedDelivery]:
     """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
-    turns = {"signs": room.signs, "receivers": room.deliveries + len(room.busy)}
+    turns = {"signs": capacity.signs, "receivers": capacity.deliveries + len(capacity.busy)}
     async with database.begin() as connection:
         await connection.execute(_QUEUE, {"most": _AT_A_TIME})
     async with database.begin() as connection:
         receivers = (await connection.execute(_TURNS, turns)).scalars().all()
         if not receivers:
             return []
-        free = {"turns": receivers, "limit": room.deliveries, "each": room.each, "visibility": visibility}
-        busy = {"busy": list(room.busy), "numbers": list(room.busy.values())}
+        free = {
+            "turns": receivers,
+            "limit": capacity.deliveries,
+            "each": capacity.each,
+            "visibility": visibility,
+        }
+        busy = {"busy": list(capacity.busy), "numbers": list(capacity.busy.values())}
         rows = await connection.execute(_CLAIM, free | busy)
         return [ClaimedDelivery(**row) for row in rows.mappings()]
 

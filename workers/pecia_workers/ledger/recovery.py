@@ -108,7 +108,7 @@ _DUE = text(
     """
 )
 
-# Since its message went out, a part may have been claimed and queued for another attempt: the attempt tells.
+# Since its message went out, a part may have been claimed and queued for another attempt: the attempt shows it.
 _MARK = _set_unlocked(
     "published_at = now()",
     f"SELECT id FROM parts JOIN {_ASKED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
@@ -155,16 +155,16 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
 
     Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
     """
-    rooms = [room for room in await bus.rooms(most=limit) if room.parts]
+    spaces = [space for space in await bus.spaces(most=limit) if space.parts]
     async with database.begin() as connection:
         if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
             return 0
         await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
-        due = await _due(connection, rooms)
-        if not due and any(room.after != NO_FLOW for room in rooms):
-            await bus.relay((), [(room, frozenset()) for room in rooms])  # begins anew
-            rooms = [replace(room, after=NO_FLOW) for room in rooms]
-            due = await _due(connection, rooms)
+        due = await _due(connection, spaces)
+        if not due and any(space.after != NO_FLOW for space in spaces):
+            await bus.relay((), [(space, frozenset()) for space in spaces])  # begins anew
+            spaces = [replace(space, after=NO_FLOW) for space in spaces]
+            due = await _due(connection, spaces)
         flows: defaultdict[tuple[str, str], set[UUID]] = defaultdict(set)
         for row in due:
             if row["attempt"] == 0:
@@ -182,7 +182,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
             )
             for row in due
         ]
-        refused = await bus.relay(messages, [(room, flows[room.stage, room.lane]) for room in rooms])
+        refused = await bus.relay(messages, [(space, flows[space.stage, space.lane]) for space in spaces])
         _trace_sent(messages, began)
         left = {message.part for message in refused}
         marked = [(row["id"], row["attempt"]) for row in due if row["id"] not in left]
@@ -191,8 +191,8 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
         return len(marked)
 
 
-async def _due(connection: AsyncConnection, rooms: Sequence[ListSpace]) -> Sequence[RowMapping]:
-    lists = json.dumps([asdict(room) for room in rooms], default=str)
+async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> Sequence[RowMapping]:
+    lists = json.dumps([asdict(space) for space in spaces], default=str)
     return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
 
 
@@ -259,7 +259,7 @@ _REQUEUE = moving(
         FROM parts
         JOIN {_ASKED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
-        WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
+        WHERE parts.state = 'running' AND parts.attempt = requested.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
     ), chosen AS (
         SELECT id, former, counted, CASE WHEN counted < :max_deaths THEN 'queued' ELSE 'failed' END AS state,
@@ -284,7 +284,7 @@ _LOCK_BUSY = text(_OVER_TIME)
 _PARDON = _set_unlocked(
     "deaths = deaths - 1",
     f"""SELECT id FROM parts JOIN {_ASKED} USING (id)
-        WHERE parts.attempt >= asked.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
+        WHERE parts.attempt >= requested.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
 )
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
@@ -359,7 +359,7 @@ _BEATS = text(
     "SELECT name, seen_at FROM workers WHERE stopped_at IS NULL AND (lost_at IS NULL OR lost_at < seen_at)"
     " AND cardinality(stages) > 0 AND current_setting('transaction_read_only') = 'off'"
 )
-_BURY = text(
+_DECLARE_DEAD = text(
     "UPDATE workers SET lost_at = greatest(now(), seen_at)"
     " WHERE name = :name AND seen_at = :seen_at AND stopped_at IS NULL"
 )
@@ -380,7 +380,7 @@ class Judge:
         """Look once; return how many parts were taken back."""
         beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
-            await self._bury(name, beats[name])
+            await self._declare_dead(name, beats[name])
         orphaned = await find_orphaned(self._database, limit=_PARTS)
         if not orphaned:
             return 0
@@ -388,7 +388,7 @@ class Judge:
         await self._announce(jobs)
         return taken_back
 
-    async def _bury(self, name: str, seen_at: datetime) -> None:
-        if await change(self._database, _BURY, name=name, seen_at=seen_at):
+    async def _declare_dead(self, name: str, seen_at: datetime) -> None:
+        if await change(self._database, _DECLARE_DEAD, name=name, seen_at=seen_at):
             metrics.WORKERS_LOST.inc()
             log.warning("worker_lost", worker=name)

@@ -221,7 +221,7 @@ _IDS_PER_QUERY = 5_000
 
 _KNOWN = text("SELECT id FROM parts WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-# One statement sees jobs and parts as of one moment: a commit under way is not a difference.
+# One statement sees jobs and parts as of one moment: a commit in flight is not a difference.
 _LATELY = "jobs.state IN ('queued', 'running') OR jobs.finished_at > now() - interval '1 day'"
 
 # Jobs, open or over for less than a day, whose counters are not those of their parts.

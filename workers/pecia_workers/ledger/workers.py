@@ -299,7 +299,7 @@ async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
 
 
 class Watch:
-    """Tells whose beats stand still. Looks more than a third of a lease apart begin the watch anew."""
+    """Finds the workers whose heartbeats stand still. Looks more than a third of a lease apart begin the watch anew."""
 
     def __init__(self, lease: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease_s = lease.total_seconds()

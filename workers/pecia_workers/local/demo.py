@@ -41,19 +41,19 @@ _LOOPBACK = ("127.0.0.0/8",)
 class ThrowAwayFleet:
     """A fleet of its own in a temporary home, gone with everything in it when the block ends."""
 
-    def __init__(self, settings: WorkerSettings, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: WorkerSettings, *, report: Callable[[str], None]) -> None:
         self._settings = settings
-        self._tell = tell
+        self._report = report
         self._resources = ExitStack()
 
     @classmethod
-    def with_engine(cls, engine: str, *, tell: Callable[[str], None]) -> Self:
+    def with_engine(cls, engine: str, *, report: Callable[[str], None]) -> Self:
         """Return one that reads with this engine, set as the environment says, on stores of its own."""
         settings = read_settings(WorkerSettings)
         own = {"engine": engine, "flower_port": 0, "webhook_ports": ()}
         return cls(
             settings.with_stores(database_url="", redis_url="", payload_url="").model_copy(update=own),
-            tell=tell,
+            report=report,
         )
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class ThrowAwayFleet:
             home.chmod(0o711)  # root's Postgres runs as another account
             self._documents = home / "documents"
             self._documents.mkdir(mode=0o700)
-            fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, tell=self._tell)
+            fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, report=self._report)
             starting.enter_context(fleet)
             fleet.wait_ready()
             self.database_url = fleet.settings.database_url.get_secret_value()
@@ -80,12 +80,12 @@ class ThrowAwayFleet:
 class DemoStage(ThrowAwayFleet):
     """A throw-away fleet that may call back to this machine, and documents for it."""
 
-    def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, *, webhook_secret: str, report: Callable[[str], None]) -> None:
         # Not the user's own settings: the demo is the same everywhere.
         settings = WorkerSettings.model_construct(
             webhook_secret=SecretStr(webhook_secret), webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
         )
-        super().__init__(settings, tell=tell)
+        super().__init__(settings, report=report)
 
     def draw(self) -> list[Exhibit]:
         """Draw the documents, in the order in which they are to be handed over: bulk first, the urgent one last."""

@@ -108,7 +108,7 @@ class LocalFleet:
     """A whole fleet in one home. Nothing of it outlives this process, however that ends.
 
     One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
-    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet; `tell`
+    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet; `report`
     hears of each step of the start, and of each service that becomes ready or dies.
     """
 
@@ -121,7 +121,7 @@ class LocalFleet:
         migrate: Sequence[str] = MIGRATE,
         announce: bool = True,
         gateway: bool = False,
-        tell: Callable[[str], None] = lambda _sentence: None,
+        report: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self.home = Home(path=home.expanduser().absolute())
         self.settings = settings
@@ -136,8 +136,8 @@ class LocalFleet:
             name="migrate", command=tuple(migrate), forked=tuple(migrate) == MIGRATE
         )
         self._announce = announce
-        self._tell = tell
-        self._told: dict[str, ServiceState] = {}
+        self._report = report
+        self._reported: dict[str, ServiceState] = {}
         self._template: Template | None = None
         self._external: list[Service] = []
         self._stores: list[Supervised[EmbeddedPostgres | EmbeddedRedis]] = []
@@ -234,7 +234,7 @@ class LocalFleet:
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
         self._pages = [*self._flower(variables, janitor), *self._gateway(variables, janitor)]
         for unit in (*self._workers, *self._pages):
-            self._tell(f"Starting {unit.name} …")
+            self._report(f"Starting {unit.name} …")
             unit.start()
         if self._announce:
             stack.callback(running.withdraw, str(self.home.path), os.getpid())
@@ -282,7 +282,7 @@ class LocalFleet:
         launch = partial(start, self.home.path / name, socket_dir=scratch.path, log=self.home.log(name))
         unit = Supervised(name=name, where="", launch=launch, ready=lambda: True)
         stack.callback(unit.stop, _STORE_STOP_S)
-        self._tell(f"Starting {name} …")
+        self._report(f"Starting {name} …")
         unit.where = unit.start().url
         self._stores.append(unit)
         return unit.where
@@ -294,12 +294,12 @@ class LocalFleet:
         for unit in (*self._workers, *self._pages):
             unit.tend()
         for service in self.services():
-            if service.state not in (self._told.get(service.name), ServiceState.STARTING):
-                self._told[service.name] = service.state
-                self._tell(f"{service.name}: {service.state}")
+            if service.state not in (self._reported.get(service.name), ServiceState.STARTING):
+                self._reported[service.name] = service.state
+                self._report(f"{service.name}: {service.state}")
 
     def _migrate_database(self, variables: Mapping[str, str]) -> None:
-        self._tell("Bringing the database up to date …")
+        self._report("Bringing the database up to date …")
         log = self.home.log("migrate")
         if self._launch(self._migrate, log, variables).popen.wait():
             raise EmbeddedError(

@@ -23,7 +23,7 @@ _LARGEST_LOG_BYTES = 10 * 1024**2
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 10.0  # a process that ran this long is restarted after the first pause again
-_SETTLED_S = 1.0  # a process that runs this long is ready, if nothing else tells
+_SETTLED_S = 1.0  # a process that runs this long is ready, if nothing else shows it
 
 
 R = TypeVar("R", bound="ChildProcess")
@@ -78,7 +78,7 @@ class ChildProcess:
         return self.popen.returncode is None and status.rpartition(") ")[2][:1] != "Z"
 
     def ask_to_stop(self) -> None:
-        """Tell it to end in its own orderly way; returns at once."""
+        """Ask it to end in its own orderly way; returns at once."""
         if self.alive:
             os.kill(self.pid, self.stop_signal)
 
@@ -198,18 +198,18 @@ class Janitor:
 
     def watch(self, group: int) -> None:
         """End this group when the supervisor has died."""
-        self._tell(f"+{group}")
+        self._report(f"+{group}")
 
     def forget(self, group: int) -> None:
         """Leave this group alone: it has ended, and its number may become another's."""
-        self._tell(f"-{group}")
+        self._report(f"-{group}")
 
     def dismiss(self) -> None:
         """End every group that is still watched, and the janitor."""
         with suppress(BrokenPipeError):
             self._process.communicate()
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         with suppress(BrokenPipeError):
             print(line, file=self._process.stdin, flush=True)
 
@@ -294,7 +294,7 @@ class Supervised(Generic[R]):
             self._state = ServiceState.READY
 
     def ask_to_stop(self) -> None:
-        """Tell it to end; returns at once."""
+        """Ask it to end; returns at once."""
         if self._running:
             self._running.ask_to_stop()
 

@@ -1,4 +1,4 @@
-"""What the processes of a local fleet are told by their environment; Flower, and the pages that it serves."""
+"""The environment of the processes of a local fleet; Flower, and the pages that it serves."""
 
 from __future__ import annotations
 

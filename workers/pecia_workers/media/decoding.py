@@ -87,7 +87,7 @@ def load_page(
             layer = source.layer(index, pixels, plan)
         if layer is None:
             return prepare(pixels, plan)
-        if is_read:  # turned by its layer: nothing else tells as surely
+        if is_read:  # turned by its layer: nothing else is as certain
             page = _scaled_down(PageImage(pixels=turned(pixels, layer.turn), rotation=layer.turn), plan)
         else:
             page = prepare(pixels, plan)

@@ -126,7 +126,7 @@ class DicomPages:
 
 
 def _read(file: BinaryIO, **options: Any) -> Dataset:
-    """Return a file's elements. One without a preamble may not say how they are written; then reading them told."""
+    """Return a file's elements. One without a preamble may not say how they are written; then reading shows it."""
     file.seek(0)
     dataset = dcmread(file, force=True, **options)  # what it is was judged before
     if "TransferSyntaxUID" not in dataset.file_meta:

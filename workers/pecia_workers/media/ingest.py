@@ -33,7 +33,7 @@ from pecia_workers.worker.payloads import Spool
 class Ingest:
     """Cuts payloads for the stage that will work on them.
 
-    `stages_served` tells what the fleet's engines can do, `fields_filled` whether they fill fields too, `language_read`
+    `stages_served` is what the fleet's engines can do, `fields_filled` whether they fill fields too, `language_read`
     whether they read a language: what none of them can must fail now, neither wait for ever nor page by page.
     `intake` returns a part's payload, which the fleet may have to fetch first.
     """

@@ -22,7 +22,7 @@ Rectangle: TypeAlias = tuple[float, float, float, float]
 _FINE: Final = 16
 """Parts of a pixel: pdfium places points on whole ones."""
 _SAMPLE: Final = 500
-"""Characters by which it is told how a page's text is turned."""
+"""Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
 """Height of its box by the font's size, below which a character has no glyph: its font is missing."""
 _HIGH: Final = ("\ud800", "\udbff")

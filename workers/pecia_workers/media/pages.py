@@ -140,7 +140,7 @@ class PageInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageImage:
-    """A page ready for an engine: upright, as far as could be told."""
+    """A page ready for an engine: upright, as far as could be found out."""
 
     pixels: NDArray[np.uint8]
     """RGB, height x width x 3, contiguous."""
@@ -172,7 +172,7 @@ class Plan:
     prefer: Prefer = Prefer.AUTO
     """What a page that brings its own text is read from."""
     witness: bool = False
-    """Whether that text is to be told of a page that is read from its pixels."""
+    """Whether that text is noted on a page that is read from its pixels."""
 
 
 EVERY_STEP: Final = Plan()
@@ -261,8 +261,8 @@ class FramePlan:
     def count(self, stretch: Stretch, rate: float) -> int:
         """Return how many frames a stretch of a video with so many frames per second gives at most."""
         there = max(1, round(stretch.length * rate))
-        asked = max(1, round(stretch.length * self.fps)) if self.method == "fps" else self.most
-        return min(there, asked, self.most)
+        sampled = max(1, round(stretch.length * self.fps)) if self.method == "fps" else self.most
+        return min(there, sampled, self.most)
 
     def size(self, frames: int, width: int, height: int) -> tuple[int, int]:
         """Return width and height that so many frames of this size are scaled to: even, never enlarged."""

@@ -149,7 +149,7 @@ def draw(
 
 
 def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
-    """Return a decoded page as its preparation had turned it, by what the result tells of that."""
+    """Return a decoded page as its preparation had turned it, by what the result notes of that."""
     pixels = turned(pixels, rotation)
     if not skew:
         return pixels

@@ -58,7 +58,7 @@ class _Process:
             return False
         return False
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Free what a killed process leaves. Blocks until it is gone."""
         self.forked.wait()
         self.channel.close()
@@ -130,7 +130,7 @@ class BoundedProcesses:
         for process in [*idle, *self._busy]:
             process.forked.kill()
         for process in idle:
-            await asyncio.to_thread(process.bury)
+            await asyncio.to_thread(process.reap)
         if self._template:
             await asyncio.to_thread(self._template.stop)
 
@@ -172,7 +172,7 @@ class BoundedProcesses:
             if process.is_idle:
                 return process
             process.forked.kill()
-            process.bury()
+            process.reap()
         process = await self._launched()
         answer = await self._ask(process, _START_TIMEOUT_S, _READY)
         self._missing.update(answer if isinstance(answer, tuple) else Guard)
@@ -216,7 +216,7 @@ class BoundedProcesses:
     async def _ask(
         self, process: _Process, seconds: float, form: frames.Form[T], *call: Any
     ) -> T | MediaError | frames.CallFailedError:
-        """Return the process's answer to a call, or its first; a process that gives none is ended and buried."""
+        """Return the process's answer to a call, or its first; a process that gives none is killed and reaped."""
 
         def answered() -> T | MediaError | frames.CallFailedError:
             if call:
@@ -247,7 +247,7 @@ class BoundedProcesses:
         process.forked.kill()
         await asyncio.wait([answering])  # at once: its socket has ended
         answering.exception()
-        await asyncio.to_thread(process.bury)
+        await asyncio.to_thread(process.reap)
 
 
 def _serve(descriptor: int, *initargs: Any) -> None:

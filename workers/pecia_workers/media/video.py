@@ -115,17 +115,17 @@ class _Video:
         self.damaged = False
 
     def duration(self) -> float:
-        """Return the length that the headers tell; if they do not, that of what is there."""
+        """Return the length that the headers state; if they do not, that of what is there."""
         if self.stream.duration:
             return float(self.stream.duration * self._unit)
-        told = None
+        duration = None
         with suppress(ValueError):  # as Matroska's tags write it: `01:02:03.5`
             hours, minutes, seconds = self.stream.metadata.get("DURATION", "").split(":")
-            told = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-        if told is None and self._container.duration:
-            told = self._container.duration / av.time_base
-        if told:
-            return told
+            duration = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        if duration is None and self._container.duration:
+            duration = self._container.duration / av.time_base
+        if duration:
+            return duration
         shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
         last = max(shown, default=None)
         return 0.0 if last is None else max(0.0, last) - self._begin + 1 / self.rate

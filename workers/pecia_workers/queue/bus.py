@@ -1,4 +1,4 @@
-"""Redis as a worker's loop uses it: tells that jobs moved, hears that jobs were cancelled, publishes new parts."""
+"""Redis as a worker's loop uses it: announces that jobs moved, hears of cancelled jobs, publishes new parts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
 _REST_S = 5.0
-"""How long a Redis that failed is told nothing: commits do not wait for it again and again."""
-_TELL = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
+"""How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
+_PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
 """One call for a whole group: a reply for each job took a worker longer than the rest of its announcement."""
 _NOTHING = "pecia:nothing"
 """A key that is gone at once."""
@@ -65,13 +65,13 @@ class Bus:
         )
         self._rests_until = 0.0
 
-    async def tell(self, jobs: Mapping[UUID, JobState]) -> None:
+    async def announce(self, jobs: Mapping[UUID, JobState]) -> None:
         """Announce each job's state to those who wait for it. Never raises for want of Redis."""
         if not jobs or monotonic() < self._rests_until:
             return
         words = [word for job_id, state in jobs.items() for word in (messages.job_channel(job_id), state)]
         try:
-            await cast("Awaitable[None]", self._redis.eval(_TELL, 0, *words))
+            await cast("Awaitable[None]", self._redis.eval(_PUBLISH, 0, *words))
         except (RedisError, OSError):
             self._rests_until = monotonic() + _REST_S
 
@@ -82,7 +82,7 @@ class Bus:
             return True
         return False
 
-    async def rooms(self, *, most: int) -> list[ListSpace]:
+    async def spaces(self, *, most: int) -> list[ListSpace]:
         """Return how many more messages, up to `most`, each list may take from the relay. Raises `RedisError`."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for queue in QUEUES:
@@ -90,13 +90,13 @@ class Bus:
                 pipe.hmget(messages.standing_name(queue), [messages.BEHIND_TURNS, messages.IN_POSTGRES])
                 pipe.hget(RELAYED, queue)
             replies = await pipe.execute()
-        rooms = []
+        spaces = []
         for (stage, lane), length, (behind, left), after in zip(
             QUEUES.values(), replies[::3], replies[1::3], replies[2::3], strict=True
         ):
             free = self._window - length - int(behind or 0)
             parts = free if free > 0 else max(0, free + self._reserve)
-            rooms.append(
+            spaces.append(
                 ListSpace(
                     stage=stage,
                     lane=lane,
@@ -106,7 +106,7 @@ class Bus:
                     is_waited_for=left is not None,
                 )
             )
-        return rooms
+        return spaces
 
     async def relay(
         self, parts: Sequence[PartMessage], served: Iterable[tuple[ListSpace, AbstractSet[UUID]]]
@@ -118,13 +118,13 @@ class Bus:
         """
         async with self._redis.pipeline(transaction=False) as pipe:
             packed = messages.enqueue(pipe, parts, window=self._window, reserve=self._reserve)
-            for room, flows in served:
-                queue = messages.queue_name(room.stage, room.lane)
-                if len(flows) >= room.parts:
+            for space, flows in served:
+                queue = messages.queue_name(space.stage, space.lane)
+                if len(flows) >= space.parts:
                     pipe.hset(RELAYED, queue, str(max(flows)))
-                elif room.after != NO_FLOW:
+                elif space.after != NO_FLOW:
                     pipe.hdel(RELAYED, queue)
-                elif room.is_waited_for and not flows:
+                elif space.is_waited_for and not flows:
                     pipe.hdel(messages.standing_name(queue), messages.IN_POSTGRES)
             replies = await pipe.execute() if len(pipe) else []
         return messages.refused(packed, replies[: len(packed)])

@@ -4,7 +4,7 @@ One URL in redis-py's form serves our own scripts and kombu alike. Every connect
 checks, so that a half-open one heals within seconds.
 
 A part waits in a list, or stands in `taken` of a worker until the worker lets go of it; who runs it, Postgres knows.
-Keys, beside the lists and bells of `pecia_schemas.messages`:
+Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
 
     pecia:taken:<worker>     hash: part, the call that took it, its place, its list and message; `#`: the last call;
                              part and `+`: a message of it that came meanwhile
@@ -128,7 +128,7 @@ EARLIER = (
 _FIELDS = 6
 """Of each part that a claim brings."""
 _NAMES = (
-    f"local BELL_PREFIX, BELL_TTL_MS = '{messages.BELL_PREFIX}', {messages.BELL_TTL_MS}\n"
+    f"local BELL_PREFIX, BELL_TTL_MS = '{messages.WAKEUP_PREFIX}', {messages.WAKEUP_TTL_MS}\n"
     f"local STANDING_PREFIX = '{messages.STANDING_PREFIX}'\n"
 )
 
@@ -253,7 +253,7 @@ class Lists:
         """
         keys = [taken_name(worker), TAKERS, DEAD, CREDIT, SERVED]
         for queue in queues:
-            keys += queue, messages.bell_name(QUEUES[queue][0])
+            keys += queue, messages.wakeup_key(QUEUES[queue][0])
         for stage in dict.fromkeys(QUEUES[queue][0] for queue in queues):
             keys += quarantine_name(stage), drainers_name(stage)
         free = -1 if tokens is None else tokens
@@ -346,8 +346,8 @@ def _source(name: str) -> str:
     return _NAMES + common + own
 
 
-def _claimed(told: Sequence[Any]) -> Claimed:
-    part, queue, lane, cost, deaths, trace = told
+def _claimed(reply: Sequence[Any]) -> Claimed:
+    part, queue, lane, cost, deaths, trace = reply
     suspect = queue in QUARANTINES
     return Claimed(
         part=part,

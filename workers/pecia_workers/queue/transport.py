@@ -26,7 +26,7 @@ from kombu.transport import virtual
 from redis import Redis, RedisError, ResponseError
 
 from pecia_schemas import tracing
-from pecia_schemas.messages import bell_name
+from pecia_schemas.messages import wakeup_key
 from pecia_schemas.states import Stage
 from pecia_workers import metrics
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
@@ -89,7 +89,7 @@ class Keeper:
     ) -> None:
         """Report a part to `on_overdue` that has been held for longer than `hold_limit`.
 
-        `clock` tells how long parts are held: it stands still while they wait for Postgres. `waited_s` tells how long
+        `clock` measures how long parts are held: it stands still while they wait for Postgres. `waited_s` is how long
         one of them has waited for others besides.
         """
         self.key = uuid4().hex
@@ -106,12 +106,12 @@ class Keeper:
         self._held: dict[str, float] = {}
         self._overdue: set[str] = set()
         self.moved_at = time.monotonic()
-        """When a part was last claimed or finished or given back, by the monotonic clock."""
+        """When a part was last claimed, finished or requeued, by the monotonic clock."""
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
         self._number = 1
-        self._telling: Ended | None = None
-        """What the call under way lets go of, or the one whose reply was lost."""
+        self._reporting: Ended | None = None
+        """What the call in flight lets go of, or the one whose reply was lost."""
         self._unseen: list[Claimed] = []
         """Parts of a call that was made to settle, because its first try had been to claim."""
         self._settle_after = 0.0
@@ -132,7 +132,7 @@ class Keeper:
         return self.gate.capacity() if self.gate else _CLOSED
 
     def claim(self, queues: Sequence[str]) -> Claim:
-        """Take what the gate admits, and tell Redis what has ended. Raises `redis.RedisError`."""
+        """Take what the gate admits, and report to Redis what has ended. Raises `redis.RedisError`."""
         capacity = self.capacity
         if not capacity.is_open:
             return Claim()
@@ -142,11 +142,11 @@ class Keeper:
         return self._call(queues, capacity)
 
     def _call(self, queues: Sequence[str], capacity: Capacity) -> Claim:
-        if self._telling is None:
+        if self._reporting is None:
             finished, unfinished = (
                 islice(noted, CLAIM_LIMIT) for noted in (self._finished, self._unfinished)
             )
-            self._telling = Ended(finished=tuple(finished), unfinished=tuple(unfinished))
+            self._reporting = Ended(finished=tuple(finished), unfinished=tuple(unfinished))
         claim = self._lists.claim(
             queues,
             worker=self.worker,
@@ -154,18 +154,18 @@ class Keeper:
             slots=min(capacity.slots, CLAIM_LIMIT),
             tokens=capacity.tokens,
             idle=capacity.idle,
-            ended=self._telling,
+            ended=self._reporting,
         )
         self._number += 1
-        told, self._telling = self._telling, None
-        for noted, parts in ((self._finished, told.finished), (self._unfinished, told.unfinished)):
+        reported, self._reporting = self._reporting, None
+        for noted, parts in ((self._finished, reported.finished), (self._unfinished, reported.unfinished)):
             for part in parts:
                 self._held.pop(part, None)
                 self._overdue.discard(part)
                 noted.pop(part, None)
         if claim.parts:
             self._took(claim.parts, capacity.tokens)
-        if told or claim.parts:
+        if reported or claim.parts:
             self.moved_at = time.monotonic()
             metrics.PARTS_HELD.set(len(self._held))
         return claim
@@ -185,22 +185,22 @@ class Keeper:
             metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
 
     def finish(self, part: str) -> None:
-        """Note that a part is finished; Redis is told with the next claim, or by `settle`."""
+        """Note that a part is finished; the next claim reports it to Redis, or `settle`."""
         self._finished[part] = None
 
-    def give_back(self, part: str) -> None:
+    def requeue(self, part: str) -> None:
         """Note that a part goes back to its list."""
         self._unfinished[part] = None
 
     def settle(self) -> bool:
-        """Tell Redis what has ended; return whether it knows all of it now. What it could not be told is told later."""
+        """Report to Redis what has ended; return whether it has all of it now. The rest is reported later."""
         while self._finished or self._unfinished:
             if time.monotonic() < self._settle_after:
                 return False
             try:
                 self._unseen += self._call((), _CLOSED).parts
             except RedisError as error:
-                _log.warning("could not tell Redis what ended, trying again: %s", type(error).__name__)
+                _log.warning("could not report to Redis what ended, trying again: %s", type(error).__name__)
                 self._settle_after = time.monotonic() + _RETRY_S
                 return False
         return True
@@ -289,7 +289,7 @@ def install() -> None:
 
 
 def kick() -> None:
-    """Claim now, although no bell rang: capacity was freed. Call it on the thread of Celery's event loop."""
+    """Claim now, without a wake-up: capacity was freed. Call it on the thread of Celery's event loop."""
     for channel in list(_claiming):
         if not channel.closed:
             channel.claim()
@@ -318,7 +318,7 @@ class QoS(stock.QoS):
         if not requeue:
             self.ack(delivery_tag)
         elif self.channel in _claiming:
-            self.channel.keeper.give_back(delivery_tag)
+            self.channel.keeper.requeue(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
         """Do nothing: what is in flight stays taken, whatever happens to a connection."""
@@ -350,7 +350,7 @@ class Channel(stock.Channel):
     from_transport_options = (*stock.Channel.from_transport_options, "keeper_key")  # type: ignore[assignment]
     lists: tuple[str, ...] = ()
     """The fleet's lists that it consumes, in the order of service."""
-    _hears_bells = False
+    _awaits_wakeup = False
 
     @cached_property
     def keeper(self) -> Keeper:
@@ -387,7 +387,7 @@ class Channel(stock.Channel):
                     delivered += 1
             finally:
                 for claimed in claim.parts[delivered:]:
-                    self.keeper.give_back(claimed.part)
+                    self.keeper.requeue(claimed.part)
                 if gate := self.keeper.gate:
                     gate.dispatch()
             if not claim.more:
@@ -399,11 +399,11 @@ class Channel(stock.Channel):
             return
         self.claim()
         if self.qos.can_consume():
-            self._hears_bells = True  # for good: the answer may come after the last list was cancelled
-            bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
+            self._awaits_wakeup = True  # for good: the answer may come after the last list was cancelled
+            wakeups = dict.fromkeys(wakeup_key(QUEUES[queue][0]) for queue in self.lists)
             self._in_poll = self.client.connection
             self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
-            self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout)
+            self.client.connection.send_command("BRPOP", *wakeups, self.brpop_timeout)
 
     def _receive_one(self, c: Any) -> Any:
         """Receive a broadcast; one that is no message is ignored, for anybody with Redis can send one."""
@@ -416,13 +416,13 @@ class Channel(stock.Channel):
             raise Empty from None
 
     def _brpop_read(self, **options: Any) -> Any:
-        if not self._hears_bells:
+        if not self._awaits_wakeup:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         try:
             self.client.parse_response(self.client.connection, "BRPOP", **options)
         except ResponseError:  # something that is no list may stand in a bell's place
-            bells = {bell_name(QUEUES[queue][0]) for queue in self.lists}
-            strange = [bell for bell in bells if self.client.type(bell) not in (b"list", b"none")]
+            wakeups = {wakeup_key(QUEUES[queue][0]) for queue in self.lists}
+            strange = [wakeup for wakeup in wakeups if self.client.type(wakeup) not in (b"list", b"none")]
             if not strange or not self.client.delete(*strange):
                 raise
         except self.connection_errors:

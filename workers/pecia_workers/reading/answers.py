@@ -83,7 +83,7 @@ class Piece(NamedTuple):
 def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Generation:
     """Return an answer in a format of its own with its blocks, and their text in place of the markup.
 
-    Markdown stays as it was written. `page`: width and height in which places are told.
+    Markdown stays as it was written. `page`: width and height in which places are given.
     """
     # White space in place of markup: so a doubt about a place is none about the page's text.
     whole = "".join(text for text, _ in generation.tokens)

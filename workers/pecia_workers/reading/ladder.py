@@ -158,7 +158,7 @@ _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
 
-def was_cut_as_asked(request: EngineRequest, generation: Generation) -> bool:
+def was_cut_as_requested(request: EngineRequest, generation: Generation) -> bool:
     """Return whether the text ends where the task itself wants it to end."""
     most = request.max_output_tokens
     return generation.verdict is Verdict.TRUNCATED and most is not None and generation.usage.output >= most
@@ -204,7 +204,7 @@ class Reading:
     """Width and height, in pixels, at which the engine saw the picture."""
 
     def attempt(self, *, fields: bool = False) -> ReadingAttempt:
-        """Return what is told of it if it is thrown away."""
+        """Return what is noted of it if it is thrown away."""
         verdict, usage = self.generation.verdict, self.generation.usage
         return ReadingAttempt(
             engine=self.engine, verdict=verdict, change=self.change, fields=fields, usage=usage
@@ -248,7 +248,7 @@ class Ladder:
 
     def _next(self, request: EngineRequest, last: Reading, tried: Collection[Change]) -> Change | None:
         """Return what to try next; None if nothing is left, or the answer is good or ends where the task wants."""
-        if not self._engine.capabilities.samples or was_cut_as_asked(request, last.generation):
+        if not self._engine.capabilities.samples or was_cut_as_requested(request, last.generation):
             return None
         rungs = RUNGS.get(last.generation.verdict, ())
         return next((change for change in rungs if change not in tried), None)
@@ -257,7 +257,7 @@ class Ladder:
         """Return whether the other engine may do better; it makes up words of a script that it does not know."""
         so_far, known = best(readings).generation, other.capabilities.languages
         knows = known is None or request.language in known
-        return knows and so_far.verdict in RUNGS and not was_cut_as_asked(request, so_far)
+        return knows and so_far.verdict in RUNGS and not was_cut_as_requested(request, so_far)
 
     async def _try(
         self, engine: Generator, request: EngineRequest, change: Change, judge: Judge, readings: list[Reading]

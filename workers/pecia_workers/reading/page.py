@@ -74,7 +74,7 @@ def instruction_for(what: str, language: str | None) -> str:
 
 
 def page_instruction(card: Card, document_type: DocumentType, language: str | None) -> str:
-    """Return what the model of a reader card is told about a page."""
+    """Return the prompt of a reader card for a page."""
     return instruction_for(document_type, language) if card.prompt is None else card.prompt
 
 
@@ -173,7 +173,7 @@ class ReadPage:
         self._witnesses = witnesses or Witnesses(Witness.NONE)
         self._for_text = Ladder(engine, fallback, most=settings.max_readings)
         self._for_fields = Ladder(engine, most=settings.max_readings)
-        self._patience = settings.part_timeout.total_seconds()
+        self._timeout_s = settings.part_timeout.total_seconds()
         self._steps = settings.prepare
         self._log_probabilities = settings.log_probabilities
         self._named_card = settings.card
@@ -191,14 +191,14 @@ class ReadPage:
         decoded = clock()
         request = self._request(part, task, image)
         look = await self._look(part, task, request, image)
-        asked = clock()
-        timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
+        requested = clock()
+        timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:
             return Done(_moved(look.found, part, image, timings))
         with closing(self._witnesses.begin(task, request, image)) as witnessed:
             readings = await self._read(request, image)
             fields = await self._fill(request, task, readings)
-            took = timings.model_copy(update={"engine": clock() - asked})
+            took = timings.model_copy(update={"engine": clock() - requested})
             page = page_of(part.ordinal + 1, image, readings, fields, took)
             if fields:
                 page = page.model_copy(update={"merge": merge_rules(_schema_of(task))})
@@ -221,7 +221,7 @@ class ReadPage:
 
     @property
     def _card(self) -> Card:
-        """That of the engine's model, which a server tells only when it has started."""
+        """That of the engine's model, which a server reports only when it has started."""
         return card_of(self._engine.capabilities.model, self._named_card)
 
     def _request(self, part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:
@@ -292,7 +292,7 @@ class ReadPage:
 
     def _end_of(self, share: float) -> float:
         """Return when a share of the part's time will be over, by the loop's clock."""
-        return asyncio.get_running_loop().time() - worked_s() + share * self._patience
+        return asyncio.get_running_loop().time() - worked_s() + share * self._timeout_s
 
 
 def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:

@@ -78,7 +78,7 @@ class Seen:
     output: int
     prompt: int = 0
     first_token: float | None = None
-    """Since it was admitted; None: not told."""
+    """Since it was admitted; None: not known."""
     ended: float = 0.0
     """Since the first arrival."""
 
@@ -98,7 +98,7 @@ class MeasuredRun:
 
 
 def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | None:
-    """Return what iterations took, by pages that ran alone and by others; None if that cannot be told.
+    """Return what iterations took, by pages that ran alone and by others; None if that is not known.
 
     Alone a page reads its prompt before its first token, then writes one in `base + d`. A run of t seconds with n pages
     at a time that read P and wrote O tokens was O/n iterations: t = base O/n + p P + d O.
@@ -156,13 +156,13 @@ async def measured(
     """
     clocked = _Clocked(engine)
     batcher = Batcher(cast("base.Engine", clocked), policy, LearnedLengths(SHARE), priced=lambda *_: None)
-    asked = [_asked(request, first + number) for number, request in enumerate(requests)]
+    engine_requests = [_request_of(request, first + number) for number, request in enumerate(requests)]
     clock = asyncio.get_running_loop().time
     began = clock()
     pages = await asyncio.gather(
         *(
             _page(batcher, clocked, page, began, request.arrived)
-            for page, request in zip(asked, requests, strict=True)
+            for page, request in zip(engine_requests, requests, strict=True)
         )
     )
     read = [page for page in pages if page is not None]
@@ -207,7 +207,7 @@ async def _page(
     )
 
 
-def _asked(request: Request, number: int) -> base.EngineRequest:
+def _request_of(request: Request, number: int) -> base.EngineRequest:
     """Return a sample page of the request's type, a few rows lower than any before it."""
     pages = _pages(request.workload)
     return base.EngineRequest(
@@ -260,7 +260,7 @@ class Point:
     """Of a page in the engine."""
     preemptions: int = 0
     failed: str = ""
-    """Why there is nothing to tell."""
+    """Why there is no result."""
 
 
 Measure = Callable[[int], Awaitable[Point]]
@@ -279,7 +279,7 @@ class Tuned:
     points: tuple[Point, ...]
     """As they were measured."""
     speed: Speed | None
-    """None: the engine does not tell when it wrote its first token."""
+    """None: the engine does not report when it wrote its first token."""
 
 
 async def tune(
@@ -378,8 +378,8 @@ class _Narrow(ContinuousPolicy):
         super().__init__()
         self._slots = slots
 
-    def start(self, now: float, room: Capacity) -> list[Start]:
-        return super().start(now, replace(room, slots=min(self._slots, room.slots)))
+    def start(self, now: float, capacity: Capacity) -> list[Start]:
+        return super().start(now, replace(capacity, slots=min(self._slots, capacity.slots)))
 
 
 class Bench:
@@ -421,8 +421,8 @@ class Bench:
 
     async def _read(self, sequences: int, pages: int) -> MeasuredRun:
         first, self._pages = self._pages, self._pages + pages
-        asked = drawn(all_at_once(pages), self._mix, first)
-        return await measured(asked, self._engine, _Narrow(sequences), first=first)
+        engine_requests = drawn(all_at_once(pages), self._mix, first)
+        return await measured(engine_requests, self._engine, _Narrow(sequences), first=first)
 
 
 def steady_rate(read: Sequence[Seen]) -> float:

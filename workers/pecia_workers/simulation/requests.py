@@ -31,7 +31,7 @@ class Request:
     workload: DocumentType
     prompt: int
     output: int
-    """Tokens it will write; no policy is told."""
+    """Tokens it will write; no policy knows it."""
     lane: Lane = Lane.NORMAL
 
 

@@ -215,8 +215,8 @@ class Simulator:
         """Claim and start until neither makes room for the other."""
         while True:
             self._claim(now)
-            room = self._headroom.room(self._machine.budget, self._machine.load(), now)
-            starts = self._policy.start(now, room)
+            capacity = self._headroom.capacity(self._machine.budget, self._machine.load(), now)
+            starts = self._policy.start(now, capacity)
             for start in starts:
                 self._started[start.item.id] = (start, now)
             self._machine.enter([self._inside[start.item.id][0] for start in starts], now)

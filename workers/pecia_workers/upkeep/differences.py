@@ -81,7 +81,7 @@ class Scene:
 
 
 Found = dict[Difference, Items]
-"""What is wrong, and of what: parts, jobs, or whatever tells one thing from another at the second look."""
+"""What is wrong, and of what: parts, jobs, or whatever identifies a thing at the second look."""
 
 
 async def differences(scene: Scene, *, second_look: timedelta = SECOND_LOOK) -> Found:
@@ -159,7 +159,7 @@ async def _publish_lost(scene: Scene, _items: Items) -> None:
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:
-    judge = Judge(scene.stores.database, scene.settings, scene.stores.bus.tell)
+    judge = Judge(scene.stores.database, scene.settings, scene.stores.bus.announce)
     while await judge.judge():
         pass
 
@@ -167,7 +167,7 @@ async def _requeue(scene: Scene, _items: Items) -> None:
 async def _mend_jobs(scene: Scene, items: Items) -> None:
     job_ids: list[UUID] = sorted(items)
     ended = await standing.mend_jobs(scene.stores.database, job_ids, actor=_ACTOR)
-    await scene.stores.bus.tell(ended)
+    await scene.stores.bus.announce(ended)
 
 
 async def _delete(scene: Scene, keys: Items) -> None:

@@ -28,10 +28,10 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane
 from pecia_workers import metrics
 from pecia_workers.ledger import recovery, standing
-from pecia_workers.ledger.database import LONG_PATIENCE, fetch, open_database
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.ledger.workers import forget_gone, gone_of
-from pecia_workers.metrics import PULSE
+from pecia_workers.metrics import LIVENESS
 from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
 from pecia_workers.service import serve
@@ -66,7 +66,7 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
     """Yield what the settings name, for the running loop."""
     redis_url = settings.redis_url.get_secret_value()
     stores = Stores(
-        database=open_database(settings.database_url.get_secret_value(), patience=LONG_PATIENCE),
+        database=open_database(settings.database_url.get_secret_value(), timeout=LONG_STATEMENT_TIMEOUT),
         redis=lists.connect(redis_url),
         bus=Bus(redis_url, window=settings.window),
     )
@@ -89,7 +89,7 @@ class Upkeep:
         self._outages: set[str] = set()
 
     def stop(self) -> None:
-        """End after the step under way."""
+        """End after the current step."""
         self._stopping.set()
         self._due.set()
 
@@ -98,7 +98,7 @@ class Upkeep:
         settings = self._settings
         every_s = settings.upkeep_interval.total_seconds()
         async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
-            judge = recovery.Judge(stores.database, settings, stores.bus.tell)
+            judge = recovery.Judge(stores.database, settings, stores.bus.announce)
 
             async def take_back() -> int:
                 if done := await judge.judge():
@@ -145,7 +145,7 @@ class Upkeep:
                 self._outages.add(code)
             return code
         finally:
-            PULSE.beat()
+            LIVENESS.beat()
         if count:
             metrics.UPKEEP_ACTIONS.labels(name).inc(count)
             log.info("upkeep_step", step=name, count=count)
@@ -182,13 +182,13 @@ async def expire(stores: Stores) -> int:
     """End the jobs whose time is over, and notify the workers that run their parts."""
     expired = await recovery.expire_jobs(stores.database, limit=_BATCH)
     if expired:
-        await stores.bus.tell(dict.fromkeys(expired, JobState.EXPIRED))
+        await stores.bus.announce(dict.fromkeys(expired, JobState.EXPIRED))
         with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
-            await asyncio.to_thread(_tell_workers, stores.redis, expired)
+            await asyncio.to_thread(_notify_workers, stores.redis, expired)
     return len(expired)
 
 
-def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
+def _notify_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
     with redis.pipeline(transaction=False) as pipe:
         for job_id in jobs:
             pipe.publish(CANCEL_CHANNEL, str(job_id))
@@ -214,7 +214,7 @@ async def republish_lost(stores: Stores, *, before: datetime) -> int:
 class Reconciler:
     """Finds parts whose message Redis has lost: after FLUSHALL, a restart without data, the last second of the log.
 
-    Two counts tell whether anything can be missing; only then, and every five minutes, all ids are compared.
+    Two counts show whether anything can be missing; only then, and every five minutes, all ids are compared.
     """
 
     def __init__(self) -> None:
@@ -291,7 +291,7 @@ async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSetting
 
     What needs Redis has a task of its own: one that hangs must not interrupt the watch.
     """
-    judge, due = recovery.Judge(database, settings, bus.tell), asyncio.Event()
+    judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
 
     async def take_back() -> None:
         await asyncio.sleep(judge.every_s)

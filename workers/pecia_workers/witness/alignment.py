@@ -36,7 +36,7 @@ _ROUNDS: Final = 2
 _OF_A_NUMBER: Final = 0.5
 _COMMON: Final = 0.35
 """Of the weight of their tokens, what two lines must have in common to be the same."""
-_TELLING: Final = 0.1
+_DISTINCTIVE: Final = 0.1
 """Weight of a token by which lines are found that may be the same."""
 _LONG: Final = 4
 """Signs of a word that is known wherever it stands."""
@@ -83,7 +83,7 @@ class Alignment:
 def align(written: Sequence[Token], seen: Sequence[Token], comparison: Comparison) -> Alignment:
     """Return which tokens are which."""
     found = Alignment(written, seen)
-    weights = {  # what each tells about where it is from: less the more there are, and little if a short number
+    weights = {  # how much each says about where it is from: less the more there are, and little if a short number
         key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
         for key, count in Counter(token.key for token in seen).items()
     }
@@ -143,7 +143,7 @@ class _Weight:
 
     def is_much_of(self, one: _Weight, other: _Weight, pick: Callable[[float, float], float]) -> bool:
         """Return whether it is enough of two lines, of the smaller or the larger one, for them to be the same."""
-        words = pick(one.words, other.words) if min(one.words, other.words) >= _TELLING else 0.0
+        words = pick(one.words, other.words) if min(one.words, other.words) >= _DISTINCTIVE else 0.0
         return self.whole >= _COMMON * pick(one.whole, other.whole) and self.words >= _COMMON * words
 
 
@@ -178,11 +178,11 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
 def _in_common(
     line: Sequence[Token], having: Mapping[str, Counter[int]], weights: Mapping[str, float]
 ) -> dict[int, _Weight]:
-    """Return what a line has in common with each line of the witness, by the tokens that tell something."""
+    """Return what a line has in common with each line of the witness, by its distinctive tokens."""
     common: defaultdict[int, _Weight] = defaultdict(_Weight)
     used: Counter[tuple[int, str]] = Counter()
     for token in line:
-        for other, times in having[token.key].items() if weights.get(token.key, 0) >= _TELLING else ():
+        for other, times in having[token.key].items() if weights.get(token.key, 0) >= _DISTINCTIVE else ():
             used[other, token.key] += 1
             if used[other, token.key] <= times:
                 common[other].add(token, weights[token.key])

@@ -90,7 +90,7 @@ class WitnessText:
     def _take_word(self, word: Word, row: int) -> None:
         """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
         sure = 1.0 if word.confidence is None else word.confidence
-        before = " ".join(one.word for one in self.seen[-3:] if one.row == row)  # as many as tell a name
+        before = " ".join(one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
         tokens = [*tokens_of(word.text, row, before=before)]
         pitch = (word.box.right - word.box.left) / max(1, len(word.text))
         for number, token in enumerate(tokens):

@@ -1,7 +1,7 @@
 """Celery's worker pool for parts: one asyncio loop in a thread, as many parts in flight as the engine can hold.
 
-Two threads. The hub thread is Celery's: it claims, hands parts over and tells Celery how they ended. The loop thread is
-the runtime's. What crosses over goes in groups, with one wake-up for all of them.
+Two threads. The hub thread is Celery's: it claims, hands parts over and reports to Celery how they end. The loop thread
+is the runtime's. What crosses over goes in groups, with one wake-up for all of them.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """What Postgres has handed out."""
         self._ended: deque[tuple[PartInFlight, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
-        """What parts really cost: claims weighed the asking price."""
+        """The actual cost of parts: claims weighed the estimated cost."""
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
             self._runtime,
             submitted=self._wake_hub,
             begun=partial(self._note, self._begun),
-            tell=partial(self._note, self._ended),
+            notify=partial(self._note, self._ended),
             fatal=self.fatal,
             priced=partial(self._note, self._priced),
         )
@@ -172,7 +172,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             asyncio.get_running_loop().call_later(_GATHER_S, lambda: self._hub.call_soon(self._collect))
 
     def _collect(self) -> None:
-        """Tell Celery what has ended; then claim into the room it left, which tells Redis too."""
+        """Report to Celery what has ended; then claim into the freed capacity, which reports to Redis too."""
         self._woken = False
         while self._priced:
             part, tokens = self._priced.popleft()
@@ -265,13 +265,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._stopped:
             return
         self._stopped = True
-        self._give_back_all()
+        self._requeue_all()
         task_revoked.disconnect(self._on_revoked)
         self._keeper.gate = None
         self._keeper.stop()
         self._runner.stop()
 
-    def _give_back_all(self) -> None:
+    def _requeue_all(self) -> None:
         self.dispatch()
         left = list(self._jobs.values())
         for job in left:
@@ -279,7 +279,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._runner.abandon(left)
         self._finish_all()
         for job in list(self._jobs.values()):
-            self._finish(job, Ending.given_back(time.monotonic() - job.started))
+            self._finish(job, Ending.requeued(time.monotonic() - job.started))
         self._run_ready()
         deadline = time.monotonic() + _SETTLE_S
         while not self._keeper.settle() and time.monotonic() < deadline:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CANCELLED = "cancelled"
-"""What Celery is told for the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""
+"""What Celery gets as the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""
 
 
 class Interruption(Enum):
@@ -87,7 +87,7 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a part ended, as Celery's callback takes it: failed, result or error, seconds. None: tell Celery nothing."""
+    """How a part ended, as Celery's callback takes it: failed, result or error, seconds. None: nothing for Celery."""
 
     result: tuple[int, Any, float] | None
     timed_out: bool = False
@@ -103,7 +103,7 @@ class Ending:
         return cls(result=(1, ErrorInfo(_bare(error)), seconds))
 
     @classmethod
-    def given_back(cls, seconds: float, *, timed_out: bool = False) -> Ending:
+    def requeued(cls, seconds: float, *, timed_out: bool = False) -> Ending:
         """Say that it did not end here: its message goes back to its list."""
         return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
 
@@ -151,7 +151,7 @@ class PartRunner:
     """Runs parts on a loop of its own.
 
     All on the loop's thread: `submitted` is called for every group that was submitted, `begun` for every part that
-    Postgres hands out, with what is told of it, `tell` for every end but those that `abandon` made, `priced` with what
+    Postgres hands out, with its event, `notify` for every end but those that `abandon` made, `priced` with what
     a part really costs.
     """
 
@@ -161,14 +161,14 @@ class PartRunner:
         *,
         submitted: Callable[[], None],
         begun: Callable[[PartInFlight, Mapping[str, Any]], None],
-        tell: Callable[[PartInFlight, Ending], None],
+        notify: Callable[[PartInFlight, Ending], None],
         fatal: Callable[[Exception], None],
         priced: Callable[[UUID, int], None],
     ) -> None:
         self._runtime = runtime
         self._submitted = submitted
         self._begun = begun
-        self._tell = tell
+        self._notify = notify
         self._fatal = fatal
         self._priced = priced
         self._background: set[asyncio.Task[bool]] = set()
@@ -188,7 +188,7 @@ class PartRunner:
         self._loop.call_soon_threadsafe(self._spawn, jobs)
 
     def revoke(self, part: UUID) -> None:
-        """Tell the runtime that an operator revoked a part."""
+        """Notify the runtime that an operator revoked a part."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
 
     def overdue(self, part: UUID) -> None:
@@ -212,7 +212,7 @@ class PartRunner:
         self._submitted()
 
     def _cancel(self, job: PartInFlight) -> None:
-        if job.task:  # one turn later: a task cancelled before its first step would never tell its end
+        if job.task:  # one turn later: a task cancelled before its first step would never report its end
             self._loop.call_soon(job.task.cancel)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -226,7 +226,7 @@ class PartRunner:
         except asyncio.CancelledError:
             ending = await self._unfinished(job)
         if ending:
-            self._tell(job, ending)
+            self._notify(job, ending)
 
     async def _run_to_end(self, job: PartInFlight) -> Ending | None:
         timed_out = False
@@ -272,17 +272,17 @@ class PartRunner:
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
         # What Postgres takes for running must not lie in Redis: a worker that claimed it there would find it taken.
-        while not await self._give_back([job]):  # noqa: ASYNC110  the other side is a database
+        while not await self._requeue([job]):  # noqa: ASYNC110  the other side is a database
             await asyncio.sleep(_PAUSE_S)
-        return Ending.given_back(_age(job), timed_out=timed_out)
+        return Ending.requeued(_age(job), timed_out=timed_out)
 
     async def _abandon(self, jobs: Collection[PartInFlight]) -> None:
         if tasks := [job.task for job in jobs if job.task]:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
-        await self._give_back(jobs, limit_s=_STOP_S)
+        await self._requeue(jobs, limit_s=_STOP_S)
 
-    async def _give_back(self, jobs: Collection[PartInFlight], *, limit_s: float | None = None) -> bool:
-        return await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=limit_s)
+    async def _requeue(self, jobs: Collection[PartInFlight], *, limit_s: float | None = None) -> bool:
+        return await _quietly(self._runtime.requeue([job.part for job in jobs]), limit_s=limit_s)
 
     async def _start_runtime(self) -> Budget:
         budget = await self._runtime.start(self._priced)

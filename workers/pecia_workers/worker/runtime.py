@@ -1,6 +1,6 @@
 """One worker's loop: what it owns (stores, engine, decoders, heartbeat, watchers), and the way of a part on it.
 
-A part is claimed, run through its stage, committed or given back. A claim comes with a message or, while Redis does not
+A part is claimed, run through its stage, committed or requeued. A claim comes with a message or, while Redis does not
 answer, straight from Postgres: by lane and age, without turns and shares. Suspects wait for Redis, and Celery and
 Flower see nothing of what came without a message.
 """
@@ -32,7 +32,7 @@ from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
-from pecia_workers.ledger.database import OUTAGE, open_database, outlast
+from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
@@ -102,7 +102,9 @@ class Runtime:
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
-        self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell, keys=settings.keyring)
+        self._ledger = Ledger(
+            self._database, identity.name, announce=self._bus.announce, keys=settings.keyring
+        )
         self._resources.push_async_callback(self._let_ledger_end)
         self._stages = self.stages(settings, identity, engine, self._ledger, self._database, self._resources)
         budget = await self._stages.start(priced)
@@ -152,7 +154,7 @@ class Runtime:
                 unseen = await self._ledger.running(age=_CLAIMED_AGO) - self._claimed
                 if unseen:
                     log.warning("parts_unseen", parts=len(unseen))
-                    await self._ledger.give_back(unseen)
+                    await self._ledger.requeue(unseen)
 
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
@@ -161,7 +163,7 @@ class Runtime:
         for _, task in self._running.values():
             task.cancel()
         if lost:
-            self._in_background(outlast(partial(pardon, self._database, lost)))
+            self._in_background(retry_unavailable(partial(pardon, self._database, lost)))
 
     @property
     def room(self) -> float:
@@ -210,12 +212,12 @@ class Runtime:
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = unnoticed
     ) -> Mapping[str, Any] | None:
-        """Run one part to its commit, and return what is told of its result. It is not run if more workers died on it.
+        """Run one part to its commit, and return its event of the result. It is not run if more workers died on it.
 
-        `begun` is called once Postgres has handed the part out, with what is told of it: ids, enumerations, numbers.
+        `begun` is called once Postgres has handed the part out, with its event: ids, enumerations, numbers.
         Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
         if it failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine
-        is gone. After any other exception the part is given back.
+        is gone. After any other exception the part is requeued.
         """
         try:
             return task_result(await self._run(part, deaths=deaths, begun=begun))
@@ -251,11 +253,11 @@ class Runtime:
         except (Ignore, Retry, PartFailedError):
             pass
         except asyncio.CancelledError:
-            await self.give_back([part.id])
+            await self.requeue([part.id])
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
             log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
             await asyncio.sleep(_LOOK_S)
-            await self.give_back([part.id])
+            await self.requeue([part.id])
         finally:
             self._claimed.discard(part.id)
 
@@ -293,7 +295,7 @@ class Runtime:
             return await self._stages.run(part)
         except asyncio.CancelledError:
             # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
-            if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
+            if part.id in self._cancelled and not await self._ledger.requeue([part.id]):
                 raise Ignore("the job was cancelled") from None
             raise
         except PartLostError:
@@ -318,21 +320,21 @@ class Runtime:
                 self._cancelled.add(part.id)
                 task.cancel()
 
-    async def give_back(self, parts: Collection[UUID]) -> None:
+    async def requeue(self, parts: Collection[UUID]) -> None:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
         Those that the engine died on count it as a death, or one page could take down engine after engine; their
         messages are the relay's.
         """
         died_on = self._died_on.intersection(parts)
-        await self._ledger.give_back(parts, died_on=died_on)
+        await self._ledger.requeue(parts, died_on=died_on)
         if died_on:
             await self._publish_parts()
 
     async def overdue(self, part: UUID) -> None:
         """Queue a part elsewhere that has been held for too long; it counts as a death."""
         self._died_on.add(part)
-        await self.give_back([part])
+        await self.requeue([part])
         self._died_on.discard(part)
 
     async def revoked(self, part: UUID) -> None:
@@ -368,7 +370,7 @@ def task_result(outcome: Outcome) -> dict[str, Any] | None:
 async def _finish(work: Coroutine[Any, Any, R]) -> R:
     """Await work that goes on even if the caller is cancelled meanwhile.
 
-    What is claimed must be known, to be given back; and a result that waits for Postgres is not thrown away.
+    What is claimed must be known, to be requeued; and a result that waits for Postgres is not thrown away.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -389,7 +391,7 @@ class DirectClaims:
         free: Callable[[], int],
         run: Callable[[ClaimedPart], Awaitable[None]],
     ) -> None:
-        """`claim` claims up to so many, `free` tells how many may begin, `run` runs one to its end without raising."""
+        """`claim` claims up to so many, `free` is how many may begin, `run` runs one to its end without raising."""
         self._bus = bus
         self._claim = claim
         self._claiming = asyncio.Lock()
@@ -414,7 +416,7 @@ class DirectClaims:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def idle(self) -> None:
-        """Return once no claim is under way: a message's claim beside it could take the same part."""
+        """Return once no claim is in flight: a message's claim beside it could take the same part."""
         if self._claiming.locked():
             async with self._claiming:
                 pass

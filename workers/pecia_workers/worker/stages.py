@@ -27,7 +27,7 @@ from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines import base
 from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
-from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
 from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
 from pecia_workers.local.home import ScratchDirectory
@@ -81,7 +81,9 @@ class Stages:
 
         async def served() -> frozenset[Stage]:
             """Return what the fleet can do: by its settings, started or not, and by who is on duty."""
-            return base.stages_served(settings) | await outlast(partial(stages_on_duty, self.database))
+            return base.stages_served(settings) | await retry_unavailable(
+                partial(stages_on_duty, self.database)
+            )
 
         self.handlers[Stage.INGEST] = Ingest(
             spool,
@@ -89,8 +91,8 @@ class Stages:
             settings,
             served,
             Intake(store, self.ledger, scratch.path, settings),
-            fields_filled=lambda: outlast(partial(fields_filled, self.database)),
-            language_read=lambda language: outlast(partial(language_read, self.database, language)),
+            fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
+            language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
         )
         if self.engine is None:
             return base.Budget(slots=decoder.slots, tokens=None)
@@ -105,7 +107,7 @@ class Stages:
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
         headroom = await enter(inherited_headroom(self.database, self.identity))
         batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
-        self.resources.callback(_tell_use, engine, batcher)
+        self.resources.callback(_report_use, engine, batcher)
         generator = self.meter.on(batcher)
         fallback = await self._fallback()
         witnesses, seconds = await self._witnesses(engine, priced)
@@ -185,7 +187,7 @@ class Stages:
             self.meter.forget(part.id)
 
 
-def _tell_use(engine: base.Engine, batcher: Batcher) -> None:
+def _report_use(engine: base.Engine, batcher: Batcher) -> None:
     with suppress(base.EngineError):
         load, packing = engine.load(), batcher.packing.share
         log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)

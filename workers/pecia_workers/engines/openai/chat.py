@@ -1,6 +1,6 @@
 """OpenAI's chat API: a request's body, the stream of its answer, and what a server answers instead of a text.
 
-Errors are told apart by their status alone: the words may quote a page.
+Errors are classified by their status alone: the words may quote a page.
 """
 
 from __future__ import annotations
@@ -106,10 +106,12 @@ def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
 class UnansweredError(Exception):
     """No answer came; another try may bring one."""
 
-    def __init__(self, reason: str, *, status: int | None = None, asked: timedelta | None = None) -> None:
+    def __init__(
+        self, reason: str, *, status: int | None = None, retry_after: timedelta | None = None
+    ) -> None:
         super().__init__(reason)
         self.status = status
-        self.asked = asked
+        self.retry_after = retry_after
         """How long the server wants to be left alone."""
 
 
@@ -124,7 +126,7 @@ def error_of(status: int, retry_after: str | None = None) -> Exception:
     if status in _REFUSALS:
         return EngineRefusedError(f"The server refuses the request as it is (HTTP {status}).")
     if status in _LATER or status >= FAILED:
-        return UnansweredError(f"HTTP {status}", status=status, asked=parse_retry_after(retry_after))
+        return UnansweredError(f"HTTP {status}", status=status, retry_after=parse_retry_after(retry_after))
     return EngineError(f"The server has no answer for this request (HTTP {status}).")
 
 
@@ -140,7 +142,7 @@ class _Choice(BaseModel):
 
 
 class ServerUsage(BaseModel):
-    """What the server counted, as far as it tells."""
+    """What the server counted, as far as it reports it."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -170,11 +172,11 @@ class Answer:
     """In which the text came; most servers send each token by itself."""
     first_token_s: float | None
     tokens: tuple[tuple[str, float], ...] = ()
-    """With the logarithm of each one's probability, if the server tells."""
+    """With the logarithm of each one's probability, if the server reports it."""
 
 
-async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
-    """Return the answer that streams in, asked for at the monotonic time `asked_at`.
+async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
+    """Return the answer that streams in, asked for at the monotonic time `sent_at`.
 
     A loop that the server does not end is left: closing the connection ends it there.
     Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
@@ -187,7 +189,7 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
             usage = chunk.usage or usage
             for choice in chunk.choices:
                 if choice.content:
-                    first_token_s = first_token_s or time.monotonic() - asked_at
+                    first_token_s = first_token_s or time.monotonic() - sent_at
                     texts.append(choice.content)
                 tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
                 finish_reason = choice.finish_reason or finish_reason

@@ -48,7 +48,7 @@ class OpenAiEngine(base.Engine):
         self._settings = settings
         self._address = ServerAddress.of(settings)
         self._retries = retries or Retries()
-        self._room = asyncio.Semaphore(slots)
+        self._slots = asyncio.Semaphore(slots)
         self._running = 0
         self._prices = Prices()
         self._server: ChatServer | None = None
@@ -112,10 +112,10 @@ class OpenAiEngine(base.Engine):
             raise base.EngineError("The engine has not started.")
         check_adapter(request, self._settings)
         fitted = await self.fit(request)
-        async with self._room:
+        async with self._slots:
             self._running += 1
             try:
-                answer = await self._asked(self._server, fitted)
+                answer = await self._sent(self._server, fitted)
             finally:
                 self._running -= 1
         if answer.usage:
@@ -130,16 +130,16 @@ class OpenAiEngine(base.Engine):
             shrunk_to=None if fitted is request else fitted.size,
         )
 
-    async def _asked(self, server: ChatServer, request: base.EngineRequest) -> Answer:
+    async def _sent(self, server: ChatServer, request: base.EngineRequest) -> Answer:
         most = request.bounded(self._most_output).max_output_tokens
         prompt = self._prices.exact(request)
         if prompt is not None and self._context:
-            room = self._context - prompt
-            if room < 1:
+            left = self._context - prompt
+            if left < 1:
                 raise base.EngineRefusedError(
                     f"The request's prompt is {prompt} tokens, the engine's context is {self._context}."
                 )
-            most = min(most, room) if most else None
+            most = min(most, left) if most else None
         try:
             return await server.ask(request, most)
         except base.EngineRefusedError as error:

@@ -29,7 +29,7 @@ _OK: Final = 200
 _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 0.5
-_TELL_S: Final = 15.0
+_REPORT_S: Final = 15.0
 """How often a start that waits says so."""
 _MOST_DOUBLINGS: Final = 20
 _SPARE: Final = 2
@@ -89,10 +89,10 @@ class Retries:
     first_s: float = 0.5
     longest_s: float = 60.0
 
-    def wait_s(self, failed: int, asked: timedelta | None) -> float:
+    def wait_s(self, failed: int, retry_after: timedelta | None) -> float:
         """Return the wait after `failed` attempts."""
-        if asked is not None:
-            wait = max(self.first_s, asked.total_seconds())
+        if retry_after is not None:
+            wait = max(self.first_s, retry_after.total_seconds())
         else:
             wait = self.first_s * 2.0 ** min(max(0, failed - 1), _MOST_DOUBLINGS)
         return min(wait, self.longest_s) * random.uniform(1.0, 1.25)  # noqa: S311  spreading load, no secret
@@ -140,7 +140,7 @@ class ChatServer:
 
         Raises `EngineDeadError` if it takes too long, `EngineUnavailableError` for a wrong address or key.
         """
-        begun = told = time.monotonic()
+        begun = reported = time.monotonic()
         while True:
             try:
                 models = await self._ready()
@@ -152,9 +152,9 @@ class ChatServer:
                         f"No server was ready at {self._address.api} within {self._timeout_s:g} s: {error}."
                         " Start it, or correct PECIA_ENGINE_URL."
                     ) from None
-                if told == begun or now - told > _TELL_S:
+                if reported == begun or now - reported > _REPORT_S:
                     log.info("engine_server_awaited", url=self._address.api, because=str(error))
-                    told = now
+                    reported = now
                 await asyncio.sleep(_AGAIN_S)
         self._watching = asyncio.create_task(self.watch.run())
         return models
@@ -190,12 +190,12 @@ class ChatServer:
                     ) from None
                 if error.status is None or error.status >= chat.FAILED:
                     self.watch.suspect()
-                await asyncio.sleep(self._retries.wait_s(failed, error.asked))
+                await asyncio.sleep(self._retries.wait_s(failed, error.retry_after))
 
     async def _ask_once(self, body: bytes) -> chat.Answer:
         """Return the answer to a chat request. Raises `EngineError`, `UnansweredError`, `LockedOutError`."""
-        asked_at = time.monotonic()
-        with _told_apart():
+        sent_at = time.monotonic()
+        with _classified():
             async with self._client.stream(
                 "POST",
                 f"{self._address.api}/chat/completions",
@@ -204,7 +204,7 @@ class ChatServer:
             ) as response:
                 if response.status_code != _OK:
                     raise chat.error_of(response.status_code, response.headers.get("Retry-After"))
-                return await chat.read_answer(response, asked_at)
+                return await chat.read_answer(response, sent_at)
 
     async def count(self, request: base.EngineRequest) -> int | None:
         """Return the tokens of the prompt by the server's own tokenizer; None if it has none that says so.
@@ -215,7 +215,7 @@ class ChatServer:
         model = request.adapter or self.dialect.model
         body = {"model": model, "messages": await asyncio.to_thread(chat.messages, blank)}
         try:
-            with _told_apart():
+            with _classified():
                 response = await self._client.post(f"{self._address.root}/tokenize", json=body)
             return _Count.model_validate_json(response.content).count if response.status_code == _OK else None
         except (chat.UnansweredError, ValidationError):
@@ -223,7 +223,7 @@ class ChatServer:
 
     async def _ready(self) -> list[ServedModel]:
         api = self._address.api
-        with _told_apart():
+        with _classified():
             response = await self._client.get(f"{api}/models", timeout=_LOOK_S)
         if response.status_code != _OK:
             error = chat.error_of(response.status_code)
@@ -255,19 +255,19 @@ class ChatServer:
             return False
 
     async def _status(self) -> int:
-        with _told_apart():
+        with _classified():
             return (await self._client.get(self._health, timeout=_LOOK_S)).status_code
 
 
 @contextmanager
-def _told_apart() -> Iterator[None]:
+def _classified() -> Iterator[None]:
     """Raise our errors for those of the connection."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout):
         raise chat.UnansweredError("it cannot be reached") from None
     except httpx2.TimeoutException:
-        raise chat.UnansweredError("it fell silent") from None
+        raise chat.UnansweredError("it stopped responding") from None
     except httpx2.HTTPError:
         raise chat.UnansweredError("the connection broke") from None
 

@@ -77,7 +77,7 @@ class RayEngine(base.Engine):
         prompts = self._prompts
         if prompts is None:
             return request
-        return await fitted_by_count(request, prompts.room, prompts.prompt_tokens)
+        return await fitted_by_count(request, prompts.limits, prompts.prompt_tokens)
 
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
         stream, prompts = self._stream, self._prompts
@@ -128,7 +128,7 @@ def _revision(settings: WorkerSettings) -> str | None:
 def ending_of(tokens: Sequence[int], ends: Collection[int]) -> Verdict:
     """Return the verdict of an answer: one that is whole ends with a token that `ends` a text; others were cut off.
 
-    Told by its tokens, for Ray's processor does not hand on vLLM's own word for it.
+    By its tokens, for Ray's processor does not hand on vLLM's own word for it.
     """
     if tokens and tokens[-1] in ends:
         return Verdict.OK

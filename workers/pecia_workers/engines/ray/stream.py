@@ -46,7 +46,7 @@ class Prompts:
     """What is known of the model on this side of Ray."""
 
     processor: Any = field(repr=False)
-    room: RequestLimits
+    limits: RequestLimits
     ends: frozenset[int]
     """Tokens that end a text."""
 
@@ -70,7 +70,7 @@ class Prompts:
             context = int(config.get_text_config().max_position_embeddings)
         return cls(
             processor=processor,
-            room=RequestLimits(context=context, item=context),
+            limits=RequestLimits(context=context, item=context),
             ends=_ends(processor, directory),
         )
 
@@ -106,8 +106,8 @@ class Prompts:
         }
 
     def _words(self, request: EngineRequest) -> str:
-        asked = request.messages([{"type": "image"} for _ in request.images])
-        words: str = self.processor.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+        messages = request.messages([{"type": "image"} for _ in request.images])
+        words: str = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         return words
 
 

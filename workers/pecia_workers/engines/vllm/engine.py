@@ -1,7 +1,7 @@
 """The language-model engine: vLLM in this worker's process, its scheduler and model in processes of their own.
 
 A page is rendered before it is admitted, by preparers, processes forked from one that has loaded the renderer, or in
-the worker where there are none. A preparer gets pixels and words in a sealed memory and gives back the engine's input
+the worker where there are none. A preparer gets pixels and words in a sealed memory and returns the engine's input
 in another; neither is pickled.
 """
 
@@ -224,7 +224,7 @@ class VllmEngine(base.Engine):
             return request
         self._fitting += 1
         try:
-            return await preparation.prepare(request, session.room)
+            return await preparation.prepare(request, session.limits)
         finally:
             self._fitting -= 1
 
@@ -239,8 +239,8 @@ class VllmEngine(base.Engine):
         while not (isinstance(ready := request.prepared, Prepared) and (rendered := ready.take())):
             # It comes past `fit`, or once more.
             unprepared = replace(request, prepared=None)
-            request = await preparation.prepare(unprepared, session.room, admitted=True)
-        left = session.room.context - rendered.tokens
+            request = await preparation.prepare(unprepared, session.limits, admitted=True)
+        left = session.limits.context - rendered.tokens
         most = min(request.bounded(self._most_output).max_output_tokens or left, left)
         generation = await session.generate(request, rendered, most)
         return generation if request.images is images else replace(generation, shrunk_to=request.size)
@@ -249,11 +249,11 @@ class VllmEngine(base.Engine):
         """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared."""
         if self._session is None:
             return base.Load(running=0, waiting=0)
-        told = replace(self._session.load, preparing=self._fitting)
+        load = replace(self._session.load, preparing=self._fitting)
         if not self._in_flight:  # the last step's figures are those of requests that were given up since
-            return replace(told, running=0, waiting=0, kv_used=0.0)
-        now = self._load_of(told.running)
-        return replace(told, running=now.running, waiting=now.waiting, written=self._session.written)
+            return replace(load, running=0, waiting=0, kv_used=0.0)
+        now = self._load_of(load.running)
+        return replace(load, running=now.running, waiting=now.waiting, written=self._session.written)
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

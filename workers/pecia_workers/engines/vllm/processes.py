@@ -1,6 +1,6 @@
 """vLLM's own processes: what they are started with, why they did not start, and that none outlives its worker.
 
-What a checkpoint's files tell is found before vLLM is imported; the rest is in the words of vLLM and of the Hub's
+What a checkpoint's files show is found before vLLM is imported; the rest is in the words of vLLM and of the Hub's
 library. Imports no vLLM.
 """
 
@@ -236,7 +236,7 @@ _LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"
 _LOOK_S: Final = 1.0
 _GRACE_S: Final = 6.0
 _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
-"""By each of these vLLM or a library below it is told to send nothing to its maker."""
+"""Each of these keeps vLLM or a library below it from sending anything to its maker."""
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
 
 

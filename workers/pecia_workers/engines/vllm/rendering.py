@@ -189,7 +189,7 @@ def unpacked(memory: memoryview) -> Any:
         wire = _Decoder(t=_Wire).decode(list(_buffers(memory)))
     except Exception:  # noqa: BLE001  whatever was made of it may fail anywhere
         raise InvalidMemoryError from None
-    prompt = {name: told for name in _Wire.__struct_fields__ if (told := getattr(wire, name)) is not None}
+    prompt = {name: value for name in _Wire.__struct_fields__ if (value := getattr(wire, name)) is not None}
     return {"type": "multimodal" if wire.mm_kwargs else "token", **prompt}
 
 

@@ -94,7 +94,7 @@ class VllmSession:
         return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
     @property
-    def room(self) -> RequestLimits:
+    def limits(self) -> RequestLimits:
         """What one request may take."""
         # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
         return RequestLimits(
@@ -121,7 +121,7 @@ class VllmSession:
 
     async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
-        with self._told_apart(request):
+        with self._classified(request):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
                 self._rendering, lambda: self._renderer.render(request, name_of(request))
@@ -151,7 +151,7 @@ class VllmSession:
             lora_request=self._adapters[request.adapter] if request.adapter is not None else None,
             priority=request.priority,
         )
-        with self._told_apart(request):
+        with self._classified(request):
             # To its end, for a generator that is left alone aborts its request once more.
             (output,) = [output async for output in answering]
             return _generation(rendered, output)
@@ -165,7 +165,7 @@ class VllmSession:
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
     @contextmanager
-    def _told_apart(self, request: base.EngineRequest) -> Iterator[None]:
+    def _classified(self, request: base.EngineRequest) -> Iterator[None]:
         """Raise our errors for theirs, whose texts may quote a request; of a schema they name keywords alone."""
         try:
             yield
@@ -181,8 +181,8 @@ class VllmSession:
                 ) from None
             if isinstance(error, (VLLMClientError, MediaError)):
                 raise base.EngineRefusedError(
-                    f"The request does not fit into the engine: its context is {self.room.context} tokens,"
-                    f" one picture {self.room.item} of them at most."
+                    f"The request does not fit into the engine: its context is {self.limits.context} tokens,"
+                    f" one picture {self.limits.item} of them at most."
                 ) from None
             cause = type(error.__cause__ or error).__name__
             if cause in _NO_MEMORY:
