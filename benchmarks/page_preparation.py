@@ -58,6 +58,7 @@ def _arguments() -> argparse.Namespace:
 def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
     """Prepare a page by ever more steps, and note the milliseconds that each one adds."""
     pixels = page_pixels(case.path, 0, LIMITS)
+    page = PageImage(pixels=pixels)
     steps = tuple(Preparation)
     before = 0.0
     for count, name in enumerate(("look", *steps)):

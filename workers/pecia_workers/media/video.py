@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from itertools import chain
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import av
 import numpy as np
@@ -76,7 +76,7 @@ def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, 
         for at, frame in video.shown_at(wanted):
             if not pictures:
                 turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
-            scaled = frame.reformat(width=size[0], height=size[1], format="rgb24", interpolation="AREA")
+            scaled: Any = frame.reformat(width=size[0], height=size[1], format="rgb24", interpolation="AREA")
             pictures.append(np.ascontiguousarray(np.rot90(scaled.to_ndarray(), turns)))
             times.append(at)
     if not pictures:

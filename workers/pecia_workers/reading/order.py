@@ -82,9 +82,7 @@ class _Page:
         self.width, self.height = self.right - self.left, self.bottom - self.top
         self.middle, self.centre = (self.top + self.bottom) / 2, (self.left + self.right) / 2
         self.whole, self.address = whole, address
-        self._plain = list(
-            zip(*(side.tolist() for side in (self.left, self.right, self.middle, self.height)), strict=True)
-        )
+        self._plain = np.stack([self.left, self.right, self.middle, self.height], axis=1).tolist()
         self._known_rows: dict[bytes, Stretch] = {}
 
     def ordered(self, some: Some, depth: int = 0) -> list[Stretch]:
@@ -258,19 +256,14 @@ class _Page:
         parts = self.sections(band.boxes, height)
         sides = [self.sides(part, gutter) for part in parts]
         tables = [self.is_table(part, gutter, height) for part in parts]
-        columns = [
-            (left, right)
-            for (left, right), is_table in zip(sides, tables, strict=True)
-            if left.size and right.size and not is_table
-        ]
+        whole = zip(sides, tables, strict=True)
+        columns = [pair for pair, is_table in whole if pair[0].size and pair[1].size and not is_table]
         if not columns:
             return [band]
         ends = max(self.right[left].max() for left, _ in columns) + 2 * height
         starts = min(self.left[right].min() for _, right in columns) - 2 * height
-        far = [False] + [
-            self.top[below].min() - self.bottom[above].max() > _FAR * height
-            for above, below in pairwise(parts)
-        ]
+        gaps = (self.top[below].min() - self.bottom[above].max() for above, below in pairwise(parts))
+        far = [False, *(gap > _FAR * height for gap in gaps)]
         apart = [
             is_table
             or (not right.size and (is_far or self.right[left].max() > ends))
@@ -363,10 +356,8 @@ class _Page:
         if min(len(one), len(other)) < _MIN_INTERLEAVED:
             return False
         away = np.abs(one[:, None] - other) / height
-        return all(
-            np.mean((nearest > 0.25) & (nearest < 0.75)) >= _INTERLEAVED  # noqa: PLR2004
-            for nearest in (away.min(axis=0), away.min(axis=1))
-        )
+        nearest = away.min(axis=0), away.min(axis=1)
+        return all(np.mean((one > 0.25) & (one < 0.75)) >= _INTERLEAVED for one in nearest)  # noqa: PLR2004
 
     def _is_beside_table(self, some: Some, other: Some, height: float) -> bool:
         """Return whether the other side is a table, and this one begins no higher and stands mostly beside it."""
