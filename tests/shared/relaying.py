@@ -14,6 +14,6 @@ class RelayingBus(Bus):
         super().__init__(redis_url)
         self._publish = publish
 
-    async def relay(self, messages: Sequence[PartMessage], served: Any) -> list[PartMessage]:  # noqa: ARG002
-        await self._publish(messages)
+    async def relay(self, parts: Sequence[PartMessage], served: Any) -> list[PartMessage]:  # noqa: ARG002
+        await self._publish(parts)
         return []

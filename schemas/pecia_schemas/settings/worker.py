@@ -362,7 +362,8 @@ class WorkerSettings(
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
     termination_notice: str = ""
     """Source of the notice that this machine will be taken away, so that its workers stop in time: `aws`, `gcp` or
-    `azure`, the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM alone."""
+    `azure`, the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM
+    alone."""
     termination_server: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
 
