@@ -3,9 +3,9 @@
 -- A full lane takes no more: further parts wait in Postgres, from where the relay brings flow after flow. Until it has brought
 -- them all, it alone fills the lane, so that none is overtaken for ever; and it may exceed the window by a reserve, with flows
 -- of which less than a turn stands there: a few pages do not wait for room behind a million of another flow.
--- KEYS: list, bell; and, unless the list is a quarantine, which is never full: `standing`, which has how many messages of each
+-- KEYS: list, wake-up key; and, unless the list is a quarantine, which is never full: `standing`, which has how many messages of each
 -- flow stand in the list; as `#` how many stand behind turns, less the markers; as `+` that parts wait in Postgres
--- ARGV: messages that make a turn, bell's life in ms, window, reserve (0: this is not the relay); then a flow and its message,
+-- ARGV: messages that make a turn, life of the wake-up key in ms, window, reserve (0: this is not the relay); then a flow and its message,
 -- again and again
 -- Returns which of the messages, counted from 0, found no room.
 local LIST, BELL, STANDING = KEYS[1], KEYS[2], KEYS[3]

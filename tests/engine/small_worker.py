@@ -14,7 +14,7 @@ LONG = asked(0, id="long", workload=DocumentType.CHART, max_output_tokens=1500)
 
 
 async def under_way(engine: Engine) -> None:
-    while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+    while not engine.load().running:  # noqa: ASYNC110  an engine wakes no one
         await asyncio.sleep(0.01)
 
 

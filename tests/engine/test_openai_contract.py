@@ -162,7 +162,7 @@ def test_a_request_given_up_ends_in_the_server(
 
     async def give_up() -> None:
         reading = asyncio.create_task(engine.generate(endless))
-        while not await asyncio.to_thread(lambda: server.running):  # noqa: ASYNC110  a server rings no bell
+        while not await asyncio.to_thread(lambda: server.running):  # noqa: ASYNC110  a server wakes no one
             await asyncio.sleep(0.02)
         reading.cancel()
         await asyncio.wait([reading])

@@ -113,7 +113,7 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
 
     async def story() -> Generation:
         first, second = (asyncio.create_task(engine.generate(asked(number))) for number in range(2))
-        while engine.load().running < 2:  # noqa: ASYNC110  an engine rings no bell
+        while engine.load().running < 2:  # noqa: ASYNC110  an engine wakes no one
             await asyncio.sleep(0.01)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -132,7 +132,7 @@ def test_a_dead_replica_is_told_and_none_stays(reading: Reading, eventually: Cal
 
     async def story() -> None:
         waiting = asyncio.create_task(engine.generate(asked(0, max_output_tokens=None)))
-        while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+        while not engine.load().running:  # noqa: ASYNC110  an engine wakes no one
             await asyncio.sleep(0.01)
         core.kill()
         with pytest.raises(EngineDeadError):

@@ -117,7 +117,7 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
         request = await engine.fit(asked(2, max_output_tokens=250))
         cost = engine.cost(request)
         answering = asyncio.create_task(engine.generate(request))
-        while not sum((load := engine.load()).written.values()):  # noqa: ASYNC110  an engine rings no bell
+        while not sum((load := engine.load()).written.values()):  # noqa: ASYNC110  an engine wakes no one
             await asyncio.sleep(0.005)
         return cost, load, (await answering).usage
 

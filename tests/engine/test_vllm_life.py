@@ -78,7 +78,7 @@ def test_a_stop_ends_the_start(make_vllm: Callable[..., Engine], endless_checkpo
     async def story() -> int | None:
         engine, former = make_vllm(endless_checkpoint), set(multiprocessing.active_children())
         starting = asyncio.create_task(engine.start())
-        while not (cores := set(multiprocessing.active_children()) - former):  # noqa: ASYNC110  they ring no bell
+        while not (cores := set(multiprocessing.active_children()) - former):  # noqa: ASYNC110  they wake no one
             await asyncio.sleep(0.02)
         (core,) = cores
         starting.cancel()

@@ -113,7 +113,7 @@ def test_a_preparer_that_is_killed_at_work_costs_no_page(asking: Asking) -> None
 
     async def story() -> list[Generation]:
         reading = asyncio.create_task(together(engine))
-        while not engine._preparers._processes._busy:  # noqa: ASYNC110  a process rings no bell
+        while not engine._preparers._processes._busy:  # noqa: ASYNC110  a process wakes no one
             await asyncio.sleep(0)
         for process in list(engine._preparers._processes._busy):
             process.kill()

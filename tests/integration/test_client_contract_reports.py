@@ -251,7 +251,7 @@ def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
     fleet.advance(timedelta(hours=2))
     recent = accounted.usage(since=timedelta(hours=1), by="lane")
     assert (recent.total.parts, recent.groups, recent.total.queued_s) == (0, (), None)
-    with pytest.raises(InvalidOptionError, match="told apart"):
+    with pytest.raises(InvalidOptionError, match="grouped by"):
         accounted.usage(by="weather")
 
 

@@ -61,7 +61,7 @@ def test_a_worker_gives_up_a_statement_without_an_answer(proxied: House, proxy: 
                 await connection.execute(text("SELECT 1"))
         await select(database)
 
-    proxied.ask(ask, patience=PATIENCE)
+    proxied.ask(ask, timeout=PATIENCE)
 
 
 def test_one_silent_connection_is_enough_to_replace_them_all(proxied: House, proxy: Proxy) -> None:
@@ -81,7 +81,7 @@ def test_one_silent_connection_is_enough_to_replace_them_all(proxied: House, pro
             await select(database)
         return refused
 
-    assert proxied.ask(ask, patience=PATIENCE, connections=4) == 1
+    assert proxied.ask(ask, timeout=PATIENCE, connections=4) == 1
 
 
 def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
@@ -95,7 +95,7 @@ def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
         async with asyncio.timeout(WAIT_S):
             await select(database, "pg_sleep(1.5)")
 
-    proxied.ask(ask, patience=timedelta(hours=1))
+    proxied.ask(ask, timeout=timedelta(hours=1))
 
 
 def test_a_connection_that_comes_back_to_a_disposed_engine_is_closed(house: House) -> None:
@@ -117,7 +117,7 @@ def test_rows_locked_by_a_silent_worker_become_free(house: House, proxied: House
         await connection.invalidate()
         await connection.close()
 
-    proxied.ask(lock_and_wait, patience=PATIENCE)
+    proxied.ask(lock_and_wait, timeout=PATIENCE)
 
 
 def read(database_url: str) -> None:
@@ -131,7 +131,7 @@ def test_a_statement_of_a_worker_that_fell_silent_ends(house: House, proxied: Ho
         with pytest.raises(OperationalError):
             await select(database, "pg_sleep(60)")
 
-    proxied.ask(sleep, patience=PATIENCE)
+    proxied.ask(sleep, timeout=PATIENCE)
     running = """SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60)%'
                  AND pid <> pg_backend_pid()"""
     assert house.query(running) == []

@@ -133,7 +133,7 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
     house: House, redis: Redis, keeper: Keeper, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics._LOOK_S", 0.05)
-    monkeypatch.setattr("pecia_workers.metrics._PATIENCE_S", 0.5)
+    monkeypatch.setattr("pecia_workers.metrics._TIMEOUT_S", 0.5)
     keeper.gate = Gate()
     settings = settings_with_a_page(house.redis_url, house.database_url)
     with worker_page(settings, "engine", keeper, QUEUES) as port:

@@ -211,7 +211,7 @@ def test_an_idle_engine_finds_out_that_its_server_died() -> None:
 
         async def story() -> None:
             server.kill()
-            while engine.load() == Load(running=0, waiting=0):  # noqa: ASYNC110  an engine rings no bell
+            while engine.load() == Load(running=0, waiting=0):  # noqa: ASYNC110  an engine wakes no one
                 await asyncio.sleep(0.05)
 
         with started(engine) as runner, pytest.raises(EngineDeadError):

@@ -156,7 +156,7 @@ def test_a_statement_is_ended_by_the_server_in_time(pooled_url: str, house: Hous
                 await connection.execute(text("SELECT pg_sleep(60)"))
         return sqlstate_of(raised.value)
 
-    assert replace(house, database_url=pooled_url).ask(sleep, patience=timedelta(seconds=1)) == "57014"
+    assert replace(house, database_url=pooled_url).ask(sleep, timeout=timedelta(seconds=1)) == "57014"
 
 
 def test_statements_are_prepared_where_no_pooler_stands_between(house: House) -> None:

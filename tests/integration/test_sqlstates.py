@@ -258,7 +258,7 @@ def test_a_process_that_stood_still_in_a_commit_commits_again(books: Books, subm
         return await commit(ledger, claim)
 
     with capture_logs() as logs:
-        assert isinstance(books.ask(story, patience=timedelta(seconds=0.5)), Done)
+        assert isinstance(books.ask(story, timeout=timedelta(seconds=0.5)), Done)
     assert stalled
     assert "25P03" in [entry.get("error") for entry in logs]
     assert job.refresh().state is JobState.SUCCEEDED

@@ -130,7 +130,7 @@ ORDERS: dict[str, tuple[PolicyName, list[Item], Capacity, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "items", "room", "started"), ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(("name", "items", "capacity", "started"), ORDERS.values(), ids=ORDERS)
 def test_who_starts_first(
     name: PolicyName, items: list[Item], capacity: Capacity, started: list[str]
 ) -> None:

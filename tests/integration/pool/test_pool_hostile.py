@@ -157,7 +157,7 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
     fleet.await_settled()
 
 
-@pytest.mark.parametrize("bell", ["junk", "wrong type"])
+@pytest.mark.parametrize("wakeup", ["junk", "wrong type"])
 def test_a_strange_bell_deafens_nobody(fleet: Any, wakeup: str) -> None:
     worker = fleet.start()
     name = wakeup_key(Stage.READ)

@@ -237,7 +237,7 @@ class Finished:
 
 _LOCK_JOBS = text(
     f"""
-    SELECT id, state, ({NOTIFIES_PARTS}) AS tells_parts FROM jobs
+    SELECT id, state, ({NOTIFIES_PARTS}) AS notifies_parts FROM jobs
     WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE
     """  # noqa: S608  a constant
 )

@@ -50,7 +50,7 @@ _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever proce
 _ROWS_PER_FETCH = 5_000
 
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
-_ASKED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt)"
+_REQUESTED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS requested (id, attempt)"
 
 
 def _set_unlocked(sets: str, chosen: str) -> TextClause:
@@ -111,7 +111,7 @@ _DUE = text(
 # Since its message went out, a part may have been claimed and queued for another attempt: the attempt shows it.
 _MARK = _set_unlocked(
     "published_at = now()",
-    f"SELECT id FROM parts JOIN {_ASKED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
+    f"SELECT id FROM parts JOIN {_REQUESTED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
 
 _EXPECTED = text(
@@ -257,7 +257,7 @@ _REQUEUE = moving(
         SELECT parts.id, parts.state AS former, parts.deaths
                + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
         FROM parts
-        JOIN {_ASKED} USING (id)
+        JOIN {_REQUESTED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = requested.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
@@ -283,7 +283,7 @@ _LOCK_BUSY = text(_OVER_TIME)
 # Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
 _PARDON = _set_unlocked(
     "deaths = deaths - 1",
-    f"""SELECT id FROM parts JOIN {_ASKED} USING (id)
+    f"""SELECT id FROM parts JOIN {_REQUESTED} USING (id)
         WHERE parts.attempt >= requested.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
 )
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")

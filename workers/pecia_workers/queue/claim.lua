@@ -4,7 +4,7 @@
 -- part after a long wait. A message of a part that the worker has already waits until it lets go of that one.
 -- Parts on which a worker died run apart from others: a worker that holds nothing takes suspects alone, together as long as
 -- each has lost few workers. Some that are busy run dry for them, and take no more than urgent parts until then.
--- KEYS: taken, takers, dead, credit, served; then each list and the bell of its stage, in the order of service; then quarantine
+-- KEYS: taken, takers, dead, credit, served; then each list and the wake-up key of its stage, in the order of service; then quarantine
 -- and drainers of each stage
 -- ARGV: worker; number; most parts; free tokens (-1: no limit); '1' if the worker holds nothing; lists; rules as JSON; how many
 -- parts are finished; those, then parts that go back
@@ -201,7 +201,7 @@ local function look()
   local names = {}
   for i = FIRST_LIST, first_quarantine - 1, 2 do
     local list = lane_list(KEYS[i], string.match(KEYS[i], '[^.]+$'))
-    list.bell = KEYS[i + 1]
+    list.wakeup = KEYS[i + 1]
     lists[#lists + 1] = list
     if rules.shares[list.lane] then lower[#lower + 1], names[#names + 1] = list, list.name end
   end
@@ -324,7 +324,7 @@ local function claim()
   hold(quarantine)
   keep(quarantine)
   for _, list in ipairs(lists) do
-    if count > 0 and list.waits and redis.call('LLEN', list.bell) == 0 then ring(list.name) end
+    if count > 0 and list.waits and redis.call('LLEN', list.wakeup) == 0 then wake(list.name) end
   end
   return more
 end

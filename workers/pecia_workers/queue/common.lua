@@ -1,10 +1,10 @@
--- What several scripts do: ring a bell, count a flow, let go of what a worker took.
+-- What several scripts do: push a wake-up key, count a flow, let go of what a worker took.
 redis.call('DEL', 'pecia:nothing') -- a first write that frees memory: a full Redis then lets the script write on
 
-local function ring(list)
-  local bell = BELL_PREFIX .. string.match(list, '^[^.]+')
-  redis.call('LPUSH', bell, 1)
-  redis.call('PEXPIRE', bell, BELL_TTL_MS)
+local function wake(list)
+  local wakeup = WAKEUP_PREFIX .. string.match(list, '^[^.]+')
+  redis.call('LPUSH', wakeup, 1)
+  redis.call('PEXPIRE', wakeup, WAKEUP_TTL_MS)
 end
 
 -- Counts messages of a flow that come to stand in a lane's list, or leave it.
@@ -25,6 +25,6 @@ local function put_back(held)
   local _, _, list, raw = unpacked(held)
   redis.call('RPUSH', list, raw)
   stand(list, cjson.decode(raw).flow, 1)
-  ring(list)
+  wake(list)
 end
 

@@ -128,7 +128,7 @@ EARLIER = (
 _FIELDS = 6
 """Of each part that a claim brings."""
 _NAMES = (
-    f"local BELL_PREFIX, BELL_TTL_MS = '{messages.WAKEUP_PREFIX}', {messages.WAKEUP_TTL_MS}\n"
+    f"local WAKEUP_PREFIX, WAKEUP_TTL_MS = '{messages.WAKEUP_PREFIX}', {messages.WAKEUP_TTL_MS}\n"
     f"local STANDING_PREFIX = '{messages.STANDING_PREFIX}'\n"
 )
 

@@ -2,5 +2,5 @@
 -- KEYS: list, rest of the flow   ARGV: marker
 if redis.call('EXISTS', KEYS[2]) == 0 or redis.call('LPOS', KEYS[1], ARGV[1]) then return 0 end
 redis.call('LPUSH', KEYS[1], ARGV[1])
-ring(KEYS[1])
+wake(KEYS[1])
 return 1

@@ -232,12 +232,12 @@ class Runtime:
             raise Ignore("it runs here already, claimed without a message")
         self._claimed.add(part)
         try:
-            asked = time_ns()
+            claimed_at = time_ns()
             claimed = await _finish(self._ledger.claim(part, deaths=deaths))
             if claimed is None:
                 raise Ignore("nothing to do: done, cancelled or another worker's")
             begun(task_arguments(claimed))
-            return await self._run_claimed(claimed, asked)
+            return await self._run_claimed(claimed, claimed_at)
         finally:
             self._claimed.discard(part)
 
@@ -261,8 +261,8 @@ class Runtime:
         finally:
             self._claimed.discard(part.id)
 
-    async def _run_claimed(self, part: ClaimedPart, asked: int) -> Outcome:
-        with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, asked):
+    async def _run_claimed(self, part: ClaimedPart, claimed_at: int) -> Outcome:
+        with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, claimed_at):
             meter.begun(part)
             began = monotonic()
             try:
