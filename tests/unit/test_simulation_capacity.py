@@ -147,7 +147,7 @@ def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheap
 
 def test_a_plan_prints_what_it_rests_on() -> None:
     printed = typed("--rate", "5", "--gpu", "a100", "--price", "2").stdout
-    words = ("A100", "Qwen2.5-VL-7B", "estimate", "in flight", "KV cache", "a million pages", "(as asked)")
+    words = ("A100", "Qwen2.5-VL-7B", "estimate", "in flight", "KV cache", "a million pages", "(as chosen)")
     parts = (*words, "11.0 CPU cores")
     assert [part for part in parts if part not in printed] == []
 
