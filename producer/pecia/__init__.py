@@ -15,7 +15,7 @@ def _homes() -> dict[str, str]:
     """Return the module of each public name."""
     import ast  # noqa: PLC0415  not for a bare `import pecia`
 
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {name.name: str(node.module) for node in imports for name in node.names}
 

@@ -1,4 +1,4 @@
-"""What the fleet tells of its work: logs, and the spans of attempts at parts, of requests and of callbacks.
+"""What the fleet records of its work: logs, and the spans of attempts at parts, of requests and of callbacks.
 
 Lines of the log hold ids, codes and costs, never text of a document; for people or, as JSON, for machines.
 """

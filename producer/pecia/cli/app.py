@@ -43,8 +43,7 @@ PANELS: Final = {
         "cancel": "End jobs now. Those that are over stay as they are.",
         "retry": "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
         "dead": "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
-        "webhook": "Receivers that are told of all jobs: register and try them, see what they were told, tell it "
-        "again.",
+        "webhook": "Receivers that are notified of all jobs: register and test them, list and replay deliveries.",
     },
     "Fleet": {
         "up": "Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",

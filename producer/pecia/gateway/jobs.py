@@ -211,10 +211,10 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     first_open = await connections.store.first_unfinished(job.id)
     found: Sequence[PartOutcome] = ()
     if limit:
-        which = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
+        read_as = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
         before = sending.read_before(skip)
         found = await connections.store.outcomes(
-            job.id, skip=before, limit=limit, read_as=which, revision=revision
+            job.id, skip=before, limit=limit, read_as=read_as, revision=revision
         )
     return bodies.Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
 
@@ -316,9 +316,9 @@ async def erase_job(
 
 
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
-async def open_batch(bearer: Submitter, which: bodies.NewBatch) -> Batch:
+async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
     """Make a batch to submit jobs into, or find the one that has this name already."""
-    name = asking.checked_batch(which.name)
+    name = asking.checked_batch(body.name)
     return await bearer.client.connections.store.open_batch(name)
 
 
@@ -332,7 +332,7 @@ async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch
 
 @router.get("/counts", responses=documented(404), tags=["batches"])
 async def count_jobs(bearer: Reader, which: Chosen, batch: InBatch = None) -> Counts:
-    """See how far jobs are, those to which all applies that is asked for."""
+    """Count the jobs that match all filters, by state, and how far they are."""
     return await bearer.client.connections.store.counts(await _listing(bearer, batch, which))
 
 

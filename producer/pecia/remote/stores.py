@@ -186,8 +186,8 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def events(self, http: Caller, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
-        told = _EVENTS.validate_python(http.get(f"/jobs/{job_id}/events", after=after))
-        return [event for event in told if event.sequence not in skip]
+        events = _EVENTS.validate_python(http.get(f"/jobs/{job_id}/events", after=after))
+        return [event for event in events if event.sequence not in skip]
 
 
 class RemoteTransitions(Statements[D_co]):

@@ -234,13 +234,13 @@ def _choices(planned: _Planned) -> Table:
     table = Table(title="By the formulas", title_justify="left", box=SIMPLE)
     for name in ("GPUs", "sequences", "seconds a page", "a million pages"):
         table.add_column(name, justify="right")
-    record = set[int]()
+    seen = set[int]()
     chosen = (planned.model.max_num_seqs, planned.fleet.latency)
     for one in planned.choices:
         is_chosen = (one.sequences, one.latency) == chosen
-        if one.sequences in record and not is_chosen:
+        if one.sequences in seen and not is_chosen:
             continue
-        record.add(one.sequences)
+        seen.add(one.sequences)
         cost = planned.cost(one.engines)
         table.add_row(
             str(planned.gpus(one.engines)),

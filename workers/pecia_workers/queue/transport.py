@@ -420,7 +420,7 @@ class Channel(stock.Channel):
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         try:
             self.client.parse_response(self.client.connection, "BRPOP", **options)
-        except ResponseError:  # something that is no list may stand in a bell's place
+        except ResponseError:  # something that is no list may stand in the place of a wake-up key
             wakeups = {wakeup_key(QUEUES[queue][0]) for queue in self.lists}
             strange = [wakeup for wakeup in wakeups if self.client.type(wakeup) not in (b"list", b"none")]
             if not strange or not self.client.delete(*strange):

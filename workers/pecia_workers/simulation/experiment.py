@@ -265,7 +265,7 @@ class Point:
 
 Measure = Callable[[int], Awaitable[Point]]
 """Returns the point of so many sequences, or of so many tokens in a step."""
-Told = Callable[[Point], None]
+Progress = Callable[[Point], None]
 """Hears of each point as soon as it is known."""
 Open = Callable[[dict[str, int]], AbstractAsyncContextManager[base.Engine]]
 """Starts an engine with these sizes, by the fleet's names, for as long as the block runs."""
@@ -283,7 +283,7 @@ class Tuned:
 
 
 async def tune(
-    opened: Open, mix: Mix, told: Told, *, most: int, batched_tokens: int, steps: bool = True
+    opened: Open, mix: Mix, progress: Progress, *, most: int, batched_tokens: int, steps: bool = True
 ) -> Tuned:
     """Measure sizes: up to `most` sequences, and other steps than those of `batched_tokens` unless not `steps`.
 
@@ -293,7 +293,7 @@ async def tune(
 
     def note(point: Point) -> None:
         points.append(point)
-        told(point)
+        progress(point)
 
     async with opened({"max_num_seqs": most, "max_num_batched_tokens": batched_tokens}) as engine:
         bench = Bench(engine, mix, note, batched_tokens=batched_tokens)
@@ -385,10 +385,10 @@ class _Narrow(ContinuousPolicy):
 class Bench:
     """Measures one started engine, with other pages each time."""
 
-    def __init__(self, engine: base.Engine, mix: Mix, told: Told, *, batched_tokens: int) -> None:
+    def __init__(self, engine: base.Engine, mix: Mix, progress: Progress, *, batched_tokens: int) -> None:
         self._engine = engine
         self._mix = mix
-        self._told = told
+        self._progress = progress
         self._batched_tokens = batched_tokens
         self._pages = 0
         self.runs: list[MeasuredRun] = []
@@ -416,7 +416,7 @@ class Bench:
                 p95_s=at_share(sorted(page.ran for page in run.pages), 0.95),
                 preemptions=self._engine.load().preemptions - before,
             )
-        self._told(point)
+        self._progress(point)
         return point
 
     async def _read(self, sequences: int, pages: int) -> MeasuredRun:

@@ -55,7 +55,7 @@ _CLAIMED_AGO = timedelta(seconds=30)
 R = TypeVar("R")
 
 
-def unnoticed(*_told: Any) -> None:
+def unnoticed(*_news: Any) -> None:
     """Ignore what a part is, or its exact price."""
 
 
@@ -88,7 +88,7 @@ class Runtime:
     async def start(self, priced: Priced = unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed.
 
-        `priced` is told what a part really takes of that, in tokens.
+        `priced` gets what a part really takes of that, in tokens.
         """
         engine = None
         if self._served - {Stage.INGEST}:
