@@ -104,7 +104,10 @@ def kill(command: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def alive(process: psutil.Process) -> bool:
-    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_an_archive_whose_reading_was_killed_is_read_to_its_end_by_the_same_command(

@@ -116,7 +116,7 @@ def test_a_preparer_that_is_killed_at_work_costs_no_page(asking: Asking) -> None
         while not engine._preparers._processes._busy:  # noqa: ASYNC110  a process wakes no one
             await asyncio.sleep(0)
         for process in list(engine._preparers._processes._busy):
-            process.kill()
+            process.forked.kill()
         return await reading
 
     with structlog.testing.capture_logs() as logged:
