@@ -22,7 +22,7 @@ from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
-from pecia.testing.scripts import Rule, Script, script_of
+from pecia.testing.scripts import Rule, Script, outcome_of, script_of
 from pecia_schemas.events import JobNotice
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
@@ -256,11 +256,11 @@ def _with_source(task: Task[Any], content: bytes) -> Task[Any]:
 
 def _outcome(running: _Running) -> Outcome:
     part, script = running.part, running.script
-    if part.stage is Stage.INGEST and not script.failure:
-        parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script.parts]
-        summary = parts.pop() if isinstance(script.parts[parts[-1].ordinal], Summary) else None
+    if part.stage is Stage.INGEST and not isinstance(script, Failure):
+        parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script]
+        summary = parts.pop() if isinstance(script[parts[-1].ordinal], Summary) else None
         return Cut(task_type(part.kind).stage, parts, summary)
-    content = script.outcome(part.ordinal)
+    content = outcome_of(script, part.ordinal)
     if isinstance(content, Failure):
         return Failed(content.model_copy(update={"attempt": part.attempt}))
     return Done(content)

@@ -285,21 +285,20 @@ class _Store:
         return []
 
     def _fitting(self, listing: Listing) -> list[FakeJob]:
-        return [job for job in self._jobs.values() if _fits(job, listing)]
-
-
-def _fits(job: FakeJob, listing: Listing) -> bool:
-    view = job.view
-    verdicts = (part.content.verdict for part in job.parts if part.content)
-    return (
-        (not listing.states or view.state in listing.states)
-        and (not listing.verdicts or any(verdict in listing.verdicts for verdict in verdicts))
-        and listing.batch in (None, view.batch)
-        and view.id.hex.startswith(listing.prefix.replace("-", ""))
-        and listing.kind in (None, view.kind)
-        and (listing.since is None or view.submitted_at >= listing.since)
-        and (listing.metadata or {}).items() <= view.metadata.items()
-    )
+        return [
+            job
+            for job in self._jobs.values()
+            if (not listing.states or job.view.state in listing.states)
+            and (
+                not listing.verdicts
+                or any(part.content and part.content.verdict in listing.verdicts for part in job.parts)
+            )
+            and listing.batch in (None, job.view.batch)
+            and job.view.id.hex.startswith(listing.prefix.replace("-", ""))
+            and listing.kind in (None, job.view.kind)
+            and (listing.since is None or job.view.submitted_at >= listing.since)
+            and (listing.metadata or {}).items() <= job.view.metadata.items()
+        ]
 
 
 class _Calls:

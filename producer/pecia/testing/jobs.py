@@ -25,7 +25,7 @@ from pecia.errors import DatabaseUnavailableError, PayloadStoreUnavailableError
 from pecia.handles import progress
 from pecia.records import Batch
 from pecia.submission import NewJob, view_of
-from pecia.testing.scripts import Content, Rule, Script, ScriptError, script_of
+from pecia.testing.scripts import Content, Rule, Script, ScriptError, outcome_of, script_of
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticePart, NoticeType, Webhook, new_secret
 from pecia_schemas.failures import Failure
@@ -128,7 +128,7 @@ class FakeJob:
         self._states: Counter[PartState] = Counter()
         """How many of its pieces have come to a state and not left it."""
         memory.jobs[new.id] = memory.unfinished[new.id] = memory.by_key[new.key] = self
-        self.tell(f"client:{self.submitted.client}")
+        self.record(f"client:{self.submitted.client}")
 
     @property
     def pieces(self) -> list[FakePart]:
@@ -144,7 +144,9 @@ class FakeJob:
             part.run_at -= by
         self.events = [event.model_copy(update={"at": event.at - by}) for event in self.events]
 
-    def tell(self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any) -> None:
+    def record(
+        self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any
+    ) -> None:
         """Change what is seen of it, and write down the state that it, or a part, is in now."""
         is_ingested = self.parts[0].stage is Stage.INGEST
         is_cut = not is_ingested or self.parts[0].state.is_terminal
@@ -167,21 +169,22 @@ class FakeJob:
         """Begin an attempt at a part."""
         part.attempt, part.failure = part.attempt + 1, None
         if self.view.state is JobState.QUEUED:
-            self.tell(_WORKER, state=JobState.RUNNING, started_at=self.view.started_at or now())
+            self.record(_WORKER, state=JobState.RUNNING, started_at=self.view.started_at or now())
         self._move(part, PartState.RUNNING)
 
     def end(self, part: FakePart, script: Script) -> None:
         """End a part as the script says, and the job with its last."""
-        if part.stage is Stage.READ and part is self.parts[0] and len(script.parts) > 1:
-            raise ScriptError(f"A picture has one page, and the answer has {len(script.parts)}.")
-        if part.stage is Stage.INGEST and script.failure is None:
+        planned = {} if isinstance(script, Failure) else script
+        if part.stage is Stage.READ and part is self.parts[0] and len(planned) > 1:
+            raise ScriptError(f"A picture has one page, and the answer has {len(planned)}.")
+        if part.stage is Stage.INGEST and planned:
             stage = task_type(self.view.kind).stage
-            pieces = [FakePart(stage=stage, ordinal=ordinal) for ordinal in script.parts]
+            pieces = [FakePart(stage=stage, ordinal=ordinal) for ordinal in planned]
             self.parts, self.open = self.parts + pieces, self.open + pieces
-            if any(isinstance(outcome, Summary) for outcome in script.parts.values()):
+            if any(isinstance(outcome, Summary) for outcome in planned.values()):
                 self.parts[-1].stage, self.parts[-1].state = Stage.SUMMARIZE, PartState.HELD
             self._move(part, PartState.DONE)
-        elif isinstance(outcome := script.outcome(part.ordinal), Failure):
+        elif isinstance(outcome := outcome_of(script, part.ordinal), Failure):
             part.failure = outcome.model_copy(update={"attempt": part.attempt})
             self._move(part, PartState.FAILED, reason=outcome.code)
         else:
@@ -208,7 +211,7 @@ class FakeJob:
             self._move(part, PartState.CANCELLED, actor, reason)
         self.script = None
         self._memory.unfinished.pop(self.view.id, None)
-        self.tell(actor, reason, state=state, finished_at=now(), **seen)
+        self.record(actor, reason, state=state, finished_at=now(), **seen)
         self._notify(NoticeType.of(state), None)
 
     def reopen(self, actor: str) -> None:
@@ -225,7 +228,7 @@ class FakeJob:
         if self.expires_at is not None and self.expires_at <= now():
             self.expires_at = None
         self._memory.unfinished[self.view.id] = self
-        self.tell(actor, "retry", state=JobState.QUEUED, failure=None, finished_at=None)
+        self.record(actor, "retry", state=JobState.QUEUED, failure=None, finished_at=None)
 
     def _move(
         self, part: FakePart, state: PartState, actor: str = _WORKER, reason: str | None = None
@@ -236,7 +239,7 @@ class FakeJob:
         if state.is_terminal and part in self.open:
             self.open.remove(part)
         part.state = state
-        self.tell(actor, reason, part)
+        self.record(actor, reason, part)
 
     def _notify(self, kind: NoticeType, part: FakePart | None) -> None:
         """Send a callback to the job's webhook, if it wants that (`pecia_schemas/moves.py`)."""
@@ -322,7 +325,15 @@ class Memory:
         with self.lock:
             if found := self._first(PartState.RUNNING, job_id) or self.begin(job_id):
                 job, part = found
-                job.end(part, self._script(job))
+                if job.script is None:
+                    self._in_answer = (
+                        True  # the test's own answer may use a client, and nothing moves meanwhile
+                    )
+                    try:
+                        job.script = script_of(self.rules, job.submitted.task)
+                    finally:
+                        self._in_answer = False
+                job.end(part, job.script)
             return found is not None
 
     def begin(self, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
@@ -342,12 +353,3 @@ class Memory:
         jobs = self._open() if job_id is None else [self.jobs[job_id]] if job_id in self.unfinished else []
         parts = ((job, part) for job in jobs for part in job.open)
         return next((found for found in parts if found[1].state is state and found[1].run_at <= now()), None)
-
-    def _script(self, job: FakeJob) -> Script:
-        if job.script is None:
-            self._in_answer = True  # the test's own answer may use a client, and nothing moves meanwhile
-            try:
-                job.script = script_of(self.rules, job.submitted.task)
-            finally:
-                self._in_answer = False
-        return job.script

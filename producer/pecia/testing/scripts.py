@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,25 +26,12 @@ Answer = str | Sequence[Piece] | Document | Captions | Failure | FailureCode
 """What becomes of a job: the text of its one page, its pages or segments, all of its result, or why there is none."""
 
 
+Script = Failure | Mapping[int, Content | Failure]
+"""What comes of one job: pages or segments, and a summary behind them, by ordinal; or why there is nothing at all."""
+
+
 class ScriptError(AssertionError):
     """The answer that the test scripted cannot be an answer to what was submitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """What comes of the parts of one job when they run."""
-
-    parts: Mapping[int, Content | Failure] = field(default_factory=dict)
-    """Pages or segments, and a summary behind them, by ordinal."""
-    failure: Failure | None = None
-    """Why there is nothing at all."""
-
-    def outcome(self, ordinal: int) -> Content | Failure:
-        """Return what comes of one part. Raises `ScriptError` if the script does not say."""
-        if self.failure is None and ordinal not in self.parts:
-            message = f"The answer has nothing for part {ordinal + 1}, which the job had when it was cut."
-            raise ScriptError(message)
-        return self.failure or self.parts[ordinal]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +58,7 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
         rule.left -= 1
     answer = rule.answer(task) if callable(rule.answer) else rule.answer
     if isinstance(answer, (Failure, FailureCode)):
-        return Script(failure=_failure(answer))
+        return _failure(answer)
     pieces = _pieces(answer, task)
     summary, fields = answer.summary if isinstance(answer, Captions) else None, None
     if isinstance(task, ReadDocument):
@@ -80,14 +67,25 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
         if ranges and isinstance(answer, str):
             pieces = dict.fromkeys(ranges.indices(ranges.last or ranges.ranges[-1][0]), answer)
         elif ranges and ranges.missing_from(len(pieces)) is not None:
-            return Script(failure=Failure.of(FailureCode.NO_SUCH_PAGE))
+            return Failure.of(FailureCode.NO_SUCH_PAGE)
         elif ranges:
             pieces = {number: pieces[number] for number in ranges.indices(len(pieces))}
     parts = {number: _part(number, piece, task, fields) for number, piece in pieces.items()}
     if isinstance(task, CaptionVideo) and not isinstance(answer, Captions) and len(parts) > 1:
         text = rule.summary or " ".join(one.text for one in parts.values() if isinstance(one, Segment))
         summary = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
-    return Script(parts=parts | ({max(parts) + 1: summary} if summary else {}))
+    return parts | ({max(parts) + 1: summary} if summary else {})
+
+
+def outcome_of(script: Script, ordinal: int) -> Content | Failure:
+    """Return what comes of one part. Raises `ScriptError` if the script does not say."""
+    if isinstance(script, Failure):
+        return script
+    if ordinal not in script:
+        raise ScriptError(
+            f"The answer has nothing for part {ordinal + 1}, which the job had when it was cut."
+        )
+    return script[ordinal]
 
 
 def _failure(why: Failure | FailureCode) -> Failure:
