@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy import Engine, Row, inspect, text
+from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas.connecting import Verdict, refusal_of_postgres, refusal_of_redis, verdict_on
 from pecia_schemas.payloads import PayloadStore
@@ -83,26 +83,21 @@ def doctor(
     _show(findings, as_json=as_json)
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
         raise typer.Exit(UNAVAILABLE)
-    if (deep or repair) and _examine_deeply(settings, repair=repair, yes=yes, as_json=as_json):
-        raise typer.Exit(FAILED)
+    if deep or repair:
+        differing = asyncio.run(_compare(settings))
+        _show(_differences(differing), as_json=as_json)
+        if repair and any(kind.is_mended for kind in differing):
+            try:
+                agreed = yes or (not as_json and typer.confirm("Put right what can be?", err=True))
+            except typer.Abort:  # no terminal
+                agreed = False
+            if agreed:
+                differing = asyncio.run(_compare(settings, differing))
+                _show(_differences(differing), as_json=as_json)
+        if differing:
+            raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(UNAVAILABLE)
-
-
-def _examine_deeply(settings: WorkerSettings, *, repair: bool, yes: bool, as_json: bool) -> bool:
-    """Show in what the stores differ, and repair it if that is wanted; return whether they differ at the end."""
-    found = asyncio.run(_compare(settings))
-    _show(_differences(found), as_json=as_json)
-    if not repair or not any(kind.is_mended for kind in found):
-        return bool(found)
-    try:
-        if not yes and (as_json or not typer.confirm("Put right what can be?", err=True)):
-            return True
-    except typer.Abort:  # no terminal
-        return True
-    left = asyncio.run(_compare(settings, found))
-    _show(_differences(left), as_json=as_json)
-    return bool(left)
 
 
 async def _compare(settings: WorkerSettings, known: Found | None = None) -> Found:
@@ -141,7 +136,10 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         "check PECIA_REDIS_URL and that it runs",
         lambda error: refusal_of_redis(error, settings.redis_url.get_secret_value()),
     )
-    yield _look_at_confinement()
+    missing = missing_guards()
+    confined = "confined: no network, no other process, no file but code and fonts"
+    unconfined = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
+    yield Finding(subject="decoders", ok=not missing, detail=unconfined if missing else confined)
     yield _look_at_fonts()
     if settings.engine in _LANGUAGE_MODELS and settings.witness in ("auto", "ocr"):
         yield _look_at_witness(settings)
@@ -158,12 +156,11 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
             lambda error: refusal_of_postgres(error, url),
         )
         yield postgres
-        tables = _look_at_tables(engine) if postgres.ok else None
-        if tables:
-            yield tables
-        if tables and tables.ok:
-            yield from _look_at_fleet(engine)
-            yield from _look_at_lag(engine, settings)
+        if postgres.ok:
+            yield (tables := _look_at_tables(engine))
+            if tables.ok:
+                yield from _look_at_fleet(engine)
+                yield from _look_at_lag(engine, settings)
     except Exception as error:
         if verdict_on(error) is not Verdict.FAULT:
             raise
@@ -183,13 +180,6 @@ def _look(
     except Exception as error:  # noqa: BLE001  whatever is wrong is the finding; its text may hold a password
         detail = refusal(error) or f"{type(error).__name__}: {advice}"
         return Finding(subject=subject, ok=False, detail=detail)
-
-
-def _look_at_confinement() -> Finding:
-    detail = "confined: no network, no other process, no file but code and fonts"
-    if missing := missing_guards():
-        detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
-    return Finding(subject="decoders", ok=not missing, detail=detail)
 
 
 def _look_at_witness(settings: WorkerSettings) -> Finding:
@@ -268,7 +258,20 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         detail = "callbacks wait for it: set PECIA_WEBHOOK_SECRET for `pecia worker webhooks`"
         yield Finding(subject="signing secret", ok=False, detail=detail)
     for worker in engines:
-        yield Finding(subject=worker.name, ok=True, detail=_abilities(worker))
+        can = worker.capabilities  # as far as the worker's engine says
+        abilities = (
+            f"{worker.engine} {can.get('model') or ''}".strip(),
+            can.get("device"),
+            f"{can['preparers']} preparing" if can.get("preparers") else "",
+            ", ".join(worker.stages),
+            "fields" if can.get("fields") else "",
+            f"languages {', '.join(can['languages'])}" if can.get("languages") else "",
+            f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else "",
+            f"{can['slots']} at a time" if can.get("slots") else "",
+            f"{can['tokens']:,} tokens" if can.get("tokens") else "",
+            card_of(can.get("model") or "").warning,
+        )
+        yield Finding(subject=worker.name, ok=True, detail="; ".join(filter(None, abilities)))
     for lack in lacks:
         yield Finding(subject=f"waiting to {lack.stage}", ok=False, detail=f"{lack.parts}: {lack.sentence}")
 
@@ -291,21 +294,3 @@ def _late(subject: str, what: str, count: int, oldest_s: float, command: str) ->
     detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
     advice = f": see the log of `{command}`" if oldest_s > _LATE_S else ""
     return Finding(subject=subject, ok=not advice, detail=detail + advice)
-
-
-def _abilities(worker: Row[Any]) -> str:
-    """Return what the worker's engine is and can do, as far as it said."""
-    can = worker.capabilities
-    said = [
-        f"{worker.engine} {can.get('model') or ''}".strip(),
-        can.get("device"),
-        f"{can['preparers']} preparing" if can.get("preparers") else "",
-        ", ".join(worker.stages),
-        "fields" if can.get("fields") else "",
-        f"languages {', '.join(can['languages'])}" if can.get("languages") else "",
-        f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else "",
-        f"{can['slots']} at a time" if can.get("slots") else "",
-        f"{can['tokens']:,} tokens" if can.get("tokens") else "",
-        card_of(can.get("model") or "").warning,
-    ]
-    return "; ".join(filter(None, said))

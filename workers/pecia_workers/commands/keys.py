@@ -43,7 +43,6 @@ from pecia_workers.ledger.rekeying import (
     REVISIONS,
     SECRETS,
     TASKS,
-    Holdings,
     Rows,
     holdings,
     move_payload,
@@ -83,10 +82,22 @@ def status(*, as_json: AsJson = False) -> None:
     """
     settings = settings_of_fleet()
     held = _with_database(settings, holdings)
-    stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
-    record = {"current": settings.keyring.current, "stored": stored}
-    show(record, _status_table(held, settings.keyring), as_json=as_json)
-    if not all(one.key in settings.keyring for one in held):
+    keyring = settings.keyring
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("key", "", "documents", "results", "tasks", "secrets"):
+        table.add_column(title, justify="left" if title in ("key", "") else "right")
+    for one in held:
+        if one.key is None:
+            mark = "[yellow]not encrypted[/]" if keyring.current else "not encrypted"
+        elif one.key not in keyring:
+            mark = "[red]not here[/]"
+        else:
+            mark = "[green]current[/]" if one.key == keyring.current else "[yellow]former[/]"
+        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
+        table.add_row(one.key or "none", mark, *counts)
+    stored = [asdict(one) | {"available": one.key in keyring} for one in held]
+    show({"current": keyring.current, "stored": stored}, table, as_json=as_json)
+    if not all(one.key in keyring for one in held):
         raise typer.Exit(FAILED)
 
 
@@ -105,7 +116,18 @@ def rotate(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(rekeyed)))
     else:
-        _show_rekeyed(rekeyed)
+        typer.echo(
+            f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
+            f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
+        )
+        if rekeyed.in_use:
+            typer.echo(
+                f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True
+            )
+        if rekeyed.refused:
+            typer.echo(
+                f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True
+            )
     if rekeyed.in_use or rekeyed.refused:
         raise typer.Exit(FAILED)
 
@@ -154,35 +176,6 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         raise refused(explain(error, url), UNAVAILABLE) from None
 
 
-def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("key", "", "documents", "results", "tasks", "secrets"):
-        table.add_column(title, justify="left" if title in ("key", "") else "right")
-    for one in held:
-        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
-        table.add_row(one.key or "none", _mark(one.key, keyring), *counts)
-    return table
-
-
-def _mark(key: str | None, keyring: Keyring) -> str:
-    if key is None:
-        return "[yellow]not encrypted[/]" if keyring.current else "not encrypted"
-    if key not in keyring:
-        return "[red]not here[/]"
-    return "[green]current[/]" if key == keyring.current else "[yellow]former[/]"
-
-
-def _show_rekeyed(rekeyed: Rekeyed) -> None:
-    typer.echo(
-        f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
-        f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
-    )
-    if rekeyed.in_use:
-        typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)
-    if rekeyed.refused:
-        typer.echo(f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True)
-
-
 @dataclass(slots=True)
 class Rekeyed:
     """What was done, and what was left."""
@@ -212,13 +205,6 @@ class Rekeying:
 
     async def run(self, progress: Callable[[int], None]) -> Rekeyed:
         """Go through all; `progress` gets how many were done. Raises what the stores raise if they are away."""
-        await self._documents(progress)
-        self.done.tasks = await self._rows(TASKS, progress)
-        self.done.results = await self._rows(RESULTS, progress) + await self._rows(REVISIONS, progress)
-        self.done.secrets = await self._rows(SECRETS, progress)
-        return self.done
-
-    async def _documents(self, progress: Callable[[int], None]) -> None:
         async for span in spans(self.database, PAYLOADS):
             for document, in_use in await payloads_due(self.database, span, self.keys):
                 if in_use:
@@ -226,6 +212,10 @@ class Rekeying:
                 else:
                     await self._document(document)
                 progress(1)
+        self.done.tasks = await self._rows(TASKS, progress)
+        self.done.results = await self._rows(RESULTS, progress) + await self._rows(REVISIONS, progress)
+        self.done.secrets = await self._rows(SECRETS, progress)
+        return self.done
 
     async def _document(self, document: PayloadRef) -> None:
         try:

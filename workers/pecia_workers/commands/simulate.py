@@ -183,7 +183,18 @@ def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_j
     console = Console(highlight=False)
     console.print(_table(results))
     if len(results[0][1].figures.lanes) > 1:
-        console.print(_lanes(results))
+        rows = [
+            {
+                "policy": result.policy,
+                "rate/s": _number(rate),
+                "lane": lane,
+                "in system": f"{times.mean:.2f}",
+                "p95": f"{times.p95:.2f}",
+            }
+            for rate, result in results
+            for lane, times in result.figures.lanes.items()
+        ]
+        console.print(aligned(rows))
 
 
 def _table(results: list[tuple[float | None, Result]]) -> Table:
@@ -209,21 +220,6 @@ def _table(results: list[tuple[float | None, Result]]) -> Table:
             "put back": str(found.preemptions or ""),
         }
         rows.append(row)
-    return aligned(rows)
-
-
-def _lanes(results: list[tuple[float | None, Result]]) -> Table:
-    rows = [
-        {
-            "policy": result.policy,
-            "rate/s": _number(rate),
-            "lane": lane,
-            "in system": f"{times.mean:.2f}",
-            "p95": f"{times.p95:.2f}",
-        }
-        for rate, result in results
-        for lane, times in result.figures.lanes.items()
-    ]
     return aligned(rows)
 
 
