@@ -34,7 +34,18 @@ class ScratchDirectory:
     @classmethod
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
         """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
-        parent = parent or _parent()
+        if parent is None:
+            for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
+                if (
+                    len(str(candidate)) <= _LONGEST_PATH
+                    and _PLAIN.fullmatch(str(candidate))
+                    and os.access(candidate, os.W_OK | os.X_OK)
+                    and (os.geteuid() != 0 or candidate.stat().st_mode & 0o001)
+                ):
+                    parent = candidate
+                    break
+            else:
+                raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
         for path in parent.glob(f"{_PREFIX}????????"):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
@@ -51,22 +62,6 @@ class ScratchDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.lock)
-
-
-def _parent() -> Path:
-    for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
-        if _suits(candidate):
-            return candidate
-    raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
-
-
-def _suits(directory: Path) -> bool:
-    return (
-        len(str(directory)) <= _LONGEST_PATH
-        and _PLAIN.fullmatch(str(directory)) is not None
-        and os.access(directory, os.W_OK | os.X_OK)
-        and (os.geteuid() != 0 or bool(directory.stat().st_mode & 0o001))
-    )
 
 
 def _is_abandoned(path: Path) -> bool:
