@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import version
 from socket import AF_INET6
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -85,6 +85,7 @@ log = structlog.get_logger(__name__)
 
 _PORTS = 16
 """Tried one after the other, so that several processes of one machine can share a setting."""
+_HIGHEST_PORT = 65_535
 
 _Start = Callable[[str, list[tuple[str, str]]], object]
 
@@ -97,7 +98,16 @@ def serve_page(
 
     None, and a line in the log, if there is none to be had: work goes on without.
     """
-    server = _bind(address, port, _application(health, collectors))
+    application = _application(health, collectors)
+    kind = _V6Server if ":" in address else ThreadingWSGIServer
+    server = None
+    for tried in range(port, min(port + _PORTS, _HIGHEST_PORT + 1)):
+        try:
+            server = make_server(address, tried, application, server_class=kind, handler_class=_Handler)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                break
     if server is None:
         log.error("metrics_page_unavailable", port=port)
         yield None
@@ -109,19 +119,6 @@ def serve_page(
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _bind(address: str, port: int, application: Any) -> WSGIServer | None:
-    kind = _V6Server if ":" in address else ThreadingWSGIServer
-    for tried in range(port, port + _PORTS):
-        try:
-            return make_server(address, tried, application, server_class=kind, handler_class=_Handler)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                return None
-        except OverflowError:  # past the last port there is
-            return None
-    return None
 
 
 class _V6Server(ThreadingWSGIServer):

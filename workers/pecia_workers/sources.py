@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -193,14 +193,24 @@ class Web:
             async with asyncio.timeout(self._total_s), pool:
                 target = parse_target(url)
                 for _ in range(1 + MAX_REDIRECTS):
-                    if not _is_named_host(target, self._hosts):
+                    host = target.raw_host.decode("ascii").lower().rstrip(".")
+                    if self._hosts and not any(
+                        host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower()
+                        for name in self._hosts
+                    ):
                         raise _refused(
                             "The URL's host, or one that it leads to, is not in PECIA_SOURCE_HOSTS."
                         )
                     location = await self._get(pool, target, arriving)
                     if location is None:
                         return
-                    target = _next(target, location)
+                    try:
+                        following = parse_target(str(target.join(location)))
+                    except httpx2.InvalidURL:
+                        raise RefusedTargetError(Refusal.URL) from None
+                    if target.scheme == "https" and following.scheme == "http":
+                        raise _refused("The URL leads from https to http.")
+                    target = following
                 raise _refused(f"The URL is redirected more than {MAX_REDIRECTS} times.")
 
     async def _get(
@@ -215,7 +225,13 @@ class Web:
             headers = httpx2.Headers(response.headers)
             if response.status in _REDIRECTS and "location" in headers:
                 return headers["location"]
-            _check(response.status, headers)
+            if response.status >= 500 or response.status in _TRANSIENT:  # noqa: PLR2004  as RFC 9110 divides them
+                raise _unreachable(f"The URL's server answered {response.status}.")
+            if response.status not in (200, 203):
+                raise _refused(f"The URL's server answered {response.status}.")
+            # Not asked for, and a small answer may unpack to any size.
+            if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+                raise _refused("The URL's server sends the file compressed, though it was asked not to.")
             if (length := headers.get("content-length", "")).isdecimal():
                 arriving.announced(int(length))
             async for chunk in response.aiter_stream():
@@ -223,36 +239,6 @@ class Web:
         finally:
             await response.aclose()
         return None
-
-
-def _is_named_host(target: httpx2.URL, hosts: Collection[str]) -> bool:
-    """Return whether a host is among those that the settings name; if they name none, every host is."""
-    host = target.raw_host.decode("ascii").lower().rstrip(".")
-    return not hosts or any(
-        host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower() for name in hosts
-    )
-
-
-def _next(target: httpx2.URL, location: str) -> httpx2.URL:
-    """Return where a redirect leads."""
-    try:
-        following = parse_target(str(target.join(location)))
-    except httpx2.InvalidURL:
-        raise RefusedTargetError(Refusal.URL) from None
-    if target.scheme == "https" and following.scheme == "http":
-        raise _refused("The URL leads from https to http.")
-    return following
-
-
-def _check(status: int, headers: httpx2.Headers) -> None:
-    """Raise `MediaError` unless the document follows, as it is."""
-    if status >= 500 or status in _TRANSIENT:  # noqa: PLR2004  as RFC 9110 divides them
-        raise _unreachable(f"The URL's server answered {status}.")
-    if status not in (200, 203):
-        raise _refused(f"The URL's server answered {status}.")
-    # Not asked for, and a small answer may unpack to any size.
-    if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise _refused("The URL's server sends the file compressed, though it was asked not to.")
 
 
 @contextmanager
@@ -283,7 +269,9 @@ class Buckets:
     async def fetch(self, url: str, arriving: Arriving) -> None:
         """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
         bucket, _, key = url.partition("://")[2].partition("/")
-        if not _is_named_object(bucket, key, self._settings.source_buckets):
+        buckets = self._settings.source_buckets
+        named = any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in buckets)
+        if not named or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise _refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
         try:
             async with asyncio.timeout(self._total_s):
@@ -300,10 +288,3 @@ class Buckets:
             raise _refused("The object store does not let the fleet read the object.") from None
         except (BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None
-
-
-def _is_named_object(bucket: str, key: str, named: Collection[str]) -> bool:
-    """Return whether an object is in a bucket, or below a part of one, that the settings name."""
-    if any(segment in ("", ".", "..") for segment in key.split("/")):
-        return False
-    return any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in named)
