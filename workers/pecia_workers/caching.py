@@ -138,7 +138,7 @@ class ResultCache:
     ) -> None:
         """`engines`: all that may have a hand in a result, started."""
         self._find = find if settings.cache else None
-        self._reader: Mapping[str, Any] | None = identity_of(settings, engines)
+        self._reader = identity_of(settings, engines)
         self._by = settings.cache_by
         self._keyring = settings.keyring
         self._timeout_s = _SHARE_OF_TIMEOUT * settings.part_timeout.total_seconds()

@@ -61,7 +61,7 @@ class Template:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`."""
-        return self._ask(function, args)
+        return self._ask(function, args, (), forks=False)
 
     def fork(self, program: Callable[..., object], *args: Any, descriptors: Sequence[int] = ()) -> Forked:
         """Start a process that runs `program(*descriptors, *args)`, the descriptors being its own copies of ours.
@@ -71,12 +71,7 @@ class Template:
         return Forked(self, self._ask(program, args, descriptors, forks=True))
 
     def _ask(
-        self,
-        function: Callable[..., object],
-        args: tuple[Any, ...],
-        descriptors: Sequence[int] = (),
-        *,
-        forks: bool = False,
+        self, function: Callable[..., object], args: Sequence[Any], descriptors: Sequence[int], *, forks: bool
     ) -> Any:
         with self._lock:
             if not self.alive:

@@ -84,25 +84,28 @@ def doctor(
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
         raise typer.Exit(UNAVAILABLE)
     if deep or repair:
-        differing = asyncio.run(_compare(settings))
-        _show(_differences(differing), as_json=as_json)
+        differing = asyncio.run(_compare(settings, as_json=as_json))
         if repair and any(kind.is_mended for kind in differing):
             try:
                 agreed = yes or (not as_json and typer.confirm("Put right what can be?", err=True))
             except typer.Abort:  # no terminal
                 agreed = False
             if agreed:
-                differing = asyncio.run(_compare(settings, differing))
-                _show(_differences(differing), as_json=as_json)
+                differing = asyncio.run(_compare(settings, differing, as_json=as_json))
         if differing:
             raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(UNAVAILABLE)
 
 
-async def _compare(settings: WorkerSettings, known: Found | None = None) -> Found:
-    """Put right what can be of the known, and return in what the stores differ: two looks if the first finds any."""
-    from pecia_workers.upkeep.differences import Scene, differences, mend  # noqa: PLC0415  no worker needs upkeep
+async def _compare(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
+    """Put right what can be of the known, and show in what the stores differ: two looks if the first finds any."""
+    from pecia_workers.upkeep.differences import (  # noqa: PLC0415  no worker needs upkeep
+        Difference,
+        Scene,
+        differences,
+        mend,
+    )
     from pecia_workers.upkeep.loop import open_stores  # noqa: PLC0415
 
     payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
@@ -110,22 +113,19 @@ async def _compare(settings: WorkerSettings, known: Found | None = None) -> Foun
         scene = Scene(stores=stores, payloads=payloads, settings=settings)
         if known is not None:
             await mend(scene, known)
-        return await differences(scene)
-
-
-def _differences(found: Found) -> Iterator[Finding]:
-    """Yield a finding for each kind of difference there can be, with ids as a rule."""
-    from pecia_workers.upkeep.differences import Difference  # noqa: PLC0415
-
+        found = await differences(scene)
+    findings = []
     for kind in Difference:
         items, detail = found.get(kind, frozenset()), "none"
-        if items:
+        if items:  # some of them by their ids
             names = sorted(
                 str(item[0] if isinstance(item, tuple) else getattr(item, "id", item)) for item in items
             )
             more = ", …" if len(names) > _SHOWN else ""
             detail = f"{len(names)}: {kind.sentence} ({', '.join(names[:_SHOWN])}{more})"
-        yield Finding(subject=kind.value, ok=not items, detail=detail)
+        findings.append(Finding(subject=kind.value, ok=not items, detail=detail))
+    _show(findings, as_json=as_json)
+    return found
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:

@@ -273,11 +273,11 @@ def experiment(
         settings = settings_or_exit()
         with engine_at_work(settings):
             cells, found = asyncio.run(_on_engine(settings, requests, grid))
-        if speed and found is None:
-            raise refused(
-                "This engine does not report when it wrote its first token: no speed is known.", FAILED
-            )
-        if speed and found:
+        if speed:
+            if found is None:
+                raise refused(
+                    "This engine does not report when it wrote its first token: no speed is known.", FAILED
+                )
             speed.write_text(speed_toml(found), encoding="utf-8")
             typer.echo(f"Wrote {speed}.", err=True)
     else:

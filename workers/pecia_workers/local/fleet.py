@@ -79,10 +79,10 @@ def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
 def _worker(
     role: str, *, name: str = "", environment: Mapping[str, str] | None = None, forked: bool = True
 ) -> WorkerCommand:
-    command = (sys.executable, "-m", "pecia_workers", "worker", role)
+    name = name or role
     return WorkerCommand(
-        name=name or role,
-        command=(*command, "--name", name) if name else command,
+        name=name,
+        command=(sys.executable, "-m", "pecia_workers", "worker", role, "--name", name),
         registers=True,
         environment=environment or {},
         forked=forked,
@@ -174,12 +174,12 @@ class LocalFleet:
         """
 
         def settled() -> bool:
-            """Return whether there is nothing to wait for: all are ready, or one will never be."""
             late = self._late()
-            return not late or self._failure is not None or any(one.restarts >= _TRIES for one in late)
+            hopeless = self._failure is not None or any(one.restarts >= _TRIES for one in late)
+            return not late or hopeless or unless()
 
         began = time.monotonic()
-        wait_until(lambda: settled() or unless(), timeout)
+        wait_until(settled, timeout)
         self._raise_failure()
         if (late := self._late()) and not unless():
             complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
@@ -330,12 +330,12 @@ class LocalFleet:
         """Return what serves pages, Flower and the gateway, and note where they will be."""
         commands = []
         if self.settings.flower_port:
-            self.flower = flower = Flower(self.settings, password_file=self.home.flower_password)
+            self.flower = flower = Flower(self.settings, password_file=self.home.path / "flower.password")
             commands.append(
                 WorkerCommand(
                     name="flower",
                     command=flower.command,
-                    ready=flower.answers,
+                    ready=partial(answers, flower.address, flower.port),
                     environment=flower.environment,
                     forked=True,
                 )

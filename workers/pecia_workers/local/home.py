@@ -101,11 +101,6 @@ class Home:
         return self.path / "payloads"
 
     @property
-    def flower_password(self) -> Path:
-        """The password of Flower's page."""
-        return self.path / "flower.password"
-
-    @property
     def webhook_secret(self) -> Path:
         """What the callbacks of jobs' own webhooks are signed with."""
         return self.path / "webhook.secret"
@@ -120,9 +115,8 @@ class Home:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
-                self.path.chmod(
-                    0o711 if os.geteuid() == 0 else 0o700
-                )  # root's Postgres runs as another account
+                mode = 0o711 if os.geteuid() == 0 else 0o700  # root's Postgres runs as another account
+                self.path.chmod(mode)
             for directory in (self.payloads, self.path / "logs"):
                 directory.mkdir(mode=0o700, exist_ok=True)
             lock = os.open(self.path / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

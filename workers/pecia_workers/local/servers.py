@@ -11,9 +11,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psycopg
-from psycopg import sql
+from psycopg.errors import DuplicateDatabase
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,7 +38,7 @@ LEAVING_S = 5
 _READY_S = 60
 _UNPRIVILEGED = ("postgres", "nobody")
 _PORT = 5432
-_DATABASE = "pecia"
+_DATABASE: Final = "pecia"
 _STATUS_LINE = 7  # of postmaster.pid, counted from 0
 _OPTIONS = {
     "unix_socket_permissions": "0700",
@@ -166,7 +167,14 @@ def start_postgres(
         popen=child.popen, stop_signal=child.stop_signal, sockets=sockets, data=home.data, own_directory=own
     )
     server.await_ready("Postgres", log)
-    _ensure_database(server)
+    try:
+        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {_DATABASE}")
+    except DuplicateDatabase:
+        pass  # from an earlier start
+    except psycopg.Error as error:
+        server.stop()
+        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
     return server
 
 
@@ -205,8 +213,7 @@ def start_redis(
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     # Celery's events are published in bursts; the default limit cuts Flower off in the middle of one.
     words += ["--client-output-buffer-limit", "pubsub", "256mb", "64mb", "60"]
-    environment = {"LC_ALL": "C", "TZ": "UTC"}
-    child = spawn([redis_program(), *words], log=log, environment=environment, orphan_signal=signal.SIGTERM)
+    child = spawn([redis_program(), *words], log=log, environment=ENVIRONMENT, orphan_signal=signal.SIGTERM)
     server = EmbeddedRedis(popen=child.popen, socket=socket, data=data, own_directory=own)
     server.await_ready("Redis", log)
     return server
@@ -319,17 +326,6 @@ def _programs_for(account: Account | None, nearby: Path) -> Path:
                 path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
         unfinished.rename(copy)
     return copy / package.name / installation.name / "bin"
-
-
-def _ensure_database(server: EmbeddedPostgres) -> None:
-    try:
-        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [_DATABASE])
-            if not known.fetchone():
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
-    except psycopg.Error as error:
-        server.stop()
-        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
 
 
 def postgres_programs() -> Path:

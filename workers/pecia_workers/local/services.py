@@ -66,10 +66,6 @@ class Flower:
         self.environment = {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
         """What it takes from the environment, beside the fleet's settings."""
 
-    def answers(self) -> bool:
-        """Return whether the page is there."""
-        return answers(self.address, self.port)
-
 
 def url_of(address: str, port: int) -> str:
     """Return where what listens there is, seen from this machine."""
