@@ -29,17 +29,10 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
+from pecia_workers import outgoing
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
-from pecia_workers.outgoing import (
-    GuardedBackend,
-    Refusal,
-    RefusedTargetError,
-    is_of_tls,
-    parse_target,
-    request,
-)
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -54,11 +47,11 @@ _TRANSIENT = frozenset({408, 425, 429})
 """Of the statuses below 500: request timeout, too early, too many requests."""
 
 _REFUSALS = {
-    Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
-    Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
-    Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
-    Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
-    Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
+    outgoing.Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
+    outgoing.Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
+    outgoing.Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
+    outgoing.Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
+    outgoing.Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
 }
 
 
@@ -177,7 +170,7 @@ class Web:
     """Fetches documents by URL. Every request opens a connection of its own, so that every one is judged afresh."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._backend = GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
+        self._backend = outgoing.GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
         self._hosts = settings.source_hosts
         self._total_s = settings.source_timeout.total_seconds()
         self._silence_s = settings.source_silence.total_seconds()
@@ -191,7 +184,7 @@ class Web:
         )
         with _web_errors():
             async with asyncio.timeout(self._total_s), pool:
-                target = parse_target(url)
+                target = outgoing.parse_target(url)
                 for _ in range(1 + MAX_REDIRECTS):
                     host = target.raw_host.decode("ascii").lower().rstrip(".")
                     if self._hosts and not any(
@@ -205,9 +198,9 @@ class Web:
                     if location is None:
                         return
                     try:
-                        following = parse_target(str(target.join(location)))
+                        following = outgoing.parse_target(str(target.join(location)))
                     except httpx2.InvalidURL:
-                        raise RefusedTargetError(Refusal.URL) from None
+                        raise outgoing.RefusedTargetError(outgoing.Refusal.URL) from None
                     if target.scheme == "https" and following.scheme == "http":
                         raise _refused("The URL leads from https to http.")
                     target = following
@@ -219,7 +212,7 @@ class Web:
         """Write what is there; if it is a redirect, return where to."""
         accepted = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
         response = await pool.handle_async_request(
-            request("GET", target, accepted, silence_s=self._silence_s)
+            outgoing.request("GET", target, accepted, silence_s=self._silence_s)
         )
         try:
             headers = httpx2.Headers(response.headers)
@@ -246,14 +239,14 @@ def _web_errors() -> Iterator[None]:
     """Raise what goes wrong on the way as `MediaError`."""
     try:
         yield
-    except RefusedTargetError as error:
+    except outgoing.RefusedTargetError as error:
         raise _refused(_REFUSALS[error.refusal]) from None
     except TimeoutError:
         raise _unreachable("The URL's server took too long.") from None
     except httpcore2.TimeoutException:
         raise _unreachable("The URL's server was silent for too long.") from None
     except httpcore2.ConnectError as error:
-        found = "has no certificate that is good for it" if is_of_tls(error) else "cannot be reached"
+        found = "has no certificate that is good for it" if outgoing.is_of_tls(error) else "cannot be reached"
         raise _unreachable(f"The URL's server {found}.") from None
     except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
         raise _unreachable("The URL's server broke off, or speaks no HTTP.") from None

@@ -30,6 +30,7 @@ from pecia_schemas.connecting import Verdict, name_of, verdict_on
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
+from pecia_workers import outgoing
 from pecia_workers.ledger.database import open_database, retry_unavailable
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
@@ -43,15 +44,6 @@ from pecia_workers.ledger.outbox import (
     record_outcome,
 )
 from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
-from pecia_workers.outgoing import (
-    GuardedBackend,
-    Refusal,
-    RefusedTargetError,
-    is_of_tls,
-    parse_retry_after,
-    parse_target,
-    request,
-)
 from pecia_workers.service import serve
 from pecia_workers.tracing import delivering, tried
 
@@ -132,7 +124,7 @@ class DeliveryPolicy:
     attempts: int
     schedule: RetrySchedule = field(default_factory=RetrySchedule)
 
-    def refused(self, refusal: Refusal) -> DeliveryOutcome:
+    def refused(self, refusal: outgoing.Refusal) -> DeliveryOutcome:
         """Return the outcome for a target that may not be called."""
         return DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
 
@@ -152,7 +144,7 @@ class DeliveryPolicy:
         if status == HTTPStatus.GONE:
             state, receiver = DeliveryState.DEAD, ReceiverState.GONE
         failed = DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
-        return self._again(turn, failed, parse_retry_after(reply.retry_after))
+        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after))
 
     def _again(
         self, turn: int, failed: DeliveryOutcome, retry_after: timedelta | None = None
@@ -200,7 +192,7 @@ class Sender:
 
     def __init__(
         self,
-        backend: GuardedBackend,
+        backend: outgoing.GuardedBackend,
         *,
         timeout: timedelta,
         connections: int,
@@ -217,7 +209,7 @@ class Sender:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """Return the answer. Raises `RefusedTargetError` or `SendError`, also when the whole takes too long."""
         posted = [("Content-Length", str(len(body))), *headers.items()]
-        call = request("POST", parse_target(url), posted, content=body)
+        call = outgoing.request("POST", outgoing.parse_target(url), posted, content=body)
         try:
             async with asyncio.timeout(self._timeout_s):
                 response = await self._pool.handle_async_request(call)
@@ -234,7 +226,9 @@ class Sender:
         except (TimeoutError, httpcore2.TimeoutException):
             raise SendError(SendFailure.TIMEOUT) from None
         except httpcore2.ConnectError as error:
-            raise SendError(SendFailure.TLS if is_of_tls(error) else SendFailure.UNREACHABLE) from None
+            raise SendError(
+                SendFailure.TLS if outgoing.is_of_tls(error) else SendFailure.UNREACHABLE
+            ) from None
         except httpcore2.NetworkError:
             raise SendError(SendFailure.BROKEN) from None
         except httpcore2.ProtocolError:
@@ -266,7 +260,7 @@ class WebhookWorker:
             schedule=schedule
             or RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest),
         )
-        backend = GuardedBackend(
+        backend = outgoing.GuardedBackend(
             allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
         )
         self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
@@ -359,7 +353,7 @@ class WebhookWorker:
                 headers = {**notice.headers, **tracing.headers()}
                 reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)
-            except RefusedTargetError as error:
+            except outgoing.RefusedTargetError as error:
                 outcome = self._policy.refused(error.refusal)
             except SendError as error:
                 outcome = self._policy.unanswered(delivery.turn, error.failure)

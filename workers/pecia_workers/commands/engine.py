@@ -30,15 +30,8 @@ from pecia_workers.commands.common import (
     show,
     weights,
 )
+from pecia_workers.engines import profiles
 from pecia_workers.engines.base import Engine, EngineUnavailableError, only_captions
-from pecia_workers.engines.profiles import (
-    OF_A_PROFILE,
-    EnginePlan,
-    Profile,
-    plan_engine,
-    profile_toml,
-    with_profile,
-)
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
@@ -80,7 +73,7 @@ def tune(
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
     with engine_at_work(settings):
         machine, _ = machine_named(settings.profile)
-        chosen = with_profile(settings)
+        chosen = profiles.with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
     output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
@@ -127,7 +120,7 @@ def plan(
     try:
         profile, memory = machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
-        planned = plan_engine(settings, profile, memory, captions=captions)
+        planned = profiles.plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
         raise refused(error, USAGE) from None
     record = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
@@ -205,11 +198,11 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) 
     )
 
 
-def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
+def _profile(machine: profiles.Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     """Return the machine's profile with what was found, and what else the engine was measured with."""
     sizes = {"max_num_seqs": tuned.best.sequences, "max_num_batched_tokens": tuned.best.batched_tokens}
-    chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(OF_A_PROFILE)} | sizes
-    return profile_toml(
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(profiles.OF_A_PROFILE)} | sizes
+    return profiles.profile_toml(
         machine.model_copy(
             update={
                 "title": f"{machine.title}, tuned: {tuned.best.pages_per_s:.3g} pages/s",
@@ -221,7 +214,7 @@ def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     )
 
 
-def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
+def _plan_rows(planned: profiles.EnginePlan) -> list[tuple[str, str]]:
     memory, kv = planned.memory, planned.kv
     model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
     cache = _gib(memory.kv_cache)

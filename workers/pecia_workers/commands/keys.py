@@ -36,20 +36,8 @@ from pecia_workers.commands.common import (
     settings_or_exit,
     show,
 )
+from pecia_workers.ledger import rekeying
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
-from pecia_workers.ledger.rekeying import (
-    PAYLOADS,
-    RESULTS,
-    REVISIONS,
-    SECRETS,
-    TASKS,
-    Rows,
-    holdings,
-    move_payload,
-    payloads_due,
-    reseal,
-    spans,
-)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
@@ -81,7 +69,7 @@ def status(*, as_json: AsJson = False) -> None:
     Example: `pecia keys status`
     """
     settings = settings_of_fleet()
-    held = _with_database(settings, holdings)
+    held = _with_database(settings, rekeying.holdings)
     keyring = settings.keyring
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("key", "", "documents", "results", "tasks", "secrets"):
@@ -134,7 +122,7 @@ def rotate(*, as_json: AsJson = False) -> None:
 
 async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: bool) -> Rekeyed:
     keyring = settings.keyring
-    rekeying = Rekeying(
+    work = Rekeying(
         database=database,
         store=PayloadStore.open(settings.payload_url, settings.payload_options, keys=keyring),
         keys=keyring,
@@ -142,12 +130,12 @@ async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: boo
     )
     due = sum(
         one.payloads + one.tasks + one.results + one.secrets
-        for one in await holdings(database)
+        for one in await rekeying.holdings(database)
         if one.key != keyring.current
     )
     with Progress(console=Console(stderr=True), disable=quiet) as progress:
         task = progress.add_task("encrypting", total=due)
-        return await rekeying.run(lambda number: progress.advance(task, number))
+        return await work.run(lambda number: progress.advance(task, number))
 
 
 def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Coroutine[Any, Any, R]]) -> R:
@@ -205,16 +193,17 @@ class Rekeying:
 
     async def run(self, progress: Callable[[int], None]) -> Rekeyed:
         """Go through all; `progress` gets how many were done. Raises what the stores raise if they are away."""
-        async for span in spans(self.database, PAYLOADS):
-            for document, in_use in await payloads_due(self.database, span, self.keys):
+        async for span in rekeying.spans(self.database, rekeying.PAYLOADS):
+            for document, in_use in await rekeying.payloads_due(self.database, span, self.keys):
                 if in_use:
                     self.done.in_use += 1
                 else:
                     await self._document(document)
                 progress(1)
-        self.done.tasks = await self._rows(TASKS, progress)
-        self.done.results = await self._rows(RESULTS, progress) + await self._rows(REVISIONS, progress)
-        self.done.secrets = await self._rows(SECRETS, progress)
+        self.done.tasks = await self._rows(rekeying.TASKS, progress)
+        for kind in (rekeying.RESULTS, rekeying.REVISIONS):
+            self.done.results += await self._rows(kind, progress)
+        self.done.secrets = await self._rows(rekeying.SECRETS, progress)
         return self.done
 
     async def _document(self, document: PayloadRef) -> None:
@@ -223,17 +212,17 @@ class Rekeying:
                 copy = Path(directory) / "document"
                 await self.store.download(document, copy)
                 stored = await asyncio.to_thread(self.store.put, copy)
-            moved = await move_payload(self.database, document, stored, self.keys, store=self.store)
+            moved = await rekeying.move_payload(self.database, document, stored, self.keys, store=self.store)
         except (PayloadMissingError, PayloadCorruptError, DecryptionError):
             self.done.refused += 1
         else:
             self.done.payloads += moved
             self.done.in_use += not moved
 
-    async def _rows(self, kind: Rows, progress: Callable[[int], None]) -> int:
+    async def _rows(self, kind: rekeying.Rows, progress: Callable[[int], None]) -> int:
         rewritten = 0
-        async for span in spans(self.database, kind):
-            resealed, left = await reseal(self.database, kind, span, self.keys)
+        async for span in rekeying.spans(self.database, kind):
+            resealed, left = await rekeying.reseal(self.database, kind, span, self.keys)
             rewritten += resealed
             self.done.refused += left
             progress(resealed + left)
