@@ -284,13 +284,10 @@ def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
         if max(found.unpublished_s, found.deliveries_s) <= _LATE_S:
             break
         time.sleep(pause)  # perhaps a part came back this very moment
-    yield _late(
-        "relay", "parts wait to be published", found.unpublished, found.unpublished_s, "pecia worker upkeep"
-    )
-    yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
-
-
-def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:
-    detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
-    advice = f": see the log of `{command}`" if oldest_s > _LATE_S else ""
-    return Finding(subject=subject, ok=not advice, detail=detail + advice)
+    for subject, count, what, oldest_s, role in (
+        ("relay", found.unpublished, "parts wait to be published", found.unpublished_s, "upkeep"),
+        ("callbacks", found.deliveries, "are due", found.deliveries_s, "webhooks"),
+    ):
+        detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
+        advice = f": see the log of `pecia worker {role}`" if oldest_s > _LATE_S else ""
+        yield Finding(subject=subject, ok=not advice, detail=detail + advice)

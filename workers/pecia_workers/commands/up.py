@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pecia_schemas.connecting import verdict_on
-from pecia_workers.commands.common import USAGE, refused, settings_or_exit
+from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, settings_or_exit
 from pecia_workers.commands.worker import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
@@ -86,7 +86,7 @@ def up(
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
         Console(stderr=True, highlight=False).print(f"[red]{error}[/]")
-        raise typer.Exit(4) from None
+        raise typer.Exit(UNAVAILABLE) from None
 
 
 def _screen(fleet: LocalFleet) -> Table:
