@@ -138,7 +138,7 @@ class ResultCache:
     ) -> None:
         """`engines`: all that may have a hand in a result, started."""
         self._find = find if settings.cache else None
-        self._reader: Mapping[str, Any] | None = identity_of(settings, engines)
+        self._reader = identity_of(settings, engines)
         self._by = settings.cache_by
         self._keyring = settings.keyring
         self._timeout_s = _SHARE_OF_TIMEOUT * settings.part_timeout.total_seconds()
@@ -177,7 +177,15 @@ class ResultCache:
             with suppress(TimeoutError):
                 await asyncio.wait_for(flight.over.wait(), self._timeout_s)
             earlier = await self._find(key)
-        found = _as_found(earlier, kind) if earlier else None
+        found: R | None = None
+        if earlier:
+            try:
+                result = kind.model_validate(earlier.content)
+            except ValidationError:
+                pass  # another version wrote it in another form
+            else:
+                source = CachedFrom(part=earlier.part, read_at=earlier.read_at, usage=result.usage)
+                found = result.model_copy(update={"cached_from": source, "usage": TokenUsage()})
         if found is None and key not in self._flights:
             self._flights[key] = _Flight(part.lane.rank)
             self._keys[part.id] = key
@@ -188,13 +196,3 @@ class ResultCache:
         key = self._keys.pop(part, None)
         if key is not None:
             self._flights.pop(key).over.set()
-
-
-def _as_found(earlier: Earlier, kind: type[R]) -> R | None:
-    """Return the result as another part's, or None if another version wrote it in another form."""
-    try:
-        result = kind.model_validate(earlier.content)
-    except ValidationError:
-        return None
-    source = CachedFrom(part=earlier.part, read_at=earlier.read_at, usage=result.usage)
-    return result.model_copy(update={"cached_from": source, "usage": TokenUsage()})

@@ -162,8 +162,25 @@ def confine_calls(largest_file: int = LARGEST_FILE) -> bool:
     libc = _libc()
     if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
-    filter_ = b"".join(_filter(audit, machine))
-    program = _Program(len(filter_) // 8, filter_)
+    code = [
+        _instruction(_LOAD, _ARCHITECTURE_AT),
+        _instruction(_JUMP_IF_EQUAL, audit, 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NUMBER_AT),
+        _instruction(_JUMP_IF_AT_LEAST, _FOREIGN_NUMBERS, 0, 1),
+        _instruction(_RETURN, _REFUSE),
+    ]
+    for number in _UNKNOWN:
+        code += [_instruction(_JUMP_IF_EQUAL, number, 0, 1), _instruction(_RETURN, _NO_SUCH_CALL)]
+    for numbers in _REFUSED.values():
+        if (refused := numbers[machine]) is not None:
+            code += [_instruction(_JUMP_IF_EQUAL, refused, 0, 1), _instruction(_RETURN, _REFUSE)]
+    for numbers, argument, bits in _BITS_REFUSED.values():
+        if (looked_at := numbers[machine]) is not None:
+            code += _by_bits(looked_at, argument, bits, any_set=_REFUSE, none_set=_ALLOW)
+    code += _by_bits(_CLONE[machine], 0, _CLONE_THREAD, any_set=_ALLOW, none_set=_REFUSE)
+    code.append(_instruction(_RETURN, _ALLOW))
+    program = _Program(len(code), b"".join(code))
     return bool(libc.syscall(_SECCOMP[machine], _MODE_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0)
 
 
@@ -190,27 +207,6 @@ class _Program(ctypes.Structure):
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _filter(audit: int, machine: int) -> Iterator[bytes]:
-    yield _instruction(_LOAD, _ARCHITECTURE_AT)
-    yield _instruction(_JUMP_IF_EQUAL, audit, 1, 0)
-    yield _instruction(_RETURN, _KILL)
-    yield _instruction(_LOAD, _NUMBER_AT)
-    yield _instruction(_JUMP_IF_AT_LEAST, _FOREIGN_NUMBERS, 0, 1)
-    yield _instruction(_RETURN, _REFUSE)
-    for number in _UNKNOWN:
-        yield _instruction(_JUMP_IF_EQUAL, number, 0, 1)
-        yield _instruction(_RETURN, _NO_SUCH_CALL)
-    for numbers in _REFUSED.values():
-        if (refused := numbers[machine]) is not None:
-            yield _instruction(_JUMP_IF_EQUAL, refused, 0, 1)
-            yield _instruction(_RETURN, _REFUSE)
-    for numbers, argument, bits in _BITS_REFUSED.values():
-        if (looked_at := numbers[machine]) is not None:
-            yield from _by_bits(looked_at, argument, bits, any_set=_REFUSE, none_set=_ALLOW)
-    yield from _by_bits(_CLONE[machine], 0, _CLONE_THREAD, any_set=_ALLOW, none_set=_REFUSE)
-    yield _instruction(_RETURN, _ALLOW)
 
 
 def _by_bits(number: int, argument: int, bits: int, *, any_set: int, none_set: int) -> Iterator[bytes]:

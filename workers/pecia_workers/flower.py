@@ -39,8 +39,6 @@ from pecia_workers.queue.lists import connect, count_taken, count_waiting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from celery.events.state import Task
-
     from pecia_schemas.settings import ConnectionSettings, WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -100,7 +98,9 @@ class PartsState(EventsState):
         """Take in one event."""
         task = self.tasks.data.get(event.get("uuid"))
         if task:
-            if _runs_again(task, event):
+            ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
+            # Not as soon as it begins again: until then its message may be a repetition, which is not run.
+            if event["type"] in _ENDS and task.ready and task.started and task.started > ended:
                 task.state = states.RECEIVED  # by Celery's order no event could follow an end
                 for field in _OF_THE_END:
                     setattr(task, field, None)
@@ -109,17 +109,6 @@ class PartsState(EventsState):
             if event["type"] in ("task-failed", "task-retried") and task.started:
                 event = {"runtime": max(0.0, event["timestamp"] - task.started)} | event
         super().event(event)
-
-
-def _runs_again(task: Task, event: dict[str, Any]) -> bool:
-    """Return whether the part ends anew, after it had ended.
-
-    Not as soon as it begins: until then its message may be a repetition, which is not run and has no end.
-    """
-    if not task.ready or event["type"] not in _ENDS:
-        return False
-    ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
-    return bool(task.started and task.started > ended)
 
 
 _LOOK_ONLY = (

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import version
 from socket import AF_INET6
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -19,20 +19,9 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
+from pecia_workers import metrics
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.ledger.database import OUTAGE, answers
-from pecia_workers.metrics import (
-    FLEET,
-    GPU_MEMORY,
-    GPU_MEMORY_USED,
-    GPU_USE,
-    GPUS,
-    LIVENESS,
-    REGISTRY,
-    WORKER,
-    Health,
-    WorkerHealth,
-)
 from pecia_workers.queue.lists import connect
 
 if TYPE_CHECKING:
@@ -42,7 +31,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.metrics import Holder
 
 
 class GpuCollector(Collector):
@@ -59,13 +47,13 @@ class GpuCollector(Collector):
             try:
                 index = str(self._nvml.nvmlDeviceGetIndex(handle))
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-                GPU_MEMORY.labels(index).set(memory.total)
-                GPU_MEMORY_USED.labels(index).set(memory.used)
+                metrics.GPU_MEMORY.labels(index).set(memory.total)
+                metrics.GPU_MEMORY_USED.labels(index).set(memory.used)
                 use = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-                GPU_USE.labels(index).set(use)
+                metrics.GPU_USE.labels(index).set(use)
             except self._nvml.NVMLError:
                 continue
-        return GPUS.collect()
+        return metrics.GPUS.collect()
 
 
 def gpu_collector(visible: Iterable[str]) -> GpuCollector | None:
@@ -85,19 +73,29 @@ log = structlog.get_logger(__name__)
 
 _PORTS = 16
 """Tried one after the other, so that several processes of one machine can share a setting."""
+_HIGHEST_PORT = 65_535
 
 _Start = Callable[[str, list[tuple[str, str]]], object]
 
 
 @contextmanager
 def serve_page(
-    address: str, port: int, health: Health, collectors: Iterable[Collector]
+    address: str, port: int, health: metrics.Health, collectors: Iterable[Collector]
 ) -> Iterator[int | None]:
     """Serve while the block runs; yields the port: the given one or, if that is taken, one of the next 15.
 
     None, and a line in the log, if there is none to be had: work goes on without.
     """
-    server = _bind(address, port, _application(health, collectors))
+    application = _application(health, collectors)
+    kind = _V6Server if ":" in address else ThreadingWSGIServer
+    server = None
+    for tried in range(port, min(port + _PORTS, _HIGHEST_PORT + 1)):
+        try:
+            server = make_server(address, tried, application, server_class=kind, handler_class=_Handler)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                break
     if server is None:
         log.error("metrics_page_unavailable", port=port)
         yield None
@@ -109,19 +107,6 @@ def serve_page(
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _bind(address: str, port: int, application: Any) -> WSGIServer | None:
-    kind = _V6Server if ":" in address else ThreadingWSGIServer
-    for tried in range(port, port + _PORTS):
-        try:
-            return make_server(address, tried, application, server_class=kind, handler_class=_Handler)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                return None
-        except OverflowError:  # past the last port there is
-            return None
-    return None
 
 
 class _V6Server(ThreadingWSGIServer):
@@ -137,17 +122,17 @@ class _Handler(WSGIRequestHandler):
         """Say nothing."""
 
 
-def _application(health: Health, collectors: Iterable[Collector]) -> Any:
+def _application(health: metrics.Health, collectors: Iterable[Collector]) -> Any:
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
-    metrics = make_wsgi_app(registry)
+    exposition = make_wsgi_app(registry)
     checks = {"/healthz": health.live, "/readyz": health.ready}
 
     def answer(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            return metrics(environ, start)  # type: ignore[no-any-return]
+            return exposition(environ, start)  # type: ignore[no-any-return]
         if check := checks.get(path):
             condition = check()
             status = "200 OK" if condition.ok else "503 Service Unavailable"
@@ -160,13 +145,13 @@ def _application(health: Health, collectors: Iterable[Collector]) -> Any:
 
 
 def worker_page(
-    settings: WorkerSettings, role: str, holder: Holder, queues: Sequence[str]
+    settings: WorkerSettings, role: str, holder: metrics.Holder, queues: Sequence[str]
 ) -> AbstractContextManager[int | None]:
     """Serve the page of a worker that takes parts from these lists; yields its port, None without one."""
     if not settings.metrics_port:
         return nullcontext()
     redis = connect(settings.redis_url.get_secret_value())
-    health = WorkerHealth(
+    health = metrics.WorkerHealth(
         holder,
         backlog=partial(_backlog, redis, queues),
         database_answers=lambda: not OUTAGE.is_on and answers(settings.database_url.get_secret_value()),
@@ -183,14 +168,14 @@ def service_page(
     """Serve the page of a process without parts; `fleet`: one that looks up what concerns all of them."""
     if not settings.metrics_port:
         return nullcontext()
-    return _page(settings, role, LIVENESS, [FLEET] if fleet else [])
+    return _page(settings, role, metrics.LIVENESS, [metrics.FLEET] if fleet else [])
 
 
 def _page(
-    settings: WorkerSettings, role: str, health: Health, collectors: Sequence[Collector]
+    settings: WorkerSettings, role: str, health: metrics.Health, collectors: Sequence[Collector]
 ) -> AbstractContextManager[int | None]:
-    WORKER.info({"role": role, "version": version("pecia")})
-    own = (REGISTRY, ProcessCollector(registry=None))
+    metrics.WORKER.info({"role": role, "version": version("pecia")})
+    own = (metrics.REGISTRY, ProcessCollector(registry=None))
     return serve_page(settings.metrics_address, settings.metrics_port, health, [*own, *collectors])
 
 

@@ -39,7 +39,10 @@ def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
 
     Addresses that carry an IPv4 address inside (mapped, NAT64, 6to4) are judged by that one.
     """
-    target = _innermost(ip_address(address.partition("%")[0]))
+    target: Address = ip_address(address.partition("%")[0])
+    if isinstance(target, IPv6Address):
+        ipv4 = IPv4Address(int(target) & 0xFFFF_FFFF) if target in _NAT64 else None
+        target = ipv4 or target.ipv4_mapped or target.sixtofour or target
     if any(target in network for network in allow):
         return True
     if target.is_multicast or target.is_reserved or not target.is_global:
@@ -47,14 +50,6 @@ def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
     if isinstance(target, IPv6Address) and target not in _GLOBAL_UNICAST:
         return False
     return not any(target in network for network in _NEVER)
-
-
-def _innermost(address: Address) -> Address:
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address.sixtofour or address
 
 
 # Its debug logs quote headers, and so the URLs that redirects lead to.
@@ -181,23 +176,20 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to the first address that answers. Raises `RefusedTargetError` before any packet is sent."""
+        takes_port = 0 < port <= _HIGHEST_PORT and (not self._ports or port in self._ports)
+        is_listener = port == self._listener != 0
+        if not takes_port and not is_listener:
+            raise RefusedTargetError(Refusal.PORT)
+        addresses = await self._resolve(host, port)
+        if not (is_listener and _THIS_MACHINE.issuperset(addresses)):
+            if not takes_port:
+                raise RefusedTargetError(Refusal.PORT)
+            if not all(is_admitted(address, self._allow) for address in addresses):
+                raise RefusedTargetError(Refusal.ADDRESS)
         failure: Exception = httpcore2.ConnectError("the name has no address")
-        for address in await self._judged(host, port):
+        for address in addresses:
             try:
                 return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
-
-    async def _judged(self, host: str, port: int) -> Sequence[str]:
-        takes_port = 0 < port <= _HIGHEST_PORT and (not self._ports or port in self._ports)
-        if not takes_port and (port == 0 or port != self._listener):
-            raise RefusedTargetError(Refusal.PORT)
-        addresses = await self._resolve(host, port)
-        if port == self._listener and _THIS_MACHINE.issuperset(addresses):
-            return addresses
-        if not takes_port:
-            raise RefusedTargetError(Refusal.PORT)
-        if not all(is_admitted(address, self._allow) for address in addresses):
-            raise RefusedTargetError(Refusal.ADDRESS)
-        return addresses

@@ -38,7 +38,7 @@ class Service(Protocol):
         ...
 
 
-def serve(
+async def serve(
     role: str,
     open_service: Callable[[WorkerSettings], Service],
     settings: WorkerSettings,
@@ -50,10 +50,7 @@ def serve(
     Its row says what it is capable of.
     """
     identity = replace(WorkerIdentity.new(role), capabilities=capabilities)
-    asyncio.run(_serve(identity, open_service(settings), settings))
-
-
-async def _serve(identity: WorkerIdentity, service: Service, settings: WorkerSettings) -> None:
+    service = open_service(settings)
     async with Heartbeat(settings.database_url.get_secret_value(), identity, lease=settings.lease):
         loop = asyncio.get_running_loop()
         running = asyncio.create_task(service.run())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -29,17 +29,10 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
+from pecia_workers import outgoing
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
-from pecia_workers.outgoing import (
-    GuardedBackend,
-    Refusal,
-    RefusedTargetError,
-    is_of_tls,
-    parse_target,
-    request,
-)
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -54,11 +47,11 @@ _TRANSIENT = frozenset({408, 425, 429})
 """Of the statuses below 500: request timeout, too early, too many requests."""
 
 _REFUSALS = {
-    Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
-    Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
-    Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
-    Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
-    Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
+    outgoing.Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
+    outgoing.Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
+    outgoing.Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
+    outgoing.Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
+    outgoing.Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
 }
 
 
@@ -177,7 +170,7 @@ class Web:
     """Fetches documents by URL. Every request opens a connection of its own, so that every one is judged afresh."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._backend = GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
+        self._backend = outgoing.GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
         self._hosts = settings.source_hosts
         self._total_s = settings.source_timeout.total_seconds()
         self._silence_s = settings.source_silence.total_seconds()
@@ -191,16 +184,26 @@ class Web:
         )
         with _web_errors():
             async with asyncio.timeout(self._total_s), pool:
-                target = parse_target(url)
+                target = outgoing.parse_target(url)
                 for _ in range(1 + MAX_REDIRECTS):
-                    if not _is_named_host(target, self._hosts):
+                    host = target.raw_host.decode("ascii").lower().rstrip(".")
+                    if self._hosts and not any(
+                        host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower()
+                        for name in self._hosts
+                    ):
                         raise _refused(
                             "The URL's host, or one that it leads to, is not in PECIA_SOURCE_HOSTS."
                         )
                     location = await self._get(pool, target, arriving)
                     if location is None:
                         return
-                    target = _next(target, location)
+                    try:
+                        following = outgoing.parse_target(str(target.join(location)))
+                    except httpx2.InvalidURL:
+                        raise outgoing.RefusedTargetError(outgoing.Refusal.URL) from None
+                    if target.scheme == "https" and following.scheme == "http":
+                        raise _refused("The URL leads from https to http.")
+                    target = following
                 raise _refused(f"The URL is redirected more than {MAX_REDIRECTS} times.")
 
     async def _get(
@@ -209,13 +212,19 @@ class Web:
         """Write what is there; if it is a redirect, return where to."""
         accepted = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
         response = await pool.handle_async_request(
-            request("GET", target, accepted, silence_s=self._silence_s)
+            outgoing.request("GET", target, accepted, silence_s=self._silence_s)
         )
         try:
             headers = httpx2.Headers(response.headers)
             if response.status in _REDIRECTS and "location" in headers:
                 return headers["location"]
-            _check(response.status, headers)
+            if response.status >= 500 or response.status in _TRANSIENT:  # noqa: PLR2004  as RFC 9110 divides them
+                raise _unreachable(f"The URL's server answered {response.status}.")
+            if response.status not in (200, 203):
+                raise _refused(f"The URL's server answered {response.status}.")
+            # Not asked for, and a small answer may unpack to any size.
+            if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+                raise _refused("The URL's server sends the file compressed, though it was asked not to.")
             if (length := headers.get("content-length", "")).isdecimal():
                 arriving.announced(int(length))
             async for chunk in response.aiter_stream():
@@ -225,49 +234,19 @@ class Web:
         return None
 
 
-def _is_named_host(target: httpx2.URL, hosts: Collection[str]) -> bool:
-    """Return whether a host is among those that the settings name; if they name none, every host is."""
-    host = target.raw_host.decode("ascii").lower().rstrip(".")
-    return not hosts or any(
-        host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower() for name in hosts
-    )
-
-
-def _next(target: httpx2.URL, location: str) -> httpx2.URL:
-    """Return where a redirect leads."""
-    try:
-        following = parse_target(str(target.join(location)))
-    except httpx2.InvalidURL:
-        raise RefusedTargetError(Refusal.URL) from None
-    if target.scheme == "https" and following.scheme == "http":
-        raise _refused("The URL leads from https to http.")
-    return following
-
-
-def _check(status: int, headers: httpx2.Headers) -> None:
-    """Raise `MediaError` unless the document follows, as it is."""
-    if status >= 500 or status in _TRANSIENT:  # noqa: PLR2004  as RFC 9110 divides them
-        raise _unreachable(f"The URL's server answered {status}.")
-    if status not in (200, 203):
-        raise _refused(f"The URL's server answered {status}.")
-    # Not asked for, and a small answer may unpack to any size.
-    if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise _refused("The URL's server sends the file compressed, though it was asked not to.")
-
-
 @contextmanager
 def _web_errors() -> Iterator[None]:
     """Raise what goes wrong on the way as `MediaError`."""
     try:
         yield
-    except RefusedTargetError as error:
+    except outgoing.RefusedTargetError as error:
         raise _refused(_REFUSALS[error.refusal]) from None
     except TimeoutError:
         raise _unreachable("The URL's server took too long.") from None
     except httpcore2.TimeoutException:
         raise _unreachable("The URL's server was silent for too long.") from None
     except httpcore2.ConnectError as error:
-        found = "has no certificate that is good for it" if is_of_tls(error) else "cannot be reached"
+        found = "has no certificate that is good for it" if outgoing.is_of_tls(error) else "cannot be reached"
         raise _unreachable(f"The URL's server {found}.") from None
     except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
         raise _unreachable("The URL's server broke off, or speaks no HTTP.") from None
@@ -283,7 +262,9 @@ class Buckets:
     async def fetch(self, url: str, arriving: Arriving) -> None:
         """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
         bucket, _, key = url.partition("://")[2].partition("/")
-        if not _is_named_object(bucket, key, self._settings.source_buckets):
+        buckets = self._settings.source_buckets
+        named = any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in buckets)
+        if not named or any(segment in ("", ".", "..") for segment in key.split("/")):
             raise _refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
         try:
             async with asyncio.timeout(self._total_s):
@@ -300,10 +281,3 @@ class Buckets:
             raise _refused("The object store does not let the fleet read the object.") from None
         except (BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None
-
-
-def _is_named_object(bucket: str, key: str, named: Collection[str]) -> bool:
-    """Return whether an object is in a bucket, or below a part of one, that the settings name."""
-    if any(segment in ("", ".", "..") for segment in key.split("/")):
-        return False
-    return any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in named)

@@ -61,7 +61,7 @@ class Template:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`."""
-        return self._ask(function, args)
+        return self._ask(function, args, (), forks=False)
 
     def fork(self, program: Callable[..., object], *args: Any, descriptors: Sequence[int] = ()) -> Forked:
         """Start a process that runs `program(*descriptors, *args)`, the descriptors being its own copies of ours.
@@ -71,12 +71,7 @@ class Template:
         return Forked(self, self._ask(program, args, descriptors, forks=True))
 
     def _ask(
-        self,
-        function: Callable[..., object],
-        args: tuple[Any, ...],
-        descriptors: Sequence[int] = (),
-        *,
-        forks: bool = False,
+        self, function: Callable[..., object], args: Sequence[Any], descriptors: Sequence[int], *, forks: bool
     ) -> Any:
         with self._lock:
             if not self.alive:
@@ -178,26 +173,22 @@ def _serve(channel: socket.socket) -> Program:
                 return partial(function, *descriptors, *args)
             for descriptor in descriptors:
                 os.close(descriptor)
-            pickle.dump((True, pid) if forks else _answer(function, args), stream)
+            answered: tuple[bool, object] = True, pid
+            if not forks:
+                try:
+                    answered = True, function(*args)
+                except Exception as error:  # noqa: BLE001  raised again where the call came from
+                    answered = False, error
+            pickle.dump(answered, stream)
             stream.flush()
 
 
-def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
-    try:
-        return True, function(*args)
-    except Exception as error:  # noqa: BLE001  raised again where the call came from
-        return False, error
-
-
-def _main(parent: str, descriptor: str, *modules: str) -> None:
-    die_with_parent(parent=int(parent))
+if __name__ == "__main__":
+    owner, given, *named = sys.argv[1:]
+    die_with_parent(parent=int(owner))
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our owner decides
-    for name in modules:
+    for name in named:
         importlib.import_module(name)
-    program = _serve(socket.socket(fileno=int(descriptor)))
+    program = _serve(socket.socket(fileno=int(given)))
     signal.signal(signal.SIGINT, heard)
     program()
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

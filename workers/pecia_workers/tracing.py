@@ -167,25 +167,21 @@ async def generate_traced(engine: Generator, request: EngineRequest, tokens: int
     with tracing.span(f"chat {engine.capabilities.model}", about, kind=SpanKind.CLIENT) as span:
         began = time.time_ns()
         generation = await engine.generate(request)
-        _answered(span, generation, began)
+        usage = generation.usage
+        span.set_attributes(
+            {
+                "gen_ai.usage.input_tokens": usage.prompt,
+                "gen_ai.usage.output_tokens": usage.output,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached,
+                "pecia.accounts.image_tokens": usage.image,
+                "pecia.verdict": generation.verdict,
+            }
+        )
+        if generation.first_token_s is not None:
+            first = began + round(generation.first_token_s * _NS)
+            tracing.past("prefill", began=began, ended=first)
+            tracing.past("decode", began=first, ended=max(first, time.time_ns()))
     return generation
-
-
-def _answered(span: Span, generation: Generation, began: int) -> None:
-    usage = generation.usage
-    span.set_attributes(
-        {
-            "gen_ai.usage.input_tokens": usage.prompt,
-            "gen_ai.usage.output_tokens": usage.output,
-            "gen_ai.usage.cache_read.input_tokens": usage.cached,
-            "pecia.accounts.image_tokens": usage.image,
-            "pecia.verdict": generation.verdict,
-        }
-    )
-    if generation.first_token_s is not None:
-        first = began + round(generation.first_token_s * _NS)
-        tracing.past("prefill", began=began, ended=first)
-        tracing.past("decode", began=first, ended=max(first, time.time_ns()))
 
 
 @dataclass(frozen=True, slots=True)

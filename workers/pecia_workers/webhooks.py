@@ -30,6 +30,7 @@ from pecia_schemas.connecting import Verdict, name_of, verdict_on
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
+from pecia_workers import outgoing
 from pecia_workers.ledger.database import open_database, retry_unavailable
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
@@ -43,15 +44,6 @@ from pecia_workers.ledger.outbox import (
     record_outcome,
 )
 from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
-from pecia_workers.outgoing import (
-    GuardedBackend,
-    Refusal,
-    RefusedTargetError,
-    is_of_tls,
-    parse_retry_after,
-    parse_target,
-    request,
-)
 from pecia_workers.service import serve
 from pecia_workers.tracing import delivering, tried
 
@@ -132,7 +124,7 @@ class DeliveryPolicy:
     attempts: int
     schedule: RetrySchedule = field(default_factory=RetrySchedule)
 
-    def refused(self, refusal: Refusal) -> DeliveryOutcome:
+    def refused(self, refusal: outgoing.Refusal) -> DeliveryOutcome:
         """Return the outcome for a target that may not be called."""
         return DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
 
@@ -152,7 +144,7 @@ class DeliveryPolicy:
         if status == HTTPStatus.GONE:
             state, receiver = DeliveryState.DEAD, ReceiverState.GONE
         failed = DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
-        return self._again(turn, failed, parse_retry_after(reply.retry_after))
+        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after))
 
     def _again(
         self, turn: int, failed: DeliveryOutcome, retry_after: timedelta | None = None
@@ -200,7 +192,7 @@ class Sender:
 
     def __init__(
         self,
-        backend: GuardedBackend,
+        backend: outgoing.GuardedBackend,
         *,
         timeout: timedelta,
         connections: int,
@@ -217,38 +209,37 @@ class Sender:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """Return the answer. Raises `RefusedTargetError` or `SendError`, also when the whole takes too long."""
         posted = [("Content-Length", str(len(body))), *headers.items()]
-        call = request("POST", parse_target(url), posted, content=body)
+        call = outgoing.request("POST", outgoing.parse_target(url), posted, content=body)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._exchange(call)
+                response = await self._pool.handle_async_request(call)
+                try:
+                    # Raw bytes: a compressed reply stays as small as it came.
+                    read, kept = 0, b""
+                    async for chunk in response.aiter_stream():
+                        read += len(chunk)
+                        kept += chunk[: KEPT_REPLY_BYTES - len(kept)]
+                        if read >= MAX_REPLY_BYTES:
+                            break
+                finally:
+                    await response.aclose()
         except (TimeoutError, httpcore2.TimeoutException):
             raise SendError(SendFailure.TIMEOUT) from None
         except httpcore2.ConnectError as error:
-            raise SendError(SendFailure.TLS if is_of_tls(error) else SendFailure.UNREACHABLE) from None
+            raise SendError(
+                SendFailure.TLS if outgoing.is_of_tls(error) else SendFailure.UNREACHABLE
+            ) from None
         except httpcore2.NetworkError:
             raise SendError(SendFailure.BROKEN) from None
         except httpcore2.ProtocolError:
             raise SendError(SendFailure.PROTOCOL) from None
+        text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
+        retry_after = httpx2.Headers(response.headers).get("retry-after")
+        return Reply(status=response.status, retry_after=retry_after, text=text.strip())
 
     async def aclose(self) -> None:
         """Close what is open."""
         await self._pool.aclose()
-
-    async def _exchange(self, call: httpcore2.Request) -> Reply:
-        response = await self._pool.handle_async_request(call)
-        try:
-            # Raw bytes: a compressed reply stays as small as it came.
-            read, kept = 0, b""
-            async for chunk in response.aiter_stream():
-                read += len(chunk)
-                kept += chunk[: KEPT_REPLY_BYTES - len(kept)]
-                if read >= MAX_REPLY_BYTES:
-                    break
-        finally:
-            await response.aclose()
-        text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
-        retry_after = httpx2.Headers(response.headers).get("retry-after")
-        return Reply(status=response.status, retry_after=retry_after, text=text.strip())
 
 
 def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
@@ -269,7 +260,7 @@ class WebhookWorker:
             schedule=schedule
             or RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest),
         )
-        backend = GuardedBackend(
+        backend = outgoing.GuardedBackend(
             allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
         )
         self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
@@ -288,36 +279,32 @@ class WebhookWorker:
         if not self._secrets:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
+        visibility = self._settings.webhook_timeout + _MARGIN
         try:
             async with asyncio.TaskGroup() as tasks:
                 giving_up = tasks.create_task(self._give_up())
-                await self._deliver()
+                while not self._stopping:
+                    LIVENESS.beat()
+                    self._stirred.clear()
+                    capacity = DeliveryCapacity(
+                        deliveries=_CONCURRENCY - self._under_way.total(),
+                        each=self._settings.webhook_concurrency,
+                        busy=dict(self._under_way),
+                        signs=bool(self._secrets),
+                    )
+                    claim = partial(claim_deliveries, self._database, capacity, visibility=visibility)
+                    claimed = await retry_unavailable(claim) if capacity.deliveries else []
+                    for delivery in claimed:
+                        self._under_way[delivery.receiver] += 1
+                        tasks.create_task(self._attempt(delivery))
+                    if not claimed:
+                        # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(self._stirred.wait(), _POLL_S)
                 giving_up.cancel()
         finally:
             await self._sender.aclose()
             await self._database.dispose()
-
-    async def _deliver(self) -> None:
-        visibility = self._settings.webhook_timeout + _MARGIN
-        async with asyncio.TaskGroup() as tries:
-            while not self._stopping:
-                LIVENESS.beat()
-                self._stirred.clear()
-                room = DeliveryCapacity(
-                    deliveries=_CONCURRENCY - self._under_way.total(),
-                    each=self._settings.webhook_concurrency,
-                    busy=dict(self._under_way),
-                    signs=bool(self._secrets),
-                )
-                claim = partial(claim_deliveries, self._database, room, visibility=visibility)
-                claimed = await retry_unavailable(claim) if room.deliveries else []
-                for delivery in claimed:
-                    self._under_way[delivery.receiver] += 1
-                    tries.create_task(self._attempt(delivery))
-                if not claimed:
-                    # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._stirred.wait(), _POLL_S)
 
     async def _attempt(self, delivery: ClaimedDelivery) -> None:
         try:
@@ -354,9 +341,19 @@ class WebhookWorker:
         reply: Reply | None = None
         with delivering(delivery) as span:
             try:
-                reply = await self._post(delivery)
+                secrets, body = self._secrets, delivery.body
+                if delivery.endpoint_id is not None:
+                    stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
+                    secrets = tuple(SecretStr(self._keys.unseal(one, delivery.endpoint_id)) for one in stored)
+                if delivery.job_id is not None:
+                    job, links = str(delivery.job_id), self._settings.webhook_links
+                    links = {name: url.replace("{job_id}", job) for name, url in links.items()}
+                    body = {**body, "data": {**body["data"], "links": links}}
+                notice = Signer(*secrets).sign(delivery.id, body)
+                headers = {**notice.headers, **tracing.headers()}
+                reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)
-            except RefusedTargetError as error:
+            except outgoing.RefusedTargetError as error:
                 outcome = self._policy.refused(error.refusal)
             except SendError as error:
                 outcome = self._policy.unanswered(delivery.turn, error.failure)
@@ -368,19 +365,6 @@ class WebhookWorker:
             tried(span, outcome)
         duration = timedelta(seconds=time.monotonic() - begun)
         return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
-
-    async def _post(self, delivery: ClaimedDelivery) -> Reply:
-        secrets = self._secrets
-        if delivery.endpoint_id is not None:
-            stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
-            secrets = tuple(SecretStr(self._keys.unseal(one, delivery.endpoint_id)) for one in stored)
-        body = delivery.body
-        if delivery.job_id is not None:
-            job, links = str(delivery.job_id), self._settings.webhook_links
-            links = {name: url.replace("{job_id}", job) for name, url in links.items()}
-            body = {**body, "data": {**body["data"], "links": links}}
-        notice = Signer(*secrets).sign(delivery.id, body)
-        return await self._sender.post(delivery.url, notice.body, {**notice.headers, **tracing.headers()})
 
     async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
@@ -395,4 +379,5 @@ class WebhookWorker:
 
 def run_webhooks(settings: WorkerSettings) -> None:
     """Run a webhook worker until SIGTERM or SIGINT, then finish what is in flight."""
-    serve("webhooks", WebhookWorker, settings, capabilities={"signs": bool(_secrets_of(settings))})
+    signs = {"signs": bool(_secrets_of(settings))}
+    asyncio.run(serve("webhooks", WebhookWorker, settings, capabilities=signs))

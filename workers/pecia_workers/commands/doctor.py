@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy import Engine, Row, inspect, text
+from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas.connecting import Verdict, refusal_of_postgres, refusal_of_redis, verdict_on
 from pecia_schemas.payloads import PayloadStore
@@ -83,31 +83,29 @@ def doctor(
     _show(findings, as_json=as_json)
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
         raise typer.Exit(UNAVAILABLE)
-    if (deep or repair) and _examine_deeply(settings, repair=repair, yes=yes, as_json=as_json):
-        raise typer.Exit(FAILED)
+    if deep or repair:
+        differing = asyncio.run(_compare(settings, as_json=as_json))
+        if repair and any(kind.is_mended for kind in differing):
+            try:
+                agreed = yes or (not as_json and typer.confirm("Put right what can be?", err=True))
+            except typer.Abort:  # no terminal
+                agreed = False
+            if agreed:
+                differing = asyncio.run(_compare(settings, differing, as_json=as_json))
+        if differing:
+            raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(UNAVAILABLE)
 
 
-def _examine_deeply(settings: WorkerSettings, *, repair: bool, yes: bool, as_json: bool) -> bool:
-    """Show in what the stores differ, and repair it if that is wanted; return whether they differ at the end."""
-    found = asyncio.run(_compare(settings))
-    _show(_differences(found), as_json=as_json)
-    if not repair or not any(kind.is_mended for kind in found):
-        return bool(found)
-    try:
-        if not yes and (as_json or not typer.confirm("Put right what can be?", err=True)):
-            return True
-    except typer.Abort:  # no terminal
-        return True
-    left = asyncio.run(_compare(settings, found))
-    _show(_differences(left), as_json=as_json)
-    return bool(left)
-
-
-async def _compare(settings: WorkerSettings, known: Found | None = None) -> Found:
-    """Put right what can be of the known, and return in what the stores differ: two looks if the first finds any."""
-    from pecia_workers.upkeep.differences import Scene, differences, mend  # noqa: PLC0415  no worker needs upkeep
+async def _compare(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
+    """Put right what can be of the known, and show in what the stores differ: two looks if the first finds any."""
+    from pecia_workers.upkeep.differences import (  # noqa: PLC0415  no worker needs upkeep
+        Difference,
+        Scene,
+        differences,
+        mend,
+    )
     from pecia_workers.upkeep.loop import open_stores  # noqa: PLC0415
 
     payloads = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
@@ -115,22 +113,19 @@ async def _compare(settings: WorkerSettings, known: Found | None = None) -> Foun
         scene = Scene(stores=stores, payloads=payloads, settings=settings)
         if known is not None:
             await mend(scene, known)
-        return await differences(scene)
-
-
-def _differences(found: Found) -> Iterator[Finding]:
-    """Yield a finding for each kind of difference there can be, with ids as a rule."""
-    from pecia_workers.upkeep.differences import Difference  # noqa: PLC0415
-
+        found = await differences(scene)
+    findings = []
     for kind in Difference:
         items, detail = found.get(kind, frozenset()), "none"
-        if items:
+        if items:  # some of them by their ids
             names = sorted(
                 str(item[0] if isinstance(item, tuple) else getattr(item, "id", item)) for item in items
             )
             more = ", …" if len(names) > _SHOWN else ""
             detail = f"{len(names)}: {kind.sentence} ({', '.join(names[:_SHOWN])}{more})"
-        yield Finding(subject=kind.value, ok=not items, detail=detail)
+        findings.append(Finding(subject=kind.value, ok=not items, detail=detail))
+    _show(findings, as_json=as_json)
+    return found
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:
@@ -141,7 +136,10 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         "check PECIA_REDIS_URL and that it runs",
         lambda error: refusal_of_redis(error, settings.redis_url.get_secret_value()),
     )
-    yield _look_at_confinement()
+    missing = missing_guards()
+    confined = "confined: no network, no other process, no file but code and fonts"
+    unconfined = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
+    yield Finding(subject="decoders", ok=not missing, detail=unconfined if missing else confined)
     yield _look_at_fonts()
     if settings.engine in _LANGUAGE_MODELS and settings.witness in ("auto", "ocr"):
         yield _look_at_witness(settings)
@@ -158,12 +156,11 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
             lambda error: refusal_of_postgres(error, url),
         )
         yield postgres
-        tables = _look_at_tables(engine) if postgres.ok else None
-        if tables:
-            yield tables
-        if tables and tables.ok:
-            yield from _look_at_fleet(engine)
-            yield from _look_at_lag(engine, settings)
+        if postgres.ok:
+            yield (tables := _look_at_tables(engine))
+            if tables.ok:
+                yield from _look_at_fleet(engine)
+                yield from _look_at_lag(engine, settings)
     except Exception as error:
         if verdict_on(error) is not Verdict.FAULT:
             raise
@@ -183,13 +180,6 @@ def _look(
     except Exception as error:  # noqa: BLE001  whatever is wrong is the finding; its text may hold a password
         detail = refusal(error) or f"{type(error).__name__}: {advice}"
         return Finding(subject=subject, ok=False, detail=detail)
-
-
-def _look_at_confinement() -> Finding:
-    detail = "confined: no network, no other process, no file but code and fonts"
-    if missing := missing_guards():
-        detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
-    return Finding(subject="decoders", ok=not missing, detail=detail)
 
 
 def _look_at_witness(settings: WorkerSettings) -> Finding:
@@ -268,7 +258,20 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         detail = "callbacks wait for it: set PECIA_WEBHOOK_SECRET for `pecia worker webhooks`"
         yield Finding(subject="signing secret", ok=False, detail=detail)
     for worker in engines:
-        yield Finding(subject=worker.name, ok=True, detail=_abilities(worker))
+        can = worker.capabilities  # as far as the worker's engine says
+        abilities = (
+            f"{worker.engine} {can.get('model') or ''}".strip(),
+            can.get("device"),
+            f"{can['preparers']} preparing" if can.get("preparers") else "",
+            ", ".join(worker.stages),
+            "fields" if can.get("fields") else "",
+            f"languages {', '.join(can['languages'])}" if can.get("languages") else "",
+            f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else "",
+            f"{can['slots']} at a time" if can.get("slots") else "",
+            f"{can['tokens']:,} tokens" if can.get("tokens") else "",
+            card_of(can.get("model") or "").warning,
+        )
+        yield Finding(subject=worker.name, ok=True, detail="; ".join(filter(None, abilities)))
     for lack in lacks:
         yield Finding(subject=f"waiting to {lack.stage}", ok=False, detail=f"{lack.parts}: {lack.sentence}")
 
@@ -281,31 +284,10 @@ def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
         if max(found.unpublished_s, found.deliveries_s) <= _LATE_S:
             break
         time.sleep(pause)  # perhaps a part came back this very moment
-    yield _late(
-        "relay", "parts wait to be published", found.unpublished, found.unpublished_s, "pecia worker upkeep"
-    )
-    yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
-
-
-def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:
-    detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
-    advice = f": see the log of `{command}`" if oldest_s > _LATE_S else ""
-    return Finding(subject=subject, ok=not advice, detail=detail + advice)
-
-
-def _abilities(worker: Row[Any]) -> str:
-    """Return what the worker's engine is and can do, as far as it said."""
-    can = worker.capabilities
-    said = [
-        f"{worker.engine} {can.get('model') or ''}".strip(),
-        can.get("device"),
-        f"{can['preparers']} preparing" if can.get("preparers") else "",
-        ", ".join(worker.stages),
-        "fields" if can.get("fields") else "",
-        f"languages {', '.join(can['languages'])}" if can.get("languages") else "",
-        f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else "",
-        f"{can['slots']} at a time" if can.get("slots") else "",
-        f"{can['tokens']:,} tokens" if can.get("tokens") else "",
-        card_of(can.get("model") or "").warning,
-    ]
-    return "; ".join(filter(None, said))
+    for subject, count, what, oldest_s, role in (
+        ("relay", found.unpublished, "parts wait to be published", found.unpublished_s, "upkeep"),
+        ("callbacks", found.deliveries, "are due", found.deliveries_s, "webhooks"),
+    ):
+        detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
+        advice = f": see the log of `pecia worker {role}`" if oldest_s > _LATE_S else ""
+        yield Finding(subject=subject, ok=not advice, detail=detail + advice)

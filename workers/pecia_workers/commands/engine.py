@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,28 +30,14 @@ from pecia_workers.commands.common import (
     show,
     weights,
 )
-from pecia_workers.engines.base import (
-    Engine,
-    EngineUnavailableError,
-    only_captions,
-)
-from pecia_workers.engines.profiles import (
-    OF_A_PROFILE,
-    EnginePlan,
-    Profile,
-    plan_engine,
-    profile_toml,
-    with_profile,
-)
+from pecia_workers.engines import profiles
+from pecia_workers.engines.base import Engine, EngineUnavailableError, only_captions
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
-    from pecia_workers.engines.checking import EngineCheck
     from pecia_workers.simulation.experiment import Point, Tuned
 
 _TUNED: Final = frozenset({"vllm", "simulated"})
-
-
 _GIB: Final = 2**30
 _DERIVED: Final = ("starts", "kv_share", "bound_by")
 _REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
@@ -87,12 +73,24 @@ def tune(
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
     with engine_at_work(settings):
         machine, _ = machine_named(settings.profile)
-        chosen = with_profile(settings)
+        chosen = profiles.with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
     output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
     record = asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}
-    show(record, aligned([_row(point, tuned.best) for point in tuned.points]), as_json=as_json)
+    rows = [
+        {
+            "sequences": str(point.sequences),
+            "tokens in a step": str(point.batched_tokens or ""),
+            "pages/s": f"{point.pages_per_s:.2f}",
+            "p95 s": f"{point.p95_s:.2f}",
+            "put back": str(point.preemptions or ""),
+            "best": "<" if point == tuned.best else "",
+            "failed": point.failed,
+        }
+        for point in tuned.points
+    ]
+    show(record, aligned(rows), as_json=as_json)
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
 
 
@@ -122,7 +120,7 @@ def plan(
     try:
         profile, memory = machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
-        planned = plan_engine(settings, profile, memory, captions=captions)
+        planned = profiles.plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
         raise refused(error, USAGE) from None
     record = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
@@ -144,7 +142,28 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
 
     with engine_at_work(settings):
         checked = asyncio.run(check_engine(settings))
-    show(asdict(checked) | {"ok": checked.ok}, described(_check_rows(checked)), as_json=as_json)
+    tokens = f", {checked.budget_tokens:,} tokens" if checked.budget_tokens else ""
+    rows = [
+        ("engine", f"{checked.engine}, {checked.model}"),
+        ("ready after", f"{checked.ready_s:.1f} s"),
+        ("budget", f"{checked.slots} requests{tokens}"),
+        ("page", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"),
+    ]
+    if checked.kv_used is not None:
+        cache = f"{100 * checked.kv_used:.1f} % for this page, {checked.preemptions} put back"
+        if checked.acceptance is not None:
+            cache += f", {100 * checked.acceptance:.1f} % of the drafts accepted"
+        rows.append(("KV cache", cache))
+    if checked.predicted_tokens is not None:
+        mark = "by an estimate"
+        if checked.drifted:
+            mark = "[red]not equal, though exact[/]"
+        elif checked.predicted_tokens == checked.counted_tokens:
+            mark = "[green]equal[/]"
+        counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
+        rows.append(("prompt", f"{counts}: {mark}"))
+    rows.append(("first line", escape(checked.first_line) or "[red]nothing was read[/]"))
+    show(asdict(checked) | {"ok": checked.ok}, described(rows), as_json=as_json)
     if not checked.ok:
         raise typer.Exit(FAILED)
 
@@ -179,23 +198,11 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) 
     )
 
 
-def _row(point: Point, best: Point) -> dict[str, str]:
-    return {
-        "sequences": str(point.sequences),
-        "tokens in a step": str(point.batched_tokens or ""),
-        "pages/s": f"{point.pages_per_s:.2f}",
-        "p95 s": f"{point.p95_s:.2f}",
-        "put back": str(point.preemptions or ""),
-        "best": "<" if point == best else "",
-        "failed": point.failed,
-    }
-
-
-def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
+def _profile(machine: profiles.Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     """Return the machine's profile with what was found, and what else the engine was measured with."""
     sizes = {"max_num_seqs": tuned.best.sequences, "max_num_batched_tokens": tuned.best.batched_tokens}
-    chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(OF_A_PROFILE)} | sizes
-    return profile_toml(
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(profiles.OF_A_PROFILE)} | sizes
+    return profiles.profile_toml(
         machine.model_copy(
             update={
                 "title": f"{machine.title}, tuned: {tuned.best.pages_per_s:.3g} pages/s",
@@ -207,67 +214,43 @@ def _profile(machine: Profile, settings: WorkerSettings, tuned: Tuned) -> str:
     )
 
 
-def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
+def _plan_rows(planned: profiles.EnginePlan) -> list[tuple[str, str]]:
     memory, kv = planned.memory, planned.kv
     model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
+    cache = _gib(memory.kv_cache)
+    if "kv_cache_bytes" in planned.sizes:
+        cache += ", as set"
+    else:
+        loaded = f"{_gib(memory.weights)} of weights" if memory.weights else "weights of unknown size"
+        cache += f" = {_gib(memory.usable)} usable - {loaded} - {_gib(memory.reserve)} in reserve"
     token = f"2 x {kv.layers} layers x {kv.kv_heads} KV heads x {kv.head_dim} x {kv.dtype_bytes} bytes"
-    share = f"{planned.kv_share:.0%}".replace("%", " %")
     windows = f"{kv.windowed} of {kv.layers} layers keep no more than the last {kv.window:,} tokens"
     kept = f", of which the layers keep as much as of {planned.page_kept:,}" if kv.windowed else ""
+    share = f"{planned.kv_share:.0%}".replace("%", " %")
+    remedy = f"One request may take {planned.context:,} tokens: it does not start. {_REMEDY}"
     rows = [
         ("for", planned.profile + (f", {memory.gpus} of them" if memory.gpus > 1 else "")),
         ("model", model),
         ("because", planned.why),
         ("read as", planned.card),
-        *([("[red]licence[/]", planned.warning)] if planned.warning else []),
-        *([("needs", planned.needs)] if planned.needs else []),
-        *([("or", ", ".join(planned.readers))] if planned.readers else []),
+        ("[red]licence[/]", planned.warning or None),
+        ("needs", planned.needs or None),
+        ("or", ", ".join(planned.readers) or None),
         ("sizes", _pairs(planned.sizes)),
         ("options", _pairs(planned.engine_options)),
-        ("KV cache", _kv_cache(planned)),
+        ("KV cache", cache),
         ("one token", f"{token} = {planned.kv_bytes_per_token:,} bytes"),
-        *([("windows", windows)] if kv.windowed else []),
-        *([("not known", planned.unclear)] if planned.unclear else []),
+        ("windows", windows if kv.windowed else None),
+        ("not known", planned.unclear or None),
         ("budget", f"{planned.kv_tokens:,} tokens{' that every layer keeps' if kv.windowed else ''}"),
         ("one page", f"{planned.page_tokens:,} tokens: A4, its prompt and the text that is expected{kept}"),
         (
             "at a time",
             f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}",
         ),
+        ("[red]no[/]", None if planned.starts else remedy),
     ]
-    if not planned.starts:
-        rows.append(
-            ("[red]no[/]", f"One request may take {planned.context:,} tokens: it does not start. {_REMEDY}")
-        )
-    return rows
-
-
-def _kv_cache(planned: EnginePlan) -> str:
-    memory = planned.memory
-    if "kv_cache_bytes" in planned.sizes:
-        return f"{_gib(memory.kv_cache)}, as set"
-    weights = _gib(memory.weights) + " of weights" if memory.weights else "weights of unknown size"
-    return f"{_gib(memory.kv_cache)} = {_gib(memory.usable)} usable - {weights} - {_gib(memory.reserve)} in reserve"
-
-
-def _check_rows(checked: EngineCheck) -> Iterator[tuple[str, str]]:
-    tokens = f", {checked.budget_tokens:,} tokens" if checked.budget_tokens else ""
-    yield "engine", f"{checked.engine}, {checked.model}"
-    yield "ready after", f"{checked.ready_s:.1f} s"
-    yield "budget", f"{checked.slots} requests{tokens}"
-    yield "page", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
-    if checked.kv_used is not None:
-        drafts = (
-            "" if checked.acceptance is None else f", {100 * checked.acceptance:.1f} % of the drafts accepted"
-        )
-        used = f"{100 * checked.kv_used:.1f} % for this page"
-        yield "KV cache", f"{used}, {checked.preemptions} put back{drafts}"
-    if checked.predicted_tokens is not None:
-        mark = "[green]equal[/]" if checked.predicted_tokens == checked.counted_tokens else "by an estimate"
-        mark = "[red]not equal, though exact[/]" if checked.drifted else mark
-        counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
-        yield "prompt", f"{counts}: {mark}"
-    yield "first line", escape(checked.first_line) or "[red]nothing was read[/]"
+    return [(name, value) for name, value in rows if value is not None]
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -36,21 +36,8 @@ from pecia_workers.commands.common import (
     settings_or_exit,
     show,
 )
+from pecia_workers.ledger import rekeying
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
-from pecia_workers.ledger.rekeying import (
-    PAYLOADS,
-    RESULTS,
-    REVISIONS,
-    SECRETS,
-    TASKS,
-    Holdings,
-    Rows,
-    holdings,
-    move_payload,
-    payloads_due,
-    reseal,
-    spans,
-)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
@@ -82,11 +69,23 @@ def status(*, as_json: AsJson = False) -> None:
     Example: `pecia keys status`
     """
     settings = settings_of_fleet()
-    held = _with_database(settings, holdings)
-    stored = [asdict(one) | {"available": one.key in settings.keyring} for one in held]
-    record = {"current": settings.keyring.current, "stored": stored}
-    show(record, _status_table(held, settings.keyring), as_json=as_json)
-    if not all(one.key in settings.keyring for one in held):
+    held = _with_database(settings, rekeying.holdings)
+    keyring = settings.keyring
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("key", "", "documents", "results", "tasks", "secrets"):
+        table.add_column(title, justify="left" if title in ("key", "") else "right")
+    for one in held:
+        if one.key is None:
+            mark = "[yellow]not encrypted[/]" if keyring.current else "not encrypted"
+        elif one.key not in keyring:
+            mark = "[red]not here[/]"
+        else:
+            mark = "[green]current[/]" if one.key == keyring.current else "[yellow]former[/]"
+        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
+        table.add_row(one.key or "none", mark, *counts)
+    stored = [asdict(one) | {"available": one.key in keyring} for one in held]
+    show({"current": keyring.current, "stored": stored}, table, as_json=as_json)
+    if not all(one.key in keyring for one in held):
         raise typer.Exit(FAILED)
 
 
@@ -105,14 +104,25 @@ def rotate(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(rekeyed)))
     else:
-        _show_rekeyed(rekeyed)
+        typer.echo(
+            f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
+            f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
+        )
+        if rekeyed.in_use:
+            typer.echo(
+                f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True
+            )
+        if rekeyed.refused:
+            typer.echo(
+                f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True
+            )
     if rekeyed.in_use or rekeyed.refused:
         raise typer.Exit(FAILED)
 
 
 async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: bool) -> Rekeyed:
     keyring = settings.keyring
-    rekeying = Rekeying(
+    work = Rekeying(
         database=database,
         store=PayloadStore.open(settings.payload_url, settings.payload_options, keys=keyring),
         keys=keyring,
@@ -120,12 +130,12 @@ async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: boo
     )
     due = sum(
         one.payloads + one.tasks + one.results + one.secrets
-        for one in await holdings(database)
+        for one in await rekeying.holdings(database)
         if one.key != keyring.current
     )
     with Progress(console=Console(stderr=True), disable=quiet) as progress:
         task = progress.add_task("encrypting", total=due)
-        return await rekeying.run(lambda number: progress.advance(task, number))
+        return await work.run(lambda number: progress.advance(task, number))
 
 
 def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Coroutine[Any, Any, R]]) -> R:
@@ -152,35 +162,6 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         if verdict_on(error) is None:
             raise
         raise refused(explain(error, url), UNAVAILABLE) from None
-
-
-def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("key", "", "documents", "results", "tasks", "secrets"):
-        table.add_column(title, justify="left" if title in ("key", "") else "right")
-    for one in held:
-        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
-        table.add_row(one.key or "none", _mark(one.key, keyring), *counts)
-    return table
-
-
-def _mark(key: str | None, keyring: Keyring) -> str:
-    if key is None:
-        return "[yellow]not encrypted[/]" if keyring.current else "not encrypted"
-    if key not in keyring:
-        return "[red]not here[/]"
-    return "[green]current[/]" if key == keyring.current else "[yellow]former[/]"
-
-
-def _show_rekeyed(rekeyed: Rekeyed) -> None:
-    typer.echo(
-        f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
-        f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
-    )
-    if rekeyed.in_use:
-        typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)
-    if rekeyed.refused:
-        typer.echo(f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True)
 
 
 @dataclass(slots=True)
@@ -212,20 +193,18 @@ class Rekeying:
 
     async def run(self, progress: Callable[[int], None]) -> Rekeyed:
         """Go through all; `progress` gets how many were done. Raises what the stores raise if they are away."""
-        await self._documents(progress)
-        self.done.tasks = await self._rows(TASKS, progress)
-        self.done.results = await self._rows(RESULTS, progress) + await self._rows(REVISIONS, progress)
-        self.done.secrets = await self._rows(SECRETS, progress)
-        return self.done
-
-    async def _documents(self, progress: Callable[[int], None]) -> None:
-        async for span in spans(self.database, PAYLOADS):
-            for document, in_use in await payloads_due(self.database, span, self.keys):
+        async for span in rekeying.spans(self.database, rekeying.PAYLOADS):
+            for document, in_use in await rekeying.payloads_due(self.database, span, self.keys):
                 if in_use:
                     self.done.in_use += 1
                 else:
                     await self._document(document)
                 progress(1)
+        self.done.tasks = await self._rows(rekeying.TASKS, progress)
+        for kind in (rekeying.RESULTS, rekeying.REVISIONS):
+            self.done.results += await self._rows(kind, progress)
+        self.done.secrets = await self._rows(rekeying.SECRETS, progress)
+        return self.done
 
     async def _document(self, document: PayloadRef) -> None:
         try:
@@ -233,17 +212,17 @@ class Rekeying:
                 copy = Path(directory) / "document"
                 await self.store.download(document, copy)
                 stored = await asyncio.to_thread(self.store.put, copy)
-            moved = await move_payload(self.database, document, stored, self.keys, store=self.store)
+            moved = await rekeying.move_payload(self.database, document, stored, self.keys, store=self.store)
         except (PayloadMissingError, PayloadCorruptError, DecryptionError):
             self.done.refused += 1
         else:
             self.done.payloads += moved
             self.done.in_use += not moved
 
-    async def _rows(self, kind: Rows, progress: Callable[[int], None]) -> int:
+    async def _rows(self, kind: rekeying.Rows, progress: Callable[[int], None]) -> int:
         rewritten = 0
-        async for span in spans(self.database, kind):
-            resealed, left = await reseal(self.database, kind, span, self.keys)
+        async for span in rekeying.spans(self.database, kind):
+            resealed, left = await rekeying.reseal(self.database, kind, span, self.keys)
             rewritten += resealed
             self.done.refused += left
             progress(resealed + left)

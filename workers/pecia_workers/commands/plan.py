@@ -71,9 +71,8 @@ class _Planned:
 
     def cost(self, engines: int) -> float | None:
         """Return what a million pages cost with so many engines; None without a price."""
-        return (
-            capacity.cost_per_million(self.gpus(engines), self.fleet.rate, self.price) if self.price else None
-        )
+        gpus = self.gpus(engines)
+        return capacity.cost_per_million(gpus, self.fleet.rate, self.price) if self.price else None
 
 
 def plan(

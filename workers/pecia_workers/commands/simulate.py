@@ -183,7 +183,18 @@ def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_j
     console = Console(highlight=False)
     console.print(_table(results))
     if len(results[0][1].figures.lanes) > 1:
-        console.print(_lanes(results))
+        rows = [
+            {
+                "policy": result.policy,
+                "rate/s": _number(rate),
+                "lane": lane,
+                "in system": f"{times.mean:.2f}",
+                "p95": f"{times.p95:.2f}",
+            }
+            for rate, result in results
+            for lane, times in result.figures.lanes.items()
+        ]
+        console.print(aligned(rows))
 
 
 def _table(results: list[tuple[float | None, Result]]) -> Table:
@@ -209,21 +220,6 @@ def _table(results: list[tuple[float | None, Result]]) -> Table:
             "put back": str(found.preemptions or ""),
         }
         rows.append(row)
-    return aligned(rows)
-
-
-def _lanes(results: list[tuple[float | None, Result]]) -> Table:
-    rows = [
-        {
-            "policy": result.policy,
-            "rate/s": _number(rate),
-            "lane": lane,
-            "in system": f"{times.mean:.2f}",
-            "p95": f"{times.p95:.2f}",
-        }
-        for rate, result in results
-        for lane, times in result.figures.lanes.items()
-    ]
     return aligned(rows)
 
 
@@ -277,11 +273,11 @@ def experiment(
         settings = settings_or_exit()
         with engine_at_work(settings):
             cells, found = asyncio.run(_on_engine(settings, requests, grid))
-        if speed and found is None:
-            raise refused(
-                "This engine does not report when it wrote its first token: no speed is known.", FAILED
-            )
-        if speed and found:
+        if speed:
+            if found is None:
+                raise refused(
+                    "This engine does not report when it wrote its first token: no speed is known.", FAILED
+                )
             speed.write_text(speed_toml(found), encoding="utf-8")
             typer.echo(f"Wrote {speed}.", err=True)
     else:

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Engine
 
 from pecia_schemas.connecting import verdict_on
-from pecia_workers.commands.common import USAGE, refused, settings_or_exit
+from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, settings_or_exit
 from pecia_workers.commands.worker import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
@@ -87,7 +86,7 @@ def up(
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
         Console(stderr=True, highlight=False).print(f"[red]{error}[/]")
-        raise typer.Exit(4) from None
+        raise typer.Exit(UNAVAILABLE) from None
 
 
 def _screen(fleet: LocalFleet) -> Table:
@@ -126,26 +125,22 @@ def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> No
     shown = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while not stopping.wait(_LOOK_S if live else _LOOK_WITHOUT_TERMINAL_S):
-            figures = _figures(engine)
+            try:
+                with engine.connect() as connection:
+                    now = glance(connection)
+            except Exception as error:
+                if verdict_on(error) is None:
+                    raise
+                figures = "Postgres does not answer"
+            else:
+                jobs = f"{_counted(now.queued)} queued, {_counted(now.running)} running"
+                ended = f"{now.done:,} done, {now.failed:,} failed, {now.parts / GLANCE_S:.1f} pages/s"
+                figures = f"{jobs}; in the last minute {ended}"
             if live:
                 live.update(figures, refresh=True)
             elif figures != shown:
                 console.print(figures)
             shown = figures
-
-
-def _figures(engine: Engine) -> str:
-    try:
-        with engine.connect() as connection:
-            now = glance(connection)
-    except Exception as error:
-        if verdict_on(error) is None:
-            raise
-        return "Postgres does not answer"
-    return (
-        f"{_counted(now.queued)} queued, {_counted(now.running)} running; in the last minute {now.done:,} done, "
-        f"{now.failed:,} failed, {now.parts / GLANCE_S:.1f} pages/s"
-    )
 
 
 def _counted(jobs: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -69,8 +68,18 @@ def worker(
         stack.enter_context(termination_heard(settings))
         if role in (Role.INGEST, Role.ENGINE):
             _run_stages(role, settings, name or role)
+            return
+        from pecia_workers.metrics_page import service_page  # noqa: PLC0415
+
+        stack.enter_context(service_page(settings, role, fleet=role is Role.UPKEEP))
+        if role is Role.WEBHOOKS:
+            from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
+
+            run_webhooks(settings)
         else:
-            _run_service(role, settings)
+            from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
+
+            run_upkeep(settings)
 
 
 def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
@@ -85,20 +94,6 @@ def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
     with worker_page(settings, role, app.keeper, queues_of(stages)):
         app.worker_main(worker_argv(stages, settings, name=name))
     sys.exit(0)
-
-
-def _run_service(role: Role, settings: WorkerSettings) -> None:
-    from pecia_workers.metrics_page import service_page  # noqa: PLC0415
-
-    with service_page(settings, role, fleet=role is Role.UPKEEP):
-        if role is Role.WEBHOOKS:
-            from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
-
-            run_webhooks(settings)
-        else:
-            from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
-
-            run_upkeep(settings)
 
 
 def flower() -> None:
@@ -136,29 +131,25 @@ def _begin(settings: WorkerSettings) -> None:
 
 def admitted_or_exit(settings: WorkerSettings) -> None:
     """Exit 4 with a sentence for each store that refuses us; one that is away may come."""
-    if sentences := list(_refusals(settings)):
-        raise refused("\n".join(sentences), UNAVAILABLE)
-
-
-def _refusals(settings: WorkerSettings) -> Iterator[str]:
     from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
     from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis, verdict_on  # noqa: PLC0415
     from pecia_workers.ledger.database import open_for_questions  # noqa: PLC0415
     from pecia_workers.queue.lists import connect  # noqa: PLC0415
 
-    url = settings.redis_url.get_secret_value()
-    if url:
+    refusals = []
+    if url := settings.redis_url.get_secret_value():
         try:
             with connect(url) as redis:
                 redis.ping()
         except (RedisError, OSError) as error:
-            yield from filter(None, [refusal_of_redis(error, url)])
-    url = settings.database_url.get_secret_value()
-    if url:
+            refusals.append(refusal_of_redis(error, url))
+    if url := settings.database_url.get_secret_value():
         try:
             open_for_questions(url).connect().close()
         except Exception as error:
             if verdict_on(error) is None:
                 raise
-            yield from filter(None, [refusal_of_postgres(error, url)])
+            refusals.append(refusal_of_postgres(error, url))
+    if sentences := [sentence for sentence in refusals if sentence]:
+        raise refused("\n".join(sentences), UNAVAILABLE)

@@ -49,12 +49,9 @@ class ThrowAwayFleet:
     @classmethod
     def with_engine(cls, engine: str, *, report: Callable[[str], None]) -> Self:
         """Return one that reads with this engine, set as the environment says, on stores of its own."""
-        settings = read_settings(WorkerSettings)
+        settings = read_settings(WorkerSettings).with_stores(database_url="", redis_url="", payload_url="")
         own = {"engine": engine, "flower_port": 0, "webhook_ports": ()}
-        return cls(
-            settings.with_stores(database_url="", redis_url="", payload_url="").model_copy(update=own),
-            report=report,
-        )
+        return cls(settings.model_copy(update=own), report=report)
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:

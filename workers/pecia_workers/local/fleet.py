@@ -79,10 +79,10 @@ def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
 def _worker(
     role: str, *, name: str = "", environment: Mapping[str, str] | None = None, forked: bool = True
 ) -> WorkerCommand:
-    command = (sys.executable, "-m", "pecia_workers", "worker", role)
+    name = name or role
     return WorkerCommand(
-        name=name or role,
-        command=(*command, "--name", name) if name else command,
+        name=name,
+        command=(sys.executable, "-m", "pecia_workers", "worker", role, "--name", name),
         registers=True,
         environment=environment or {},
         forked=forked,
@@ -174,12 +174,12 @@ class LocalFleet:
         """
 
         def settled() -> bool:
-            """Return whether there is nothing to wait for: all are ready, or one will never be."""
             late = self._late()
-            return not late or self._failure is not None or any(one.restarts >= _TRIES for one in late)
+            hopeless = self._failure is not None or any(one.restarts >= _TRIES for one in late)
+            return not late or hopeless or unless()
 
         began = time.monotonic()
-        wait_until(lambda: settled() or unless(), timeout)
+        wait_until(settled, timeout)
         self._raise_failure()
         if (late := self._late()) and not unless():
             complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
@@ -211,7 +211,14 @@ class LocalFleet:
                 self._begin(stack)
                 self._begun.set()
                 while not self._ending.wait(_TICK_S):
-                    self._tend()
+                    for store in self._stores:
+                        store.tend()
+                    for unit in (*self._workers, *self._pages):
+                        unit.tend()
+                    for service in self.services():
+                        if service.state not in (self._reported.get(service.name), ServiceState.STARTING):
+                            self._reported[service.name] = service.state
+                            self._report(f"{service.name}: {service.state}")
         except BaseException as failure:  # noqa: BLE001  raised again in the thread that asked
             self._failure = failure
         finally:
@@ -225,14 +232,19 @@ class LocalFleet:
             stack.callback(self._template.stop)
         self._start_stores(stack)
         variables = environment(self.settings)
-        self._migrate_database(variables)
+        self._report("Bringing the database up to date …")
+        log = self.home.log("migrate")
+        if self._launch(self._migrate, log, variables).popen.wait():
+            raise EmbeddedError(
+                f"The database could not be brought up to date. The end of {log}:\n{tail(log)}"
+            )
         janitor = Janitor()
         stack.callback(janitor.dismiss)
         drained = self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S
         stack.callback(lambda: _stop(self._pages, _PAGE_STOP_S))
         stack.callback(lambda: _stop(self._workers, drained))
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
-        self._pages = [*self._flower(variables, janitor), *self._gateway(variables, janitor)]
+        self._pages = [self._worker(command, variables, janitor) for command in self._page_commands()]
         for unit in (*self._workers, *self._pages):
             self._report(f"Starting {unit.name} …")
             unit.start()
@@ -261,11 +273,12 @@ class LocalFleet:
             redis_url=redis or self._start_store(stack, "redis", start_redis),
             payload_url=payloads if "://" in payloads else str(Path(payloads).expanduser().absolute()),
         )
-        self._external = [
-            Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url))
-            for name, url in (("postgres", postgres), ("redis", redis))
-            if url
-        ]
+        for name, url in (("postgres", postgres), ("redis", redis)):
+            if url:
+                parts = urlsplit(url)  # shown without what may be secret in it
+                port = f":{parts.port}" if parts.port else ""
+                where = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+                self._external.append(Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=where))
         update: dict[str, Any] = {}
         if not postgres:  # other webhook workers may share a given one's outbox, and must sign alike
             if not given.webhook_secret.get_secret_value():
@@ -286,25 +299,6 @@ class LocalFleet:
         unit.where = unit.start().url
         self._stores.append(unit)
         return unit.where
-
-    def _tend(self) -> None:
-        """Start again what died, and report what has changed."""
-        for store in self._stores:
-            store.tend()
-        for unit in (*self._workers, *self._pages):
-            unit.tend()
-        for service in self.services():
-            if service.state not in (self._reported.get(service.name), ServiceState.STARTING):
-                self._reported[service.name] = service.state
-                self._report(f"{service.name}: {service.state}")
-
-    def _migrate_database(self, variables: Mapping[str, str]) -> None:
-        self._report("Bringing the database up to date …")
-        log = self.home.log("migrate")
-        if self._launch(self._migrate, log, variables).popen.wait():
-            raise EmbeddedError(
-                f"The database could not be brought up to date. The end of {log}:\n{tail(log)}"
-            )
 
     def _worker(
         self, command: WorkerCommand, variables: Mapping[str, str], janitor: Janitor
@@ -332,21 +326,28 @@ class LocalFleet:
             return fork(self._template, command.command, log=log, environment=environment)
         return spawn(command.command, log=log, environment=environment)
 
-    def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
-        if not self.settings.flower_port:
-            return []
-        self.flower = flower = Flower(self.settings, password_file=self.home.flower_password)
-        command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers, forked=True)
-        return [self._worker(command, {**variables, **flower.environment}, janitor)]
-
-    def _gateway(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
-        if not self._has_gateway:
-            return []
-        address, port = self.settings.gateway_address, self.settings.gateway_port
-        self.gateway = url_of(address, port)
-        command = (sys.executable, "-m", "pecia", "gateway")
-        ready = partial(answers, address, port)
-        return [self._worker(WorkerCommand(name="gateway", command=command, ready=ready), variables, janitor)]
+    def _page_commands(self) -> list[WorkerCommand]:
+        """Return what serves pages, Flower and the gateway, and note where they will be."""
+        commands = []
+        if self.settings.flower_port:
+            self.flower = flower = Flower(self.settings, password_file=self.home.path / "flower.password")
+            commands.append(
+                WorkerCommand(
+                    name="flower",
+                    command=flower.command,
+                    ready=partial(answers, flower.address, flower.port),
+                    environment=flower.environment,
+                    forked=True,
+                )
+            )
+        if self._has_gateway:
+            address, port = self.settings.gateway_address, self.settings.gateway_port
+            self.gateway = url_of(address, port)
+            command = (sys.executable, "-m", "pecia", "gateway")
+            commands.append(
+                WorkerCommand(name="gateway", command=command, ready=partial(answers, address, port))
+            )
+        return commands
 
 
 def _stop(units: Sequence[Supervised[ChildProcess]], timeout: float) -> None:
@@ -354,10 +355,3 @@ def _stop(units: Sequence[Supervised[ChildProcess]], timeout: float) -> None:
         unit.ask_to_stop()
     for unit in units:
         unit.stop(timeout)
-
-
-def _address(url: str) -> str:
-    """Return a URL without what may be secret in it."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"

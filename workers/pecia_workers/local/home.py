@@ -34,7 +34,18 @@ class ScratchDirectory:
     @classmethod
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
         """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
-        parent = parent or _parent()
+        if parent is None:
+            for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
+                if (
+                    len(str(candidate)) <= _LONGEST_PATH
+                    and _PLAIN.fullmatch(str(candidate))
+                    and os.access(candidate, os.W_OK | os.X_OK)
+                    and (os.geteuid() != 0 or candidate.stat().st_mode & 0o001)
+                ):
+                    parent = candidate
+                    break
+            else:
+                raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
         for path in parent.glob(f"{_PREFIX}????????"):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
@@ -51,22 +62,6 @@ class ScratchDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.lock)
-
-
-def _parent() -> Path:
-    for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
-        if _suits(candidate):
-            return candidate
-    raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
-
-
-def _suits(directory: Path) -> bool:
-    return (
-        len(str(directory)) <= _LONGEST_PATH
-        and _PLAIN.fullmatch(str(directory)) is not None
-        and os.access(directory, os.W_OK | os.X_OK)
-        and (os.geteuid() != 0 or bool(directory.stat().st_mode & 0o001))
-    )
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -106,11 +101,6 @@ class Home:
         return self.path / "payloads"
 
     @property
-    def flower_password(self) -> Path:
-        """The password of Flower's page."""
-        return self.path / "flower.password"
-
-    @property
     def webhook_secret(self) -> Path:
         """What the callbacks of jobs' own webhooks are signed with."""
         return self.path / "webhook.secret"
@@ -125,9 +115,8 @@ class Home:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
-                self.path.chmod(
-                    0o711 if os.geteuid() == 0 else 0o700
-                )  # root's Postgres runs as another account
+                mode = 0o711 if os.geteuid() == 0 else 0o700  # root's Postgres runs as another account
+                self.path.chmod(mode)
             for directory in (self.payloads, self.path / "logs"):
                 directory.mkdir(mode=0o700, exist_ok=True)
             lock = os.open(self.path / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -44,18 +44,14 @@ def _launch(arguments: list[str]) -> None:
         sys.exit(f"cannot start {command[0]}: {error.strerror}")
 
 
-def _end_groups() -> None:
-    groups: set[int] = set()
-    for line in sys.stdin:
-        change, group = line[0], int(line[1:])
-        (groups.add if change == "+" else groups.discard)(group)
-    for group in groups:
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-
-
 if __name__ == "__main__":
     if sys.argv[1:]:
         _launch(sys.argv[1:])
     else:
-        _end_groups()
+        groups: set[int] = set()
+        for line in sys.stdin:
+            change, group = line[0], int(line[1:])
+            (groups.add if change == "+" else groups.discard)(group)
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)

@@ -135,25 +135,20 @@ def _chart(rng: Random) -> list[list[Block]]:
     first = [*_head(rng, "Hospital Chart"), Block("heading", ("Course of the stay",))]
     further = [f"Hospital Chart, continued, sheet {n}" for n in (2, 3, 4)]
     sheets = [first, *([Block("heading", (title,)), _RULED] for title in further)]
-    for number, sheet in enumerate(sheets, start=1):
-        sheet += [block for day in range(3) for block in _round(rng, 3 * (number - 1) + day + 1)]
+    for day in range(3 * len(sheets)):
+        when = f"{rng.randint(7, 9):02d}:{rng.randrange(0, 60, 5):02d}"
+        measured = (
+            f"Pulse {rng.randint(58, 104)} per minute",
+            f"Pressure {rng.randint(105, 150)}/{rng.randint(60, 95)}",
+            f"Temperature {rng.uniform(36.2, 38.9):.1f} C",
+        )
+        sheets[day // 3] += [
+            Block("heading", (f"Day {day + 1}, round at {when}",)),
+            Block("body", measured),
+            *(Block("body", (text,)) for text in rng.sample(_ROUNDS, 2)),
+        ]
     sheets[-1] += _signature(rng)
     return sheets
-
-
-def _round(rng: Random, day: int) -> tuple[Block, ...]:
-    return (
-        Block("heading", (f"Day {day}, round at {rng.randint(7, 9):02d}:{rng.randrange(0, 60, 5):02d}",)),
-        Block(
-            "body",
-            (
-                f"Pulse {rng.randint(58, 104)} per minute",
-                f"Pressure {rng.randint(105, 150)}/{rng.randint(60, 95)}",
-                f"Temperature {rng.uniform(36.2, 38.9):.1f} C",
-            ),
-        ),
-        *(Block("body", (text,)) for text in rng.sample(_ROUNDS, 2)),
-    )
 
 
 WRITERS: Final[dict[DocumentType, Callable[[Random], list[list[Block]]]]] = {
@@ -208,18 +203,29 @@ def draw_page(blocks: Iterable[Block]) -> SamplePage:
     """Return the page with these blocks from top to bottom."""
     image = Image.new("RGB", _A4, _PAPER)
     pen, lines, y = ImageDraw.Draw(image), list[str](), float(_MARGIN)
+    width = _A4[0] - 2 * _MARGIN
     for block in blocks:
         if block.style == "rule":
             pen.line((_MARGIN, y, _A4[0] - _MARGIN, y), fill=_RULE, width=2)
             y += 14
             continue
-        font = _font(block.style)
+        font = ImageFont.load_default(_POINTS[block.style] * DPI / 72)
+        if not isinstance(font, ImageFont.FreeTypeFont):
+            raise TypeError("This Pillow was built without FreeType, so it cannot draw text at a size.")
         is_row = len(block.cells) > 1
-        rows = [block.cells] if is_row else [(line,) for line in _wrapped(block.cells[0], font)]
-        pitch = (_A4[0] - 2 * _MARGIN) / len(block.cells)
+        rows = [block.cells]
+        if not is_row:  # one text, on as many lines as it takes
+            rows, line = [], ""
+            for word in block.cells[0].split():
+                longer = f"{line} {word}".strip()
+                if line and font.getlength(longer) > width:
+                    rows.append((line,))
+                    longer = word
+                line = longer
+            rows.append((line,))
         for row in rows:
             for column, cell in enumerate(row):
-                pen.text((_MARGIN + column * pitch, y), cell, fill=_PRINT, font=font)
+                pen.text((_MARGIN + column * width / len(row), y), cell, fill=_PRINT, font=font)
             lines.append(" ".join(row))
             y += font.size * _LEADING
         y += 0 if is_row else font.size * 0.4
@@ -250,24 +256,6 @@ def write_damaged_png(document: SampleDocument, path: Path) -> None:
     write_png(document, path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-
-
-def _font(style: str) -> ImageFont.FreeTypeFont:
-    font = ImageFont.load_default(_POINTS[style] * DPI / 72)
-    if not isinstance(font, ImageFont.FreeTypeFont):
-        raise TypeError("This Pillow was built without FreeType, so it cannot draw text at a size.")
-    return font
-
-
-def _wrapped(text: str, font: ImageFont.FreeTypeFont) -> Iterable[str]:
-    line = ""
-    for word in text.split():
-        longer = f"{line} {word}".strip()
-        if line and font.getlength(longer) > _A4[0] - 2 * _MARGIN:
-            yield line
-            longer = word
-        line = longer
-    yield line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

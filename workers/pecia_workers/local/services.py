@@ -7,9 +7,9 @@ import os
 import secrets
 import socket
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from pydantic import SecretStr, TypeAdapter
 
@@ -26,17 +26,17 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
 
     One given at its default is passed on too: it wins over what a profile says.
     """
-    given = {name: value for name, value in settings if name in settings.model_fields_set}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return inherited | {PREFIX + name.upper(): _text(value) for name, value in given.items()}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if isinstance(value, timedelta):
-        return str(_DURATION.dump_python(value, mode="json"))
-    return value if isinstance(value, str) else json.dumps(value)
+    passed = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    for name, value in settings:
+        if name not in settings.model_fields_set:
+            continue
+        plain = value
+        if isinstance(value, SecretStr):
+            plain = value.get_secret_value()
+        elif isinstance(value, timedelta):
+            plain = _DURATION.dump_python(value, mode="json")
+        passed[PREFIX + name.upper()] = plain if isinstance(plain, str) else json.dumps(plain)
+    return passed
 
 
 class Flower:
@@ -49,7 +49,12 @@ class Flower:
         """Find a free port if that of the settings is taken, and keep a password if they have none."""
         given = settings.flower_password.get_secret_value()
         self.address = settings.flower_address
-        self.port = _free_port(self.address, settings.flower_port)
+        self.port = settings.flower_port
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        for port in (self.port, 0):
+            with suppress(OSError), socket.create_server((self.address, port), family=family) as listener:
+                self.port = int(listener.getsockname()[1])
+                break
         self.user = settings.flower_user
         self.password = given or kept_secret(password_file, lambda: secrets.token_urlsafe(18))
         shown = "as in PECIA_FLOWER_PASSWORD" if given else self.password
@@ -60,10 +65,6 @@ class Flower:
         """Where the page is, seen from this machine."""
         self.environment = {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
         """What it takes from the environment, beside the fleet's settings."""
-
-    def answers(self) -> bool:
-        """Return whether the page is there."""
-        return answers(self.address, self.port)
 
 
 def url_of(address: str, port: int) -> str:
@@ -83,16 +84,3 @@ def answers(address: str, port: int) -> bool:
 
 def _host(address: str) -> str:
     return "127.0.0.1" if address in _ANY else address
-
-
-def _free_port(address: str, wanted: int) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for port in (wanted, 0):
-        with socket.socket(family) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((address, port))
-            except OSError:
-                continue
-            return int(listener.getsockname()[1])
-    return wanted

@@ -169,7 +169,7 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
 
 def run_upkeep(settings: WorkerSettings) -> None:
     """Run upkeep until SIGTERM or SIGINT."""
-    serve("upkeep", Upkeep, settings)
+    asyncio.run(serve("upkeep", Upkeep, settings))
 
 
 async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
