@@ -306,7 +306,14 @@ class BatchPolicy(Policy):
             size = self._limits.size(tokens, self._queue.mean_tokens)
             if now < end and len(self._queue) < size and self._queue.tokens < tokens:
                 break
-            batch = self._batch(capacity, tokens, size)
+            batch: list[Item] = []
+            taken, admission = 0, Admission(self._running, capacity)
+            for item in self._queue.like_head() if self._similar else self._queue.in_order():
+                fits = not batch or taken + item.tokens <= tokens
+                if len(batch) >= size or not fits or not admission.start(item):
+                    break
+                taken += item.tokens
+                batch.append(item)
             if not batch:
                 break
             self._left[self._next] = len(batch)
@@ -326,18 +333,6 @@ class BatchPolicy(Policy):
         if oldest is None or len(self._left) >= self._limits.concurrent:
             return None
         return oldest.arrived + self._limits.window_s
-
-    def _batch(self, capacity: Capacity, most: float, size: int) -> list[Item]:
-        batch: list[Item] = []
-        tokens = 0
-        admission = Admission(self._running, capacity)
-        for item in self._queue.like_head() if self._similar else self._queue.in_order():
-            fits = not batch or tokens + item.tokens <= most
-            if len(batch) >= size or not fits or not admission.start(item):
-                break
-            tokens += item.tokens
-            batch.append(item)
-        return batch
 
 
 _STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, window_s=1.0)
@@ -382,22 +377,18 @@ class Admission:
 
     def start(self, item: Item) -> bool:
         """Start a request if it fits, or is alone; return whether it has started."""
-        if len(self._items) >= self._capacity.slots or not self._fits(item):
+        if len(self._items) >= self._capacity.slots:
             return False
+        if self._capacity.tokens is not None:
+            if self._growths is None:
+                self._growths = sorted(_growths(self._items.values(), self._capacity))
+            (growth,) = _growths([item], self._capacity)
+            insort(self._growths, growth)
+            if self._items and peak(self._growths, self._capacity.layers.whole) > self._capacity.tokens:
+                self._growths.remove(growth)
+                return False
         self._items[item.id] = item
         return True
-
-    def _fits(self, item: Item) -> bool:
-        if self._capacity.tokens is None:
-            return True
-        if self._growths is None:
-            self._growths = sorted(_growths(self._items.values(), self._capacity))
-        (growth,) = _growths([item], self._capacity)
-        insort(self._growths, growth)
-        if not self._items or peak(self._growths, self._capacity.layers.whole) <= self._capacity.tokens:
-            return True
-        self._growths.remove(growth)
-        return False
 
 
 def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:

@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,17 +80,15 @@ def visible_gpus() -> tuple[Gpu, ...]:
     visible = os.environ.get(VISIBLE)
     if visible is None:
         return gpus
-    return tuple(gpu for entry in visible.split(",") if (gpu := _called(entry.strip(), gpus)))
-
-
-def _called(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    """Return what CUDA takes for this entry: an index, the beginning of an id, or a slice that only its id names."""
-    if entry.isdecimal():
-        index = int(entry)
-        return gpus[index] if index < len(gpus) else None
-    if entry.startswith("MIG-") and gpus:
-        return Gpu(handle=entry, name="MIG", memory_bytes=0)
-    return next((gpu for gpu in gpus if entry and gpu.handle.startswith(entry)), None)
+    chosen: list[Gpu] = []
+    for entry in filter(None, map(str.strip, visible.split(","))):
+        if entry.isdecimal():
+            chosen += gpus[int(entry) :][:1]
+        elif entry.startswith("MIG-") and gpus:  # a slice, which only its id names
+            chosen.append(Gpu(handle=entry, name="MIG", memory_bytes=0))
+        else:  # the beginning of an id
+            chosen += [gpu for gpu in gpus if gpu.handle.startswith(entry)][:1]
+    return tuple(chosen)
 
 
 def shares(gpus: Sequence[Gpu], together: int) -> list[str]:
@@ -281,12 +279,22 @@ def local_model(name: str) -> Model | None:
         quantization = config.get("quantization_config") or text.get("quantization_config") or {}
         kinds = Counter(text.get("layer_types") or {"": text["num_hidden_layers"]})
         window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
+        unclear = []
+        if window and "" in kinds:
+            unclear.append(
+                f"which layers have the window of {window:,} tokens is not said, so all count as keeping every token"
+            )
+        for kind, number in kinds.items():
+            if kind in _STATE_TYPES:
+                unclear.append(f"the states of {number} layers of {kind!r} take memory that is not counted")
+            elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
+                unclear.append(f"{number} layers of {kind!r} count as keeping every token")
         return Model(
             quantization=str(quantization.get("quant_method", "none")),
             layers=sum(number for kind, number in kinds.items() if kind not in _STATE_TYPES),
             windowed=kinds[_WINDOW_TYPE] if window else 0,
             window=window or 0,
-            unclear="; ".join(_unclear(kinds, window)),
+            unclear="; ".join(unclear),
             kv_heads=text.get("num_key_value_heads") or heads,
             head_dim=text.get("head_dim") or text["hidden_size"] // heads,
             context=text["max_position_embeddings"],
@@ -294,16 +302,6 @@ def local_model(name: str) -> Model | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _unclear(kinds: Mapping[str, int], window: int | None) -> Iterator[str]:
-    if window and "" in kinds:
-        yield f"which layers have the window of {window:,} tokens is not said, so all count as keeping every token"
-    for kind, number in kinds.items():
-        if kind in _STATE_TYPES:
-            yield f"the states of {number} layers of {kind!r} take memory that is not counted"
-        elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
-            yield f"{number} layers of {kind!r} count as keeping every token"
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
@@ -335,11 +333,7 @@ def vllm_revision(settings: WorkerSettings) -> str | None:
 
 
 def fingerprint(directories: Iterable[Path]) -> str:
-    """Return a hash over names and contents of all files; the same for a copy on another machine.
-
-    A single changed row of its weights is another model.
-    Raises `OSError`.
-    """
+    """Return a hash over names and contents of all files; the same for a copy elsewhere. Raises `OSError`."""
     digest = hashlib.sha256()
     with ThreadPoolExecutor(_THREADS) as threads:
         for directory in directories:

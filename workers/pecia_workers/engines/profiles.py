@@ -426,29 +426,27 @@ def speed_of(
     `measured` goes before all estimates. Raises `EngineUnavailableError` without it if nothing is known of the GPU's
     speed or of the weights.
     """
-    speed = measured or _estimated(plan, profile, model, held_tokens)
+    speed = measured
+    if speed is None:
+        if not profile.memory_gbs or not profile.tflops:
+            raise EngineUnavailableError(
+                f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
+            )
+        if not plan.memory.weights:
+            raise EngineUnavailableError(
+                f"The weights of {plan.model} are not here: the speed follows from their size."
+            )
+        bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
+        parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
+        token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+        speed = Speed(
+            base_s=_ITERATION_S + plan.memory.weights / bandwidth,
+            prefill_token_s=token_s,
+            decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
+        )
     return IterationModel(
         max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
         max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
         kv_blocks=plan.kv_blocks,
         **speed.model_dump(),
-    )
-
-
-def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: float) -> Speed:
-    if not profile.memory_gbs or not profile.tflops:
-        raise EngineUnavailableError(
-            f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
-        )
-    if not plan.memory.weights:
-        raise EngineUnavailableError(
-            f"The weights of {plan.model} are not here: the speed follows from their size."
-        )
-    bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
-    parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
-    token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
-    return Speed(
-        base_s=_ITERATION_S + plan.memory.weights / bandwidth,
-        prefill_token_s=token_s,
-        decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
     )

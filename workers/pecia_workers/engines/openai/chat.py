@@ -17,8 +17,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
@@ -89,18 +87,18 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
 
 
 def messages(request: EngineRequest) -> list[dict[str, Any]]:
-    """Return the request as messages: its pictures, the frames of a clip as single ones, then its words."""
-    is_clip = request.clip is not None
-    urls = [_data_url(image, is_frame=is_clip) for image in request.images]
-    return request.messages([{"type": "image_url", "image_url": {"url": url}} for url in urls])
+    """Return the request as messages: its pictures without loss, then its words.
 
-
-def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
-    """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
-    packed, kind = io.BytesIO(), "jpeg" if is_frame else "png"
-    how = {"quality": _FRAME_QUALITY} if is_frame else {"compress_level": 1}
-    Image.fromarray(image).save(packed, kind, **how)
-    return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+    The frames of a clip go as single pictures, in JPEG: they are many, and came from a lossy video.
+    """
+    kind, how = ("jpeg", {"quality": _FRAME_QUALITY}) if request.clip else ("png", {"compress_level": 1})
+    shown = []
+    for image in request.images:
+        packed = io.BytesIO()
+        Image.fromarray(image).save(packed, kind, **how)
+        url = f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+        shown.append({"type": "image_url", "image_url": {"url": url}})
+    return request.messages(shown)
 
 
 class UnansweredError(Exception):

@@ -22,7 +22,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
 from pecia_workers.engines.reader_cards import language_model
-from pecia_workers.engines.requests import Preparation, Prepared, Render, probe
+from pecia_workers.engines.requests import Preparation, Prepared, probe
 from pecia_workers.engines.vllm.processes import (
     cores_last_words,
     kill_cores,
@@ -179,18 +179,6 @@ class VllmEngine(base.Engine):
             raise
         except Exception as error:
             raise start_failure(error, self._settings) from error
-        names = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
-        device = session.config.device_config.device_type  # such as `cpu` or `cuda`
-        render, places = await self._renderers(session)
-        count = self._preparers.count if self._preparers else 0
-        if device == "cuda" and names:
-            device = names
-        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
-        self._preparation = Preparation(render, places, self._settings.prepared_bytes)
-        self._session = session
-
-    async def _renderers(self, session: VllmSession) -> tuple[Render, int]:
-        """Return what renders, and how many requests at a time: the preparers if they do it as the engine would."""
         if self._preparers:
             try:
                 await self._preparers.start(session)
@@ -198,9 +186,14 @@ class VllmEngine(base.Engine):
                 log.warning("preparers_left_out", because=f"{type(error).__name__}: {error}")
                 await self._preparers.stop()
                 self._preparers = None
-            else:
-                return self._preparers.render, self._preparers.count
-        return session.render, 1
+        count = self._preparers.count if self._preparers else 0
+        device = session.config.device_config.device_type  # such as `cpu` or `cuda`
+        if device == "cuda" and gpus:
+            device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
+        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
+        render = self._preparers.render if self._preparers else session.render
+        self._preparation = Preparation(render, count or 1, self._settings.prepared_bytes)
+        self._session = session
 
     async def stop(self) -> None:
         """End every request and every process; callers get `asyncio.CancelledError`."""
