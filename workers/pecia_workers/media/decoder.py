@@ -101,7 +101,9 @@ class Decoder:
             header=TypeAdapter(_Page), build=lambda page: PageImage(**page), array="pixels", most=most_pixels
         )
         self._video = Form(header=TypeAdapter(_Video), build=self._checked_video)
-        self._clip = Form(header=TypeAdapter(_Frames), build=_checked_clip, array="frames", most=most_frames)
+        self._clip = Form(
+            header=TypeAdapter(_Frames), build=lambda clip: Clip(**clip), array="frames", most=most_frames
+        )
 
     @property
     def slots(self) -> int:
@@ -162,10 +164,3 @@ class Decoder:
         except TimeoutError:
             found = f"Decoding did not end within {self._timeout:g} s."
         raise MediaError(FailureCode.DAMAGED, found)
-
-
-def _checked_clip(content: dict[str, Any]) -> Clip:
-    clip = Clip(**content)
-    if len(clip.times) != len(clip.frames):
-        raise ValueError
-    return clip

@@ -79,7 +79,16 @@ class DicomPages:
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
-            if not _decodable(self._syntax, self._header.BitsStored):
+            is_deep_jpeg = self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE
+            try:
+                decoder = get_decoder(self._syntax)
+                others = set(decoder.available_plugins) - {
+                    "pillow"
+                }  # which is always there, and decodes no deep JPEG
+                is_decoded = bool(others) if is_deep_jpeg else decoder.is_available
+            except NotImplementedError:
+                is_decoded = False
+            if not is_decoded:
                 name = self._syntax.name
                 name = "something that no standard names" if name == self._syntax else name
                 found = f"The pixels of the DICOM file are compressed as {name}, which is not decoded here"
@@ -134,17 +143,6 @@ def _read(file: BinaryIO, **options: Any) -> Dataset:
         syntax = uid.ImplicitVRLittleEndian if implicit else uid.ExplicitVRLittleEndian
         dataset.file_meta.TransferSyntaxUID = syntax
     return dataset
-
-
-def _decodable(syntax: uid.UID, bits: int) -> bool:
-    """Return whether a plugin of pydicom decodes it: Pillow is always there, and no JPEG of 12 bits is for it."""
-    try:
-        decoder = get_decoder(syntax)
-    except NotImplementedError:
-        return False
-    if syntax == uid.JPEGExtended12Bit and bits > _BYTE:
-        return bool(set(decoder.available_plugins) - {"pillow"})
-    return decoder.is_available
 
 
 def _window(header: Dataset) -> Dataset | None:
