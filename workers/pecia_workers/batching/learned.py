@@ -87,9 +87,7 @@ class LearnedLengths:
                     quantile(sums, self._share, step) if some else 0 for step, some in enumerate(counted)
                 ]
             self._expected[workload] = lengths
-        expected = lengths[
-            bisect_left(_LENGTHS, written + 1)
-        ]  # not `step_of`: hundreds of calls would feel it
+        expected = lengths[bisect_left(_LENGTHS, written + 1)]  # not `step_of`: calls are many
         return expected if expected > written else written + written // 4
 
     def take_seen(self) -> dict[str, list[float]]:

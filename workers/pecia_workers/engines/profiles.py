@@ -52,7 +52,7 @@ GIB: Final = 2**30
 _MOST_SEQUENCES: Final = 1024
 """What vLLM runs at most by its own choice, on its largest GPUs."""
 _SEQUENCES: Final = 256
-"""Its choice on others: for a model of which nothing is known before it is downloaded."""
+"""Its choice on others: for a model of which it is not known what a request takes."""
 _LARGE_GIB: Final = 70
 _STEP, _LARGE_STEP = 8_192, 16_384
 """Its tokens in one step, below `_LARGE_GIB` and from there on. Source: `EngineArgs.get_batch_defaults`, for offline
@@ -185,7 +185,7 @@ def merged(
     if not memory_bytes:
         return chosen
     sequences = _SEQUENCES
-    if known:
+    if known and known.layers:
         memory = memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
         kv = kv_shape(chosen, known)
         page = layers_planned(kv).held(page_tokens(chosen), 0, begun=True)
@@ -385,6 +385,8 @@ def plan_engine(
             f"Nothing is known of the model {chosen.model!r}: name a directory with its config.json, or a model that is"
             " in the Hugging Face cache of this machine."
         )
+    if not model.layers:  # with attention
+        raise EngineUnavailableError(f"How many tokens fit is not known: {model.unclear}.")
     memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
     kv = kv_shape(chosen, model)
     names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES

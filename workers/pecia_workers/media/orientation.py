@@ -172,9 +172,7 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
     across = share_across(view.levelled().letters)
     if across is None:
         return 0
-    if (
-        _ALONG <= across <= _ACROSS
-    ):  # letters stand beside and below each other, as those of Korean syllables do
+    if _ALONG <= across <= _ACROSS:  # letters stand beside and below each other, as in Korean syllables
         sides = {degrees: view.turned(degrees).levelled().letters for degrees in (0, 90)}
         heads = {degrees: stands_on_head(ink, text_spans(ink)) for degrees, ink in sides.items()}
         sure = [degrees + 180 * is_on_head for degrees, is_on_head in heads.items() if is_on_head is not None]

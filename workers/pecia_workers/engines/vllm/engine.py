@@ -32,6 +32,7 @@ from pecia_workers.engines.vllm.processes import (
 from pecia_workers.media.frames import CallFailedError, Form
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.template import imported
 
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
@@ -80,14 +81,12 @@ class Preparers:
             if name.startswith(_KEPT) and not any(word in name for word in _SECRET)
         }
         self._processes = BoundedProcesses(
-            preparers(settings), nothing, largest_file=_LARGEST_PROMPT, environment=kept | _ENVIRONMENT
+            preparers(settings),
+            imported,  # nothing else is to be done: it has the renderer of the process that it is forked from
+            largest_file=_LARGEST_PROMPT,
+            environment=kept | _ENVIRONMENT,
         )
         self._importing: asyncio.Task[None] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._processes.processes
 
     def begin(self) -> None:
         """Begin with what takes longest, the import of vLLM, while the engine loads its model."""
@@ -146,16 +145,12 @@ def _import_renderer() -> None:
     from pecia_workers.engines.vllm import rendering  # noqa: F401, PLC0415  imports vLLM
 
 
-def nothing() -> None:
-    """Do nothing: a preparer has all it needs of the process that it was forked from."""
-
-
 class VllmEngine(base.Engine):
     """One request a part, batched continuously by vLLM; pictures go in as they are in memory."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._preparers = Preparers(settings) if preparers(settings) else None
-        count = self._preparers.count if self._preparers else 0
+        count = preparers(settings)
+        self._preparers = Preparers(settings) if count else None
         capabilities = replace(language_model("vllm", settings, settings.model), preparers=count)
         budget = base.Budget(slots=settings.max_num_seqs or 1, tokens=None)
         super().__init__(capabilities, budget, settings.max_output_tokens)
@@ -186,7 +181,7 @@ class VllmEngine(base.Engine):
                 log.warning("preparers_left_out", because=f"{type(error).__name__}: {error}")
                 await self._preparers.stop()
                 self._preparers = None
-        count = self._preparers.count if self._preparers else 0
+        count = self.capabilities.preparers if self._preparers else 0
         device = session.config.device_config.device_type  # such as `cpu` or `cuda`
         if device == "cuda" and gpus:
             device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
