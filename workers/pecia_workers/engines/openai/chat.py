@@ -9,8 +9,6 @@ import base64
 import io
 import json
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -182,18 +180,26 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
     texts: list[str] = []
     tokens: list[tuple[str, float]] = []
     finish_reason = first_token_s = usage = None
-    async with aclosing(_chunks(response)) as chunks:
-        async for chunk in chunks:
-            usage = chunk.usage or usage
-            for choice in chunk.choices:
-                if choice.content:
-                    first_token_s = first_token_s or time.monotonic() - sent_at
-                    texts.append(choice.content)
-                tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
-                finish_reason = choice.finish_reason or finish_reason
-            if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
-                finish_reason = _REPETITION
-                break
+    async for event in httpx2.EventSource(response):
+        if event.data == _LAST:
+            break
+        try:
+            chunk = _Chunk.model_validate_json(event.data)
+        except ValidationError:  # whose text repeats the answer's
+            raise UnansweredError("the stream is not in the form of OpenAI's") from None
+        if chunk.error is not None:
+            code = chunk.error.get("code")
+            raise error_of(code if isinstance(code, int) else FAILED)
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            if choice.content:
+                first_token_s = first_token_s or time.monotonic() - sent_at
+                texts.append(choice.content)
+            tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
+            finish_reason = choice.finish_reason or finish_reason
+        if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
+            finish_reason = _REPETITION
+            break
     if finish_reason is None:
         raise UnansweredError("the stream ended in the midst of the answer")
     return Answer(
@@ -204,17 +210,3 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
         first_token_s=first_token_s,
         tokens=tuple(tokens),
     )
-
-
-async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
-    async for event in httpx2.EventSource(response):
-        if event.data == _LAST:
-            return
-        try:
-            chunk = _Chunk.model_validate_json(event.data)
-        except ValidationError:  # whose text repeats the answer's
-            raise UnansweredError("the stream is not in the form of OpenAI's") from None
-        if chunk.error is not None:
-            code = chunk.error.get("code")
-            raise error_of(code if isinstance(code, int) else FAILED)
-        yield chunk
