@@ -248,10 +248,7 @@ def page_tokens(settings: WorkerSettings) -> int:
 
 
 def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
-    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
-
-    None if it is not on this machine: nothing is downloaded.
-    """
+    """Return the directory of a checkpoint, or of a name in the Hub's cache; None if it is not on this machine."""
     directory = Path(model)
     if directory.is_dir():
         return directory
@@ -265,10 +262,7 @@ def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
 
 
 def local_model(name: str) -> Model | None:
-    """Return what the files of a checkpoint on this machine say, a directory or a name in the Hub's cache.
-
-    None if there is no such checkpoint, or its configuration is of a kind that is not understood.
-    """
+    """Return what a checkpoint's files on this machine say; None without any, or of a kind that is not understood."""
     directory = local_checkpoint(name)
     if directory is None:
         return None
@@ -320,10 +314,7 @@ def revision_of(settings: WorkerSettings) -> str | None:
 
 
 def vllm_revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and of the model, whose files are read only if no revision or digest names them.
-
-    None without a result cache, which is all that it is for.
-    """
+    """Return that of vLLM and the model, by its files unless a setting names it; None where no results are cached."""
     if not settings.cache:
         return None
     from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names

@@ -127,10 +127,7 @@ class Decoder:
     async def page(
         self, path: Path, index: int, plan: Plan = EVERY_STEP, password: SecretStr | None = None
     ) -> PageImage:
-        """Return one page, counted from 0, prepared as planned. Raises `MediaError`.
-
-        Cancelling the caller ends the decoding and frees its place.
-        """
+        """Return one page, from 0, as planned; cancelling the caller ends the decoding. Raises `MediaError`."""
         return await self._call(self._page, path, load_page, index, self._limits, plan, password)
 
     async def probe(self, path: Path) -> VideoInfo:

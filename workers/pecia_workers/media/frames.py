@@ -117,10 +117,7 @@ def sealed(parts: Iterable[memoryview]) -> int:
 
 
 def mapped(descriptor: int, most: int) -> memoryview:
-    """Return the bytes of a sealed memory, `most` at most, and close its descriptor.
-
-    Writes to it go to a private copy. Raises `InvalidMemoryError`.
-    """
+    """Return a sealed memory's bytes as a private copy, and close its descriptor. Raises `InvalidMemoryError`."""
     try:
         size = _size(descriptor, most)
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
@@ -274,10 +271,7 @@ def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
 
 
 def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | CallFailedError:
-    """Return what a call returned, or why it failed.
-
-    Raises `InvalidAnswerError`; `EOFError` or `OSError` if the process has ended.
-    """
+    """Return what a call returned, or why it failed. Raises `InvalidAnswerError`, `EOFError`, `OSError`."""
     returned, length = _HEAD.unpack(_exactly(channel, _HEAD.size))
     if length > _MOST_HEADER:
         raise InvalidAnswerError

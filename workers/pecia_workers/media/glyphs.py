@@ -99,10 +99,7 @@ _COMMON: Final = {
 
 
 def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
-    """Return the share of upright characters that belong to fonts which do not draw what they say.
-
-    `grey` is the page that they stand on.
-    """
+    """Return the share of upright characters, of a grey page, whose fonts do not draw what they say."""
     counts = Counter((one.font, one.code) for one in characters)
     samples = {(one.font, one.code): one for one in characters if one.size >= _LEAST_SIZE and one.has_glyph}
     judged = list(_by_look(list(samples.values()), grey))

@@ -186,10 +186,7 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
 
 
 def _share_upside_down(view: View, classifier: LineClassifier) -> float:
-    """Return the mean probability that samples of the lines stand on their heads; 0.5 with too few samples.
-
-    The lines run across, but may slope.
-    """
+    """Return how probably lines that run across stand on their heads, by samples of them; 0.5 with too few."""
     level = view.levelled()
     spans = text_spans(level.letters)
     if len(spans) < _MIN_SAMPLES:

@@ -70,10 +70,7 @@ class Result:
 
 
 def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
-    """Return what a policy makes of the source's comparison, or of another draw of its kind.
-
-    Batches run as a whole there: all of one leave with its longest.
-    """
+    """Return what a policy makes of the source's comparison, where all of a batch leave with its longest."""
     machine = SlotMachine(SLOTS, TOKEN_S, whole_batches=name in BATCHED)
     return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
 

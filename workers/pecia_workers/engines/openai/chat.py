@@ -85,10 +85,7 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
 
 
 def messages(request: EngineRequest) -> list[dict[str, Any]]:
-    """Return the request as messages: its pictures without loss, then its words.
-
-    The frames of a clip go as single pictures, in JPEG: they are many, and came from a lossy video.
-    """
+    """Return the request as messages: pages as PNG, the frames of a clip, lossy before, as JPEG; then its words."""
     kind, how = ("jpeg", {"quality": _FRAME_QUALITY}) if request.clip else ("png", {"compress_level": 1})
     shown = []
     for image in request.images:

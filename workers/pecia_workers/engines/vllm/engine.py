@@ -25,8 +25,8 @@ from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import Preparation, Prepared, probe
 from pecia_workers.engines.vllm.processes import (
     cores_last_words,
+    engine_environment,
     kill_cores,
-    prepare_environment,
     start_failure,
 )
 from pecia_workers.media.frames import CallFailedError, Form
@@ -246,7 +246,7 @@ class VllmEngine(base.Engine):
 
 def _open(settings: WorkerSettings) -> VllmSession:
     on_cpu = not visible_gpus() and gpus_per_worker(settings) == 1
-    prepare_environment(settings.log_level, on_cpu=on_cpu)
+    os.environ.update(engine_environment(settings.log_level, on_cpu=on_cpu))
     gc.disable()  # a sixth of the time of the import is collections that find nothing
     try:
         from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds

@@ -232,11 +232,6 @@ _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK"
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
 
 
-def prepare_environment(log_level: str, *, on_cpu: bool) -> None:
-    """Set what vLLM reads from the environment; before it is imported. What an operator has set stays."""
-    os.environ.update(engine_environment(log_level, on_cpu=on_cpu))
-
-
 def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:
     """Return what a process that runs vLLM shall have in its environment. What an operator has set stays."""
     wanted = {"VLLM_LOGGING_LEVEL": log_level.upper()} | dict.fromkeys(_NO_REPORTS, "1")

@@ -85,10 +85,7 @@ class Renderer:
         self._takes_clips = takes_clips
 
     def render(self, request: EngineRequest, name: str) -> Rendered:
-        """Return the request by the checkpoint's own chat template and processor; `name` is what its pixels go by.
-
-        Raises `MediaError` for a request that is more than the engine takes.
-        """
+        """Return the request by the checkpoint's processor, its pixels called `name`. Raises `MediaError`."""
         try:
             if self._takes_clips and (times := request.clip):
                 words = self._renderer.get_tokenizer().apply_chat_template(
