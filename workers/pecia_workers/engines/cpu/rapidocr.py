@@ -106,7 +106,12 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     quads = _detect(bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
     if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
-        quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
+        low = np.array([quad.min(0) for quad in quads]).reshape(-1, 2)
+        high = np.array([quad.max(0) for quad in quads]).reshape(-1, 2)
+        for quad in _detect(bgr, _side(letters, _LETTER_AGAIN)):
+            common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
+            if common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()):
+                quads.append(quad)  # it stands where the first look saw nothing
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     pieces = [piece for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
@@ -138,19 +143,6 @@ def _detect(bgr: NDArray[np.uint8], side: int) -> list[Quad]:
     quality = cv2.INTER_AREA if side < shape.max() else cv2.INTER_CUBIC
     found = _loaded().text_det(cv2.resize(bgr, size.tolist(), interpolation=quality))
     return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
-
-
-def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
-    """Return those of the second look that stand where the first saw nothing."""
-    if not quads:
-        return list(more)
-    low, high = np.array([quad.min(0) for quad in quads]), np.array([quad.max(0) for quad in quads])
-
-    def share_seen(quad: Quad) -> float:
-        common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
-        return float(common.prod(1).sum() / max(1.0, np.ptp(quad, axis=0).prod()))
-
-    return [quad for quad in more if share_seen(quad) < _EMPTY]
 
 
 def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
