@@ -112,7 +112,7 @@ def read_trace(path: Path, seed: int) -> list[Request]:
         rows: Iterable[Any] = csv.DictReader(file) if is_csv else file
         for number, row in enumerate(rows, start=2 if is_csv else 1):
             try:
-                values = row if is_csv else json.loads(row)
+                values = json.loads(row) if isinstance(row, str) else row
                 if not isinstance(values, dict):
                     raise TraceError(f"Line {number} of the trace is no JSON object.")
                 given = {name: value for name, value in values.items() if value not in ("", None)}

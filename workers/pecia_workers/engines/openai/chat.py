@@ -139,10 +139,12 @@ class ServerUsage(BaseModel):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached: int | None = Field(None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    cached: int | None = Field(
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
+    )
     """Tokens of the prompt that a cache held."""
     pictures: dict[str, int] | None = Field(
-        None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
     )
     """Tokens of the prompt that are pixels, by their kind; vLLM's own."""
 
