@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
@@ -22,7 +23,7 @@ from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.engines.vllm.processes import engine_environment, prepare_environment
+from pecia_workers.engines.vllm.processes import engine_environment
 from pecia_workers.local.fleet import LocalFleet
 
 HERE = Path(__file__).parent
@@ -102,7 +103,7 @@ def fork_server() -> ForkServerContext:
 @pytest.fixture(scope="session")
 def _forked_cores(fork_server: ForkServerContext) -> Iterator[None]:
     """Cores of engines in this process start in a second."""
-    prepare_environment("warning", on_cpu=True)
+    os.environ.update(engine_environment("warning", on_cpu=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: fork_server)
         yield

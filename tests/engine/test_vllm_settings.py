@@ -16,13 +16,15 @@ from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, asked
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import ClipTimes, Engine, EngineRequest, Load
 from pecia_workers.engines.models import kv_shape, kv_tokens, layers_planned, local_model
-from pecia_workers.engines.vllm.processes import engine_arguments, prepare_environment
+from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
 
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """
-from pecia_workers.engines.vllm.processes import prepare_environment
+import os
 
-prepare_environment("error", on_cpu=True)
+from pecia_workers.engines.vllm.processes import engine_environment
+
+os.environ.update(engine_environment("error", on_cpu=True))
 
 from huggingface_hub import constants
 from vllm.usage.usage_lib import is_usage_stats_enabled
@@ -32,7 +34,7 @@ print(is_usage_stats_enabled(), constants.HF_HUB_DISABLE_TELEMETRY)
 
 
 def test_kv_blocks_are_moved_to_main_memory(checkpoint: Path) -> None:
-    prepare_environment("error", on_cpu=True)
+    os.environ.update(engine_environment("error", on_cpu=True))
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415  after the environment
 
     settings = WorkerSettings(engine="vllm", model=str(checkpoint), kv_offload_bytes=3 * 2**29)

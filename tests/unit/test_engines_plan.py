@@ -175,6 +175,18 @@ def test_the_memory_of_state_layers_is_said_not_to_be_counted(tmp_path: Path) ->
     assert "5 layers of 'linear_attention' take memory that is not counted" in planned.unclear
 
 
+def test_of_a_model_without_attention_a_plan_says_that_nothing_is_known_and_a_worker_starts(
+    tmp_path: Path,
+) -> None:
+    config = CONFIG | {"sliding_window": None, "layer_types": ["linear_attention"] * 6}
+    with pytest.raises(
+        EngineUnavailableError, match="not known: the states of 6 layers of 'linear_attention'"
+    ):
+        planned_by(tmp_path, config)
+    settings = WorkerSettings(engine="vllm", model=str(tmp_path))
+    assert merged(settings, L4, L4.memory_bytes).max_num_seqs == 256
+
+
 def test_an_engine_without_groups_of_layers_keeps_everything_in_each(tmp_path: Path) -> None:
     hybrid = CONFIG | {"layer_types": SIXTH_WHOLE}
     planned = planned_by(tmp_path, hybrid, engine_options={"disable_hybrid_kv_cache_manager": True})

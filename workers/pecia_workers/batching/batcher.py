@@ -59,37 +59,36 @@ class Batcher:
         return self._headroom.memory
 
     async def generate(self, request: base.EngineRequest) -> base.Generation:
-        """Return the text, once there was room for the request. Raises `EngineError`."""
+        """Return the text, once there was room for the request. Raises `EngineError`.
+
+        A request that ran out of memory among others waits for room once more.
+        """
         expected = self._lengths.expected(request.workload)
         fitted = await self._engine.fit(replace(request, expected_output_tokens=expected))
+        clock, waited, generation = asyncio.get_running_loop().time, 0.0, None
         with fitted.prepared or nullcontext():
             tokens = self._engine.cost(fitted)
             if fitted.part is not None:
                 self._priced(fitted.part, tokens)
-            generation = await self._answer(fitted, tokens)
+            while generation is None:
+                offered = clock()
+                async with self._admitted(fitted, tokens):
+                    waited += clock() - offered
+                    admitted(clock() - offered)
+                    try:
+                        generation = await generate_traced(self._engine, fitted, tokens)
+                    except base.EngineOverloadedError:
+                        if not self._headroom.ran_out(request.id, self._engine.budget):
+                            raise
+                        log.warning("engine_out_of_memory", request=request.id, share=self._headroom.memory)
+                    except base.EngineDeadError:
+                        self.found_dead()
+                        self._headroom.died(request.id)
+                        raise
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
-        return generation if request.images is fitted.images else replace(generation, shrunk_to=fitted.size)
-
-    async def _answer(self, request: base.EngineRequest, tokens: int) -> base.Generation:
-        """Return the engine's answer. A request that ran out of memory among others waits for room once more."""
-        clock = asyncio.get_running_loop().time
-        waited = 0.0
-        while True:
-            offered = clock()
-            async with self._admitted(request, tokens):
-                waited += clock() - offered
-                admitted(clock() - offered)
-                try:
-                    return replace(await generate_traced(self._engine, request, tokens), waited_s=waited)
-                except base.EngineOverloadedError:
-                    if not self._headroom.ran_out(request.id, self._engine.budget):
-                        raise
-                    log.warning("engine_out_of_memory", request=request.id, share=self._headroom.memory)
-                except base.EngineDeadError:
-                    self.found_dead()
-                    self._headroom.died(request.id)
-                    raise
+        shrunk_to = generation.shrunk_to if request.images is fitted.images else fitted.size
+        return replace(generation, waited_s=waited, shrunk_to=shrunk_to)
 
     def found_dead(self) -> None:
         """Note which parts the engine died on: those inside, and none that waits for room."""

@@ -32,6 +32,7 @@ ENOUGH: Final = 20
 """Observations before what was learned is believed."""
 _STEPS_PER_DOUBLING: Final = 4
 _LENGTHS: Final = tuple(math.floor(2 ** (step / _STEPS_PER_DOUBLING) + 1e-9) for step in range(STEPS))
+_NONE: Final = (0.0,) * STEPS
 _SOME: Final = 0.5
 """Observations, the oldest of which count less than one."""
 
@@ -75,25 +76,19 @@ class LearnedLengths:
 
         One that is longer than what was seen goes on for a quarter of what it has.
         """
-        known = self._expected.get(workload)
-        if known is None:
-            known = self._expected[workload] = self._expectations(workload)
-        expected = known[
-            bisect_left(_LENGTHS, written + 1)
-        ]  # `step_of` inline: hundreds of calls would feel it
+        lengths = self._expected.get(workload)
+        if lengths is None:  # for each step, of an output that falls into it or a later one; 0: none was seen
+            pairs = zip(self._known.get(workload, _NONE), self._seen.get(workload, _NONE), strict=True)
+            sums = [0.0, *accumulate(sum(pair) for pair in pairs)]
+            lengths = [EXPECTED_OUTPUT_TOKENS[workload]] * (STEPS + 1)
+            if sums[-1] >= ENOUGH:
+                counted = [sums[-1] - start >= _SOME for start in sums]
+                lengths = [
+                    quantile(sums, self._share, step) if some else 0 for step, some in enumerate(counted)
+                ]
+            self._expected[workload] = lengths
+        expected = lengths[bisect_left(_LENGTHS, written + 1)]  # not `step_of`: calls are many
         return expected if expected > written else written + written // 4
-
-    def _expectations(self, workload: str) -> list[int]:
-        """Return what is expected of an output that falls into each step or a later one; 0 where none was seen."""
-        known, seen = self._known.get(workload), self._seen.get(workload)
-        pairs = zip(known or [0.0] * STEPS, seen or [0.0] * STEPS, strict=True)
-        sums = [0.0, *accumulate(sum(pair) for pair in pairs)]
-        if sums[-1] < ENOUGH:
-            return [EXPECTED_OUTPUT_TOKENS[workload]] * (STEPS + 1)
-        return [
-            quantile(sums, self._share, step) if sums[-1] - sums[step] >= _SOME else 0
-            for step in range(STEPS + 1)
-        ]
 
     def take_seen(self) -> dict[str, list[float]]:
         """Return what was seen since the last call, to be shared."""

@@ -110,9 +110,7 @@ class Waiting:
         return [item for item in self._items.values() if item.rank == head.rank]
 
     def like_head(self) -> list[Item]:
-        """Return the next request, then the others by how near they are to it in size."""
-        if not self._items:
-            return []
+        """Return the next request, then the others by how near they are to it in size; there must be one."""
         head, *others = self.in_order()
         return [head, *sorted(others, key=lambda item: abs(item.tokens - head.tokens))]
 
@@ -285,18 +283,15 @@ class BatchPolicy(Policy):
         super().__init__()
         self._limits = limits
         self._similar = similar
-        self._batch_of: dict[str, int] = {}
-        self._left: dict[int, int] = {}
-        self._next = 0
+        self._batches: list[set[str]] = []
+        """Requests of each that is running."""
 
     def withdraw(self, item_id: str) -> None:
         """Forget a request; with the last of its batch the batch has ended."""
         super().withdraw(item_id)
-        batch = self._batch_of.pop(item_id, None)
-        if batch is not None:
-            self._left[batch] -= 1
-            if not self._left[batch]:
-                del self._left[batch]
+        for batch in self._batches:
+            batch.discard(item_id)
+        self._batches = [batch for batch in self._batches if batch]
 
     def start(self, now: float, capacity: Capacity) -> list[Start]:
         """Return the batches that close now."""
@@ -306,12 +301,17 @@ class BatchPolicy(Policy):
             size = self._limits.size(tokens, self._queue.mean_tokens)
             if now < end and len(self._queue) < size and self._queue.tokens < tokens:
                 break
-            batch = self._batch(capacity, tokens, size)
+            batch: list[Item] = []
+            taken, admission = 0, Admission(self._running, capacity)
+            for item in self._queue.like_head() if self._similar else self._queue.in_order():
+                fits = not batch or taken + item.tokens <= tokens
+                if len(batch) >= size or not fits or not admission.start(item):
+                    break
+                taken += item.tokens
+                batch.append(item)
             if not batch:
                 break
-            self._left[self._next] = len(batch)
-            self._batch_of.update((item.id, self._next) for item in batch)
-            self._next += 1
+            self._batches.append({item.id for item in batch})
             starts += self._starts(batch, capacity)
         return starts
 
@@ -323,21 +323,9 @@ class BatchPolicy(Policy):
     def _window_end(self) -> float | None:
         """Return until when a batch waits for more; None if nothing waits, or no further batch may run."""
         oldest = self._queue.oldest
-        if oldest is None or len(self._left) >= self._limits.concurrent:
+        if oldest is None or len(self._batches) >= self._limits.concurrent:
             return None
         return oldest.arrived + self._limits.window_s
-
-    def _batch(self, capacity: Capacity, most: float, size: int) -> list[Item]:
-        batch: list[Item] = []
-        tokens = 0
-        admission = Admission(self._running, capacity)
-        for item in self._queue.like_head() if self._similar else self._queue.in_order():
-            fits = not batch or tokens + item.tokens <= most
-            if len(batch) >= size or not fits or not admission.start(item):
-                break
-            tokens += item.tokens
-            batch.append(item)
-        return batch
 
 
 _STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, window_s=1.0)
@@ -361,10 +349,7 @@ Growth = tuple[int, int]
 
 
 def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
-    """Return the most that requests will hold at a time, given in the order of what they will still write.
-
-    Each token written takes `whole`.
-    """
+    """Return the most that requests, in the order of what they will write, hold at a time; a token takes `whole`."""
     held, most = 0, 0.0
     for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
         held += holds
@@ -382,22 +367,18 @@ class Admission:
 
     def start(self, item: Item) -> bool:
         """Start a request if it fits, or is alone; return whether it has started."""
-        if len(self._items) >= self._capacity.slots or not self._fits(item):
+        if len(self._items) >= self._capacity.slots:
             return False
+        if self._capacity.tokens is not None:
+            if self._growths is None:
+                self._growths = sorted(_growths(self._items.values(), self._capacity))
+            (growth,) = _growths([item], self._capacity)
+            insort(self._growths, growth)
+            if self._items and peak(self._growths, self._capacity.layers.whole) > self._capacity.tokens:
+                self._growths.remove(growth)
+                return False
         self._items[item.id] = item
         return True
-
-    def _fits(self, item: Item) -> bool:
-        if self._capacity.tokens is None:
-            return True
-        if self._growths is None:
-            self._growths = sorted(_growths(self._items.values(), self._capacity))
-        (growth,) = _growths([item], self._capacity)
-        insort(self._growths, growth)
-        if not self._items or peak(self._growths, self._capacity.layers.whole) <= self._capacity.tokens:
-            return True
-        self._growths.remove(growth)
-        return False
 
 
 def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:

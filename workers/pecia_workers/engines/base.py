@@ -360,9 +360,8 @@ class Engine(ABC):
         """Return the text. Raises `EngineError`, also for an id that is in flight already."""
         if request.id in self._in_flight:
             raise EngineError("A request with this id is in flight already.")
-        task = self._in_flight[request.id] = asyncio.create_task(
-            self._answer(request)
-        )  # which `stop` can end
+        # A task, which `stop` can end.
+        task = self._in_flight[request.id] = asyncio.create_task(self._answer(request))
         try:
             return await task
         finally:

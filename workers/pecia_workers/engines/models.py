@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,17 +80,15 @@ def visible_gpus() -> tuple[Gpu, ...]:
     visible = os.environ.get(VISIBLE)
     if visible is None:
         return gpus
-    return tuple(gpu for entry in visible.split(",") if (gpu := _called(entry.strip(), gpus)))
-
-
-def _called(entry: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    """Return what CUDA takes for this entry: an index, the beginning of an id, or a slice that only its id names."""
-    if entry.isdecimal():
-        index = int(entry)
-        return gpus[index] if index < len(gpus) else None
-    if entry.startswith("MIG-") and gpus:
-        return Gpu(handle=entry, name="MIG", memory_bytes=0)
-    return next((gpu for gpu in gpus if entry and gpu.handle.startswith(entry)), None)
+    chosen: list[Gpu] = []
+    for entry in filter(None, map(str.strip, visible.split(","))):
+        if entry.isdecimal():
+            chosen += gpus[int(entry) :][:1]
+        elif entry.startswith("MIG-") and gpus:  # a slice, which only its id names
+            chosen.append(Gpu(handle=entry, name="MIG", memory_bytes=0))
+        else:  # the beginning of an id
+            chosen += [gpu for gpu in gpus if gpu.handle.startswith(entry)][:1]
+    return tuple(chosen)
 
 
 def shares(gpus: Sequence[Gpu], together: int) -> list[str]:
@@ -250,10 +248,7 @@ def page_tokens(settings: WorkerSettings) -> int:
 
 
 def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
-    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
-
-    None if it is not on this machine: nothing is downloaded.
-    """
+    """Return the directory of a checkpoint, or of a name in the Hub's cache; None if it is not on this machine."""
     directory = Path(model)
     if directory.is_dir():
         return directory
@@ -267,10 +262,7 @@ def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
 
 
 def local_model(name: str) -> Model | None:
-    """Return what the files of a checkpoint on this machine say, a directory or a name in the Hub's cache.
-
-    None if there is no such checkpoint, or its configuration is of a kind that is not understood.
-    """
+    """Return what a checkpoint's files on this machine say; None without any, or of a kind that is not understood."""
     directory = local_checkpoint(name)
     if directory is None:
         return None
@@ -281,12 +273,22 @@ def local_model(name: str) -> Model | None:
         quantization = config.get("quantization_config") or text.get("quantization_config") or {}
         kinds = Counter(text.get("layer_types") or {"": text["num_hidden_layers"]})
         window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
+        unclear = []
+        if window and "" in kinds:
+            unclear.append(
+                f"which layers have the window of {window:,} tokens is not said, so all count as keeping every token"
+            )
+        for kind, number in kinds.items():
+            if kind in _STATE_TYPES:
+                unclear.append(f"the states of {number} layers of {kind!r} take memory that is not counted")
+            elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
+                unclear.append(f"{number} layers of {kind!r} count as keeping every token")
         return Model(
             quantization=str(quantization.get("quant_method", "none")),
             layers=sum(number for kind, number in kinds.items() if kind not in _STATE_TYPES),
             windowed=kinds[_WINDOW_TYPE] if window else 0,
             window=window or 0,
-            unclear="; ".join(_unclear(kinds, window)),
+            unclear="; ".join(unclear),
             kv_heads=text.get("num_key_value_heads") or heads,
             head_dim=text.get("head_dim") or text["hidden_size"] // heads,
             context=text["max_position_embeddings"],
@@ -294,16 +296,6 @@ def local_model(name: str) -> Model | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _unclear(kinds: Mapping[str, int], window: int | None) -> Iterator[str]:
-    if window and "" in kinds:
-        yield f"which layers have the window of {window:,} tokens is not said, so all count as keeping every token"
-    for kind, number in kinds.items():
-        if kind in _STATE_TYPES:
-            yield f"the states of {number} layers of {kind!r} take memory that is not counted"
-        elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
-            yield f"{number} layers of {kind!r} count as keeping every token"
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
@@ -322,10 +314,7 @@ def revision_of(settings: WorkerSettings) -> str | None:
 
 
 def vllm_revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and of the model, whose files are read only if no revision or digest names them.
-
-    None without a result cache, which is all that it is for.
-    """
+    """Return that of vLLM and the model, by its files unless a setting names it; None where no results are cached."""
     if not settings.cache:
         return None
     from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
@@ -335,11 +324,7 @@ def vllm_revision(settings: WorkerSettings) -> str | None:
 
 
 def fingerprint(directories: Iterable[Path]) -> str:
-    """Return a hash over names and contents of all files; the same for a copy on another machine.
-
-    A single changed row of its weights is another model.
-    Raises `OSError`.
-    """
+    """Return a hash over names and contents of all files; the same for a copy elsewhere. Raises `OSError`."""
     digest = hashlib.sha256()
     with ThreadPoolExecutor(_THREADS) as threads:
         for directory in directories:

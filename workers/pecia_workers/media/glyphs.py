@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from typing import Final
@@ -99,14 +99,19 @@ _COMMON: Final = {
 
 
 def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
-    """Return the share of upright characters that belong to fonts which do not draw what they say.
-
-    `grey` is the page that they stand on.
-    """
+    """Return the share of upright characters, of a grey page, whose fonts do not draw what they say."""
     counts = Counter((one.font, one.code) for one in characters)
     samples = {(one.font, one.code): one for one in characters if one.size >= _LEAST_SIZE and one.has_glyph}
+    judged = list(_by_look(list(samples.values()), grey))
+    for one in {(one.font, one.code): one for one in characters}.values():
+        if any(first <= one.code <= last for first, last in _SQUARE):
+            left, top, right, bottom = one.box
+            is_large = max(right - left, bottom - top) >= _LEAST_SQUARE * one.size
+            encoded = ((one.code.encode(encoding, "ignore"), lead) for encoding, lead in _COMMON.items())
+            is_common = any(len(both) == 2 and both[0] in lead for both, lead in encoded)  # noqa: PLR2004  bytes
+            judged.append((one, is_large and is_common))
     fonts: dict[tuple[int, str], list[tuple[bool, int]]] = {}
-    for sample, sound in [*_by_look(list(samples.values()), grey), *_by_use(characters)]:
+    for sample, sound in judged:
         kind = "digit" if sample.code.isdigit() else "lower" if sample.code.islower() else "other"
         fonts.setdefault((sample.font, kind), []).append((sound, counts[sample.font, sample.code]))
     wrong = 0
@@ -176,16 +181,3 @@ def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
                 one for one in CharacterReader(text, place, {}).characters() if one and one.code in _INDEX
             ]
     return np.array([_INDEX[one.code] for one in drawn]), np.array([_look(one, grey) for one in drawn])
-
-
-def _by_use(characters: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
-    """Yield each Chinese, Japanese and Korean character, and whether it is a common one and as large as they are."""
-    for character in {(one.font, one.code): one for one in characters}.values():
-        if any(first <= character.code <= last for first, last in _SQUARE):
-            left, top, right, bottom = character.box
-            large = max(right - left, bottom - top) >= _LEAST_SQUARE * character.size
-            encoded = (
-                (character.code.encode(encoding, "ignore"), lead) for encoding, lead in _COMMON.items()
-            )
-            common = any(len(both) == 2 and both[0] in lead for both, lead in encoded)  # noqa: PLR2004  bytes
-            yield character, large and common

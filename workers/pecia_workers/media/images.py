@@ -184,7 +184,14 @@ class ImagePages:
         if media is MediaType.HEIC:
             _register_heif()
         if media is MediaType.JPEG:
-            _refuse_deep_jpeg(file)
+            # Of one with 12 or 16 bits a sample Pillow would say no more than that it is none.
+            file.seek(2)
+            while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
+                if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
+                    found = f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded"
+                    raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: save it with 8 or as PNG.")
+                file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
+            file.seek(0)
         with translated_errors():
             self._image = Image.open(file, formats=["HEIF" if media is MediaType.HEIC else media.name])
 
@@ -211,19 +218,6 @@ class ImagePages:
     def close(self) -> None:
         """Close the file."""
         self._image.close()
-
-
-def _refuse_deep_jpeg(file: BinaryIO) -> None:
-    """Raise `MediaError` for samples of 12 or 16 bits: Pillow would say no more than that it is no JPEG."""
-    file.seek(2)
-    while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
-        if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
-            found = (
-                f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG."
-            )
-            raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
-        file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
-    file.seek(0)
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

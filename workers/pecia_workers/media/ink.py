@@ -69,10 +69,7 @@ def levelled(
     *,
     quality: Image.Resampling = Image.Resampling.BICUBIC,
 ) -> Image.Image:
-    """Return the picture turned clockwise about its middle, which stays the middle; white where nothing was.
-
-    Width and height of the result are `growth` times those of the picture.
-    """
+    """Return the picture turned clockwise about its middle, its sides `growth` times as long, white around it."""
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     size = (round(image.width * growth[0]), round(image.height * growth[1]))
     across, down = size[0] / 2, size[1] / 2

@@ -242,10 +242,7 @@ class CharacterReader:
 
 
 def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
-    """Return pieces of lines without wide gaps, each of words, in the order of the characters.
-
-    Boxes are `scale` times as large as the characters' are.
-    """
+    """Return pieces of lines without wide gaps, each of words, in the order of the characters, scaled by `scale`."""
     pieces: list[list[list[Character]]] = []
     last: Character | None = None
     spaced = False

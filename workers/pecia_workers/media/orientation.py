@@ -172,9 +172,7 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
     across = share_across(view.levelled().letters)
     if across is None:
         return 0
-    if (
-        _ALONG <= across <= _ACROSS
-    ):  # letters stand beside and below each other, as those of Korean syllables do
+    if _ALONG <= across <= _ACROSS:  # letters stand beside and below each other, as in Korean syllables
         sides = {degrees: view.turned(degrees).levelled().letters for degrees in (0, 90)}
         heads = {degrees: stands_on_head(ink, text_spans(ink)) for degrees, ink in sides.items()}
         sure = [degrees + 180 * is_on_head for degrees, is_on_head in heads.items() if is_on_head is not None]
@@ -188,10 +186,7 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
 
 
 def _share_upside_down(view: View, classifier: LineClassifier) -> float:
-    """Return the mean probability that samples of the lines stand on their heads; 0.5 with too few samples.
-
-    The lines run across, but may slope.
-    """
+    """Return how probably lines that run across stand on their heads, by samples of them; 0.5 with too few."""
     level = view.levelled()
     spans = text_spans(level.letters)
     if len(spans) < _MIN_SAMPLES:

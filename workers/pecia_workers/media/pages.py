@@ -236,6 +236,11 @@ class Clip:
     damaged: bool = False
     """The file breaks off or is broken within the stretch; these are the frames that could be had."""
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless each frame has its time."""
+        if len(self.times) != len(self.frames):
+            raise ValueError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePlan:

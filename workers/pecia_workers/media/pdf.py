@@ -102,9 +102,8 @@ class PdfPages:
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
                 pixels = np.array(bitmap.to_numpy()[:, :, :3])
-            if (
-                pixels == pixels[0, 0]
-            ).all():  # pdfium leaves out what it cannot decode: a scan would pass as blank
+            # What it cannot decode pdfium leaves out: a scan would pass as blank.
+            if (pixels == pixels[0, 0]).all():
                 for item in page.get_objects():
                     if isinstance(item, pypdfium2.PdfImage):
                         item.get_bitmap().close()

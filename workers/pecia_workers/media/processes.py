@@ -89,7 +89,7 @@ class BoundedProcesses:
         `public_environment()`.
         """
         self.processes = processes
-        self._initargs = (memory_bytes, readable, largest_file, initializer, initargs)
+        self._initargs = (memory_bytes, readable, largest_file, initializer, *initargs)
         self._environment = public_environment() | dict(environment or {})
         self._template: Template | None = None
         self._loads: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
@@ -173,18 +173,9 @@ class BoundedProcesses:
                 return process
             process.forked.kill()
             process.reap()
-        process = await self._launched()
-        answer = await self._ask(process, _START_TIMEOUT_S, _READY)
-        self._missing.update(answer if isinstance(answer, tuple) else Guard)
-        return process
-
-    async def _launched(self) -> _Process:
-        """Return a new process, which says first whether the kernel confines it.
-
-        The first one waits for the template to import what all of them need.
-        """
         if self._stopped:
             raise asyncio.CancelledError
+        # The first one waits for the template to import what all of them need.
         template = await self._in_template(imported, (self._initargs,))
         if self._loaded is not template:
             for function, args in self._loads:
@@ -193,9 +184,13 @@ class BoundedProcesses:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                return _Process(template.fork(_serve, *self._initargs, descriptors=[theirs.fileno()]), ours)
+                forked = template.fork(_serve, *self._initargs, descriptors=[theirs.fileno()])
         except TemplateDiedError:
             raise self._not_started() from None
+        process = _Process(forked, ours)
+        answer = await self._ask(process, _START_TIMEOUT_S, _READY)  # whether the kernel confines it
+        self._missing.update(answer if isinstance(answer, tuple) else Guard)
+        return process
 
     async def _in_template(self, function: Callable[..., object], args: tuple[Any, ...]) -> Template:
         if self._template and not self._template.alive:
@@ -250,31 +245,26 @@ class BoundedProcesses:
         await asyncio.to_thread(process.reap)
 
 
-def _serve(descriptor: int, *initargs: Any) -> None:
-    """Answer calls until the other end is closed. Runs in the process."""
-    show_as("-m", __name__)
-    channel = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
-    missing = _initialize(*initargs)
-    frames.send_answer(channel, lambda: missing)
-    while call := frames.receive_call(channel):
-        frames.send_answer(channel, call)
-        del call  # and the memory that came with it
-
-
 def public_environment() -> dict[str, str]:
     """Return what a confined process needs of this one's environment; the secrets are not among it."""
     return {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PYTHON")}
 
 
-def _initialize(
+def _serve(
+    descriptor: int,
     memory_bytes: int | None,
     readable: Sequence[Path],
     largest_file: int,
     initializer: Callable[..., None],
-    initargs: tuple[Any, ...],
-) -> tuple[Guard, ...]:
-    """Make ready, silence libraries and give up what is not needed; return what the kernel does not confine by."""
+    *initargs: Any,
+) -> None:
+    """Make ready, silence libraries, give up what is not needed, then answer calls until the other end is closed.
+
+    Runs in the process. Its first answer is what the kernel does not confine it by.
+    """
+    show_as("-m", __name__)
+    channel = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     with Path(os.devnull).open("wb") as nowhere, Path("/proc/self/statm").open("rb") as statm:
         guards = {Guard.LANDLOCK: confine_files(readable)}  # first, for it binds no thread that runs already
         initializer(*initargs)
@@ -285,4 +275,7 @@ def _initialize(
             if stream is not None:
                 os.dup2(nowhere.fileno(), stream.fileno())
     guards[Guard.SECCOMP] = confine_calls(largest_file)
-    return tuple(guard for guard, holds in guards.items() if not holds)
+    frames.send_answer(channel, lambda: tuple(guard for guard, holds in guards.items() if not holds))
+    while call := frames.receive_call(channel):
+        frames.send_answer(channel, call)
+        del call  # and the memory that came with it

@@ -202,30 +202,28 @@ class _Video:
 
 @contextmanager
 def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video]:
+    """Yield the first stream of moving pictures, ready to decode. Raises `MediaError`."""
     kind = _DEMUXERS[media]
     try:  # titles come in every encoding
         with av.open(file, mode="r", format=kind, options=_OPTIONS, metadata_errors="replace") as container:
-            yield _Video(container, _picture_stream(container, limits), limits)
+            streams = [
+                one for one in container.streams.video if not one.disposition & Disposition.attached_pic
+            ]
+            if not streams:
+                raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file holds no moving pictures.")
+            context = streams[0].codec_context
+            if context is None or context.codec.canonical_name not in _CODECS:
+                found = "Its pictures are coded in a way that Pecia does not decode."
+                raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
+            if not (context.width and context.height):
+                raise MediaError(FailureCode.EMPTY, "The video has no frames.")
+            limits.check_page(context.width, context.height)
+            context.thread_count = 1
+            context.options = {"max_pixels": str(limits.page_pixels)}
+            yield _Video(container, streams[0], limits)
     except FFmpegError as error:  # its text names the file
         _check_memory(error)
         raise MediaError(FailureCode.DAMAGED, "The video cannot be read.") from None
-
-
-def _picture_stream(container: InputContainer, limits: Limits) -> VideoStream:
-    """Return the first stream of moving pictures, ready to decode. Raises `MediaError`."""
-    streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
-    if not streams:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file holds no moving pictures.")
-    context = streams[0].codec_context
-    if context is None or context.codec.canonical_name not in _CODECS:
-        found = "Its pictures are coded in a way that Pecia does not decode."
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
-    if not (context.width and context.height):
-        raise MediaError(FailureCode.EMPTY, "The video has no frames.")
-    limits.check_page(context.width, context.height)
-    context.thread_count = 1
-    context.options = {"max_pixels": str(limits.page_pixels)}
-    return streams[0]
 
 
 def _check_memory(error: FFmpegError) -> None:

@@ -353,17 +353,13 @@ async def best_sequences(measure: Measure, most: int, *, first: int = 8) -> Poin
         if not _better(point, best):
             break
         best = point
-    while (middle := _between(sorted(known), best.sequences)) is not None:
-        point = await at(middle)
+    while True:
+        gaps = [pair for pair in pairwise(sorted(known)) if best.sequences in pair]
+        low, high = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
+        if high / low <= _LEAST_GAP:
+            return best
+        point = await at(round((low * high) ** 0.5))
         best = point if _better(point, best) else best
-    return best
-
-
-def _between(sizes: Sequence[int], best: int) -> int | None:
-    """Return the middle of the wider gap beside the best size; None where they are narrow."""
-    gaps = [pair for pair in pairwise(sizes) if best in pair]
-    low, high = max(gaps, key=lambda gap: gap[1] / gap[0], default=(1, 1))
-    return round((low * high) ** 0.5) if high / low > _LEAST_GAP else None
 
 
 def _better(point: Point, other: Point) -> bool:

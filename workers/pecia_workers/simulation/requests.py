@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -74,12 +75,7 @@ def all_at_once(count: int) -> list[float]:
 def poisson(count: int, rate: float, seed: int) -> list[float]:
     """Return moments that know nothing of each other, `rate` a second on average."""
     rng = random.Random(f"poisson:{seed}")  # noqa: S311  a workload, no secret
-    now = 0.0
-    moments = []
-    for _ in range(count):
-        now += rng.expovariate(rate)
-        moments.append(now)
-    return moments
+    return list(accumulate(rng.expovariate(rate) for _ in range(count)))
 
 
 def bursts(count: int, rate: float, size: int = BURST) -> list[float]:
@@ -111,37 +107,24 @@ def read_trace(path: Path, seed: int) -> list[Request]:
     """
     lengths = DrawnLengths(seed=seed)
     requests = []
-    for number, raw in _lines(path):
-        try:
-            line = _Line.model_validate(
-                {name: value for name, value in raw.items() if value not in ("", None)}
-            )
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise TraceError(f"Line {number} of the trace: {where}: {first['msg']}.") from None
-        requests.append(
-            Request(
-                id=str(number),
-                output=line.output or lengths(str(number), line.workload),
-                **line.model_dump(exclude={"output"}),
-            )
-        )
+    is_csv = path.suffix == ".csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows: Iterable[Any] = csv.DictReader(file) if is_csv else file
+        for number, row in enumerate(rows, start=2 if is_csv else 1):
+            try:
+                values = json.loads(row) if isinstance(row, str) else row
+                if not isinstance(values, dict):
+                    raise TraceError(f"Line {number} of the trace is no JSON object.")
+                given = {name: value for name, value in values.items() if value not in ("", None)}
+                line = _Line.model_validate(given)
+            except json.JSONDecodeError:
+                raise TraceError(f"Line {number} of the trace is not JSON.") from None
+            except ValidationError as error:
+                first = error.errors(include_input=False, include_url=False)[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise TraceError(f"Line {number} of the trace: {where}: {first['msg']}.") from None
+            output = line.output or lengths(str(number), line.workload)
+            requests.append(Request(id=str(number), output=output, **line.model_dump(exclude={"output"})))
     if not requests:
         raise TraceError("The trace has no line.")
     return requests
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        if path.suffix == ".csv":
-            yield from enumerate(csv.DictReader(file), start=2)
-            return
-        for number, line in enumerate(file, start=1):
-            try:
-                value = json.loads(line)
-            except json.JSONDecodeError:
-                raise TraceError(f"Line {number} of the trace is not JSON.") from None
-            if not isinstance(value, dict):
-                raise TraceError(f"Line {number} of the trace is no JSON object.")
-            yield number, value

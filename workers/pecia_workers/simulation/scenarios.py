@@ -19,7 +19,6 @@ from pecia_workers.simulation.simulator import (
     IterationMachine,
     Machine,
     Run,
-    Served,
     Simulator,
     SlotMachine,
     Use,
@@ -71,10 +70,7 @@ class Result:
 
 
 def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
-    """Return what a policy makes of the source's comparison, or of another draw of its kind.
-
-    Batches run as a whole there: all of one leave with its longest.
-    """
+    """Return what a policy makes of the source's comparison, where all of a batch leave with its longest."""
     machine = SlotMachine(SLOTS, TOKEN_S, whole_batches=name in BATCHED)
     return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
 
@@ -131,7 +127,8 @@ class Figures:
     kv_used: float | None
     """Share of the KV cache's blocks in use, on average; None without one."""
     padding: float | None
-    """Share that would be padding if who started together were padded to one length; None without batches."""
+    """1 - sum len / sum (max len x n) of all batches: the share that would be padding if each were padded to one
+    length; None without batches."""
     preemptions: int
     oversize: int
     """Requests larger than the whole budget, which ran alone."""
@@ -144,8 +141,11 @@ def figures(run: Run, *, batches: bool) -> Figures:
     served = run.served
     total = max(one.ended for one in served) - min(one.request.arrived for one in served)
     lanes: dict[Lane, list[float]] = defaultdict(list)
+    together: dict[float, list[int]] = defaultdict(list)  # who started at the same moment is one batch
     for one in served:
         lanes[one.request.lane].append(one.ended - one.request.arrived)
+        together[one.started].append(one.request.prompt + one.request.output)
+    padded = sum(max(lengths) * len(lengths) for lengths in together.values())
     return Figures(
         requests=len(served),
         total=total,
@@ -157,7 +157,7 @@ def figures(run: Run, *, batches: bool) -> Figures:
         first_token=_times(one.first_token - one.request.arrived for one in served),
         utilisation=_mean_over(run.use, total, lambda use: use.busy),
         kv_used=_mean_over(run.use, total, lambda use: use.kv_used or 0.0) if run.budget.tokens else None,
-        padding=_padding(served) if batches else None,
+        padding=1 - sum(map(sum, together.values())) / padded if batches else None,
         preemptions=run.preemptions,
         oversize=sum(one.oversize for one in served),
         lanes={lane: _times(lanes[lane]) for lane in Lane if lane in lanes},
@@ -177,12 +177,3 @@ def at_share(ordered: Sequence[float], share: float) -> float:
 
 def _mean_over(uses: Iterable[Use], total: float, value: Callable[[Use], float]) -> float:
     return sum(value(use) * (use.until - use.since) for use in uses) / total
-
-
-def _padding(served: Iterable[Served]) -> float:
-    """Return 1 - sum len / sum (max len x n) of all batches: who started at the same moment is one."""
-    batches: dict[float, list[int]] = defaultdict(list)
-    for one in served:
-        batches[one.started].append(one.request.prompt + one.request.output)
-    padded = sum(max(lengths) * len(lengths) for lengths in batches.values())
-    return 1 - sum(map(sum, batches.values())) / padded

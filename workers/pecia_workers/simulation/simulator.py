@@ -120,7 +120,9 @@ class IterationMachine:
         """Run an iteration, or as many as change nothing but the lengths, then one; without anything to do, wait."""
         if not self._inside:
             return Passed(now=until)
-        now += self._coast(until - now)
+        each = self._scheduler.model.duration(0, len(self._scheduler.running))
+        alike = sys.maxsize if until == math.inf else math.ceil((until - now) / each) - 1
+        now += self._scheduler.coast(alike) * each
         iteration = self._scheduler.step()
         self.longest_iteration = max(self.longest_iteration, iteration.duration)
         to = now + iteration.duration
@@ -129,12 +131,6 @@ class IterationMachine:
         running = len(self._scheduler.running) + len(iteration.finished)
         ended = tuple((self._inside.pop(one.id), self._first.pop(one.id)) for one in iteration.finished)
         return Passed(now=to, ended=ended, busy=running / self.budget.slots)
-
-    def _coast(self, seconds: float) -> float:
-        """Pass less than these seconds in iterations that are all alike; return how many seconds they were."""
-        each = self._scheduler.model.duration(0, len(self._scheduler.running))
-        most = sys.maxsize if seconds == math.inf else math.ceil(seconds / each) - 1
-        return self._scheduler.coast(most) * each
 
 
 Machine = SlotMachine | IterationMachine
@@ -192,7 +188,7 @@ class Simulator:
         self._ahead = math.inf if ahead is None else ahead
         self._headroom = Headroom()
         self._backlog: list[tuple[int, int, Request]] = []
-        self._inside: dict[str, tuple[Request, Item]] = {}
+        self._inside: dict[str, Request] = {}
         self._started: dict[str, tuple[Start, float]] = {}
         self._run = Run(budget=machine.budget)
 
@@ -214,29 +210,26 @@ class Simulator:
     def _admit(self, now: float) -> None:
         """Claim and start until neither makes room for the other."""
         while True:
-            self._claim(now)
+            while self._backlog and self._policy.waiting < self._ahead:
+                _, _, request = heapq.heappop(self._backlog)
+                self._inside[request.id] = request
+                self._policy.offer(
+                    Item(
+                        id=request.id,
+                        prompt=request.prompt,
+                        output=self._lengths.expected(request.workload),
+                        longer=partial(self._lengths.expected, request.workload),
+                        rank=request.lane.rank,
+                        arrived=now,
+                    )
+                )
             capacity = self._headroom.capacity(self._machine.budget, self._machine.load(), now)
             starts = self._policy.start(now, capacity)
             for start in starts:
                 self._started[start.item.id] = (start, now)
-            self._machine.enter([self._inside[start.item.id][0] for start in starts], now)
+            self._machine.enter([self._inside[start.item.id] for start in starts], now)
             if not starts or not self._backlog:
                 return
-
-    def _claim(self, now: float) -> None:
-        while self._backlog and self._policy.waiting < self._ahead:
-            _, _, request = heapq.heappop(self._backlog)
-            expected = self._lengths.expected(request.workload)
-            item = Item(
-                id=request.id,
-                prompt=request.prompt,
-                output=expected,
-                longer=partial(self._lengths.expected, request.workload),
-                rank=request.lane.rank,
-                arrived=now,
-            )
-            self._inside[request.id] = (request, item)
-            self._policy.offer(item)
 
     def _pass(self, now: float, until: float) -> float:
         due = self._policy.due(now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -140,9 +140,7 @@ class OcrEngine(base.Engine):
         except ProcessDiedError:
             raise base.EngineError("The OCR process ended in the middle of the page.") from None
         text = text_of(page.blocks)
-        without_text = (
-            Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
-        )  # blank: without letters
+        without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
         pictures, tokens = request.picture_tokens, math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
         return base.Generation(
             text=text,
@@ -185,31 +183,20 @@ def page_read(
     boxes = [piece.box for piece in pieces]
     corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
     missed = letters.outside(np.array(corners, np.float32).reshape(-1, 4, 2))
-    is_incomplete = len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE
-    uncovered = missed.rows() if is_incomplete else ()
-    return PageRead(
-        blocks=found.blocks,
-        coverage=1 - missed.share_of(letters) if len(letters) else None,
-        doubts=(
-            *found.doubts,
-            *(Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in uncovered),
-            *_unsure(found.blocks, doubtful),
-            *(_low(piece, on_value=any(map(is_value, piece.text.split()))) for piece in left_out),
-        ),
-    )
-
-
-def _unsure(blocks: Sequence[Block], doubtful: Doubtful) -> Iterator[Doubt]:
-    """Yield the words that the engine is not sure of; of a line without words, the line."""
-    for line in (line for block in blocks for line in block.lines):
+    doubts = list(found.doubts)
+    if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
+        doubts += [Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in missed.rows()]
+    for line in (line for block in found.blocks for line in block.lines):
         words: Sequence[Word | Line] = line.words or (line,)
         for number, word in enumerate(words):
-            if word.confidence is None or word.confidence >= max(doubtful):
-                continue
-            before = " ".join(earlier.text for earlier in line.words[:number])
-            on_value = any(is_value(part, before) for part in word.text.split())
-            if word.confidence < (doubtful.value if on_value else doubtful.word):
-                yield _low(word, on_value=on_value)
+            if word.confidence is not None and word.confidence < max(doubtful):
+                before = " ".join(earlier.text for earlier in line.words[:number])
+                on_value = any(is_value(part, before) for part in word.text.split())
+                if word.confidence < (doubtful.value if on_value else doubtful.word):
+                    doubts.append(_low(word, on_value=on_value))
+    doubts += [_low(piece, on_value=any(map(is_value, piece.text.split()))) for piece in left_out]
+    coverage = 1 - missed.share_of(letters) if len(letters) else None
+    return PageRead(blocks=found.blocks, coverage=coverage, doubts=tuple(doubts))
 
 
 def _low(piece: Word | Line, *, on_value: bool) -> Doubt:

@@ -6,7 +6,7 @@ by one, for its own way detects at a fixed size, and shrinks large pages for rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -106,7 +106,12 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     quads = _detect(bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
     if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
-        quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
+        low = np.array([quad.min(0) for quad in quads]).reshape(-1, 2)
+        high = np.array([quad.max(0) for quad in quads]).reshape(-1, 2)
+        for quad in _detect(bgr, _side(letters, _LETTER_AGAIN)):
+            common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
+            if common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()):
+                quads.append(quad)  # it stands where the first look saw nothing
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     pieces = [piece for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
@@ -140,19 +145,6 @@ def _detect(bgr: NDArray[np.uint8], side: int) -> list[Quad]:
     return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
 
 
-def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
-    """Return those of the second look that stand where the first saw nothing."""
-    if not quads:
-        return list(more)
-    low, high = np.array([quad.min(0) for quad in quads]), np.array([quad.max(0) for quad in quads])
-
-    def share_seen(quad: Quad) -> float:
-        common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
-        return float(common.prod(1).sum() / max(1.0, np.ptp(quad, axis=0).prod()))
-
-    return [quad for quad in more if share_seen(quad) < _EMPTY]
-
-
 def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
     """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`."""
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
@@ -166,12 +158,19 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line |
         wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
         characters = agreed(characters, _read(wider.astype(np.uint8, copy=False))[0])
     line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
-    words = tuple(_words(line, quad))
-    if not words:
-        return None
-    return Line(
-        text=" ".join(word.text for word in words), box=_box(quad), confidence=min(1.0, score), words=words
-    )
+    top, bottom = quad[1] - quad[0], quad[2] - quad[3]
+    words = []
+    for word in words_and_spaces(line):
+        if word[0].text.isspace():
+            continue
+        first, last = word[0].middle, word[-1].middle
+        half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
+        start, end = max(0.0, first - half), min(1.0, last + half)
+        part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
+        box = _box(np.array(part))
+        words.append(Word(text=text_of_characters(word), box=box, confidence=sureness_of(word)))
+    text, confidence = " ".join(word.text for word in words), min(1.0, score)
+    return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
 
 
 def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
@@ -213,19 +212,6 @@ def _ways_up(quad: Quad) -> list[Quad]:
     if height < _TURNED * width:
         return [quad]
     return [np.roll(quad, -1, axis=0), np.roll(quad, 1, axis=0)]
-
-
-def _words(line: list[Character], quad: Quad) -> Iterator[Word]:
-    """Yield the words of a line that stands in a quadrangle."""
-    top, bottom = quad[1] - quad[0], quad[2] - quad[3]
-    for word in words_and_spaces(line):
-        if word[0].text.isspace():
-            continue
-        first, last = word[0].middle, word[-1].middle
-        half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
-        start, end = max(0.0, first - half), min(1.0, last + half)
-        part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
-        yield Word(text=text_of_characters(word), box=_box(np.array(part)), confidence=sureness_of(word))
 
 
 def _quad(row: Box) -> Quad:

@@ -86,9 +86,15 @@ def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
         if line and found.IsAtBeginningOf(tesserocr.RIL.TEXTLINE):
             yield line
             line = []
-        word = _word(found, growth)
-        if word is None:
+        text = "" if found.Empty(tesserocr.RIL.WORD) else found.GetUTF8Text(tesserocr.RIL.WORD).strip()
+        if not text:
             continue
+        left, top, right, bottom = (side / growth for side in found.BoundingBox(tesserocr.RIL.WORD))
+        box = Box(
+            left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom)
+        )
+        confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
+        word = Word(text=text, box=box, confidence=confidence)
         if line and not found.BlanksBeforeWord():  # to Tesseract each syllable of Korean may be a word
             first, box = line[-1], around([line[-1].box, word.box])
             confidence = mean_confidence([first, word])
@@ -97,16 +103,6 @@ def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
             line.append(word)
     if line:
         yield line
-
-
-def _word(found: Any, growth: float) -> Word | None:
-    if found.Empty(tesserocr.RIL.WORD):
-        return None
-    text = found.GetUTF8Text(tesserocr.RIL.WORD).strip()
-    left, top, right, bottom = (side / growth for side in found.BoundingBox(tesserocr.RIL.WORD))
-    confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
-    box = Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))
-    return Word(text=text, box=box, confidence=confidence) if text else None
 
 
 def _pieces(lines: Iterator[list[Word]]) -> Iterator[list[Word]]:

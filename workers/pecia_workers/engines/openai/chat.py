@@ -9,16 +9,12 @@ import base64
 import io
 import json
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
@@ -89,18 +85,15 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
 
 
 def messages(request: EngineRequest) -> list[dict[str, Any]]:
-    """Return the request as messages: its pictures, the frames of a clip as single ones, then its words."""
-    is_clip = request.clip is not None
-    urls = [_data_url(image, is_frame=is_clip) for image in request.images]
-    return request.messages([{"type": "image_url", "image_url": {"url": url}} for url in urls])
-
-
-def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
-    """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
-    packed, kind = io.BytesIO(), "jpeg" if is_frame else "png"
-    how = {"quality": _FRAME_QUALITY} if is_frame else {"compress_level": 1}
-    Image.fromarray(image).save(packed, kind, **how)
-    return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+    """Return the request as messages: pages as PNG, the frames of a clip, lossy before, as JPEG; then its words."""
+    kind, how = ("jpeg", {"quality": _FRAME_QUALITY}) if request.clip else ("png", {"compress_level": 1})
+    shown = []
+    for image in request.images:
+        packed = io.BytesIO()
+        Image.fromarray(image).save(packed, kind, **how)
+        url = f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+        shown.append({"type": "image_url", "image_url": {"url": url}})
+    return request.messages(shown)
 
 
 class UnansweredError(Exception):
@@ -146,10 +139,12 @@ class ServerUsage(BaseModel):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached: int | None = Field(None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    cached: int | None = Field(
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
+    )
     """Tokens of the prompt that a cache held."""
     pictures: dict[str, int] | None = Field(
-        None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
+        default=None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
     )
     """Tokens of the prompt that are pixels, by their kind; vLLM's own."""
 
@@ -184,18 +179,26 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
     texts: list[str] = []
     tokens: list[tuple[str, float]] = []
     finish_reason = first_token_s = usage = None
-    async with aclosing(_chunks(response)) as chunks:
-        async for chunk in chunks:
-            usage = chunk.usage or usage
-            for choice in chunk.choices:
-                if choice.content:
-                    first_token_s = first_token_s or time.monotonic() - sent_at
-                    texts.append(choice.content)
-                tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
-                finish_reason = choice.finish_reason or finish_reason
-            if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
-                finish_reason = _REPETITION
-                break
+    async for event in httpx2.EventSource(response):
+        if event.data == _LAST:
+            break
+        try:
+            chunk = _Chunk.model_validate_json(event.data)
+        except ValidationError:  # whose text repeats the answer's
+            raise UnansweredError("the stream is not in the form of OpenAI's") from None
+        if chunk.error is not None:
+            code = chunk.error.get("code")
+            raise error_of(code if isinstance(code, int) else FAILED)
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            if choice.content:
+                first_token_s = first_token_s or time.monotonic() - sent_at
+                texts.append(choice.content)
+            tokens += [(one.token, one.logprob) for one in choice.tokens or ()]
+            finish_reason = choice.finish_reason or finish_reason
+        if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
+            finish_reason = _REPETITION
+            break
     if finish_reason is None:
         raise UnansweredError("the stream ended in the midst of the answer")
     return Answer(
@@ -206,17 +209,3 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
         first_token_s=first_token_s,
         tokens=tuple(tokens),
     )
-
-
-async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
-    async for event in httpx2.EventSource(response):
-        if event.data == _LAST:
-            return
-        try:
-            chunk = _Chunk.model_validate_json(event.data)
-        except ValidationError:  # whose text repeats the answer's
-            raise UnansweredError("the stream is not in the form of OpenAI's") from None
-        if chunk.error is not None:
-            code = chunk.error.get("code")
-            raise error_of(code if isinstance(code, int) else FAILED)
-        yield chunk

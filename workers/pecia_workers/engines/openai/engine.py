@@ -16,7 +16,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
-from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect
+from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect, ServerUsage
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import RequestLimits, check_adapter, fitted_by_count, probe, verdict_of
@@ -120,11 +120,20 @@ class OpenAiEngine(base.Engine):
                 self._running -= 1
         if answer.usage:
             self._prices.learn(fitted, answer.usage.prompt_tokens)
+        usage = answer.usage or ServerUsage(
+            prompt_tokens=self._prompt_tokens(fitted), completion_tokens=answer.pieces
+        )
+        pictures = usage.pictures or {"image": min(fitted.picture_tokens, usage.prompt_tokens)}
         early = "The server ended the answer early."
         return base.Generation(
             text=answer.text,
             verdict=verdict_of(answer.finish_reason, answer.text, otherwise=early),
-            usage=self._usage(fitted, answer),
+            usage=TokenUsage(
+                prompt=usage.prompt_tokens,
+                image=sum(pictures.values()),
+                cached=usage.cached or 0,
+                output=usage.completion_tokens,
+            ),
             tokens=answer.tokens,
             first_token_s=answer.first_token_s,
             shrunk_to=None if fitted is request else fitted.size,
@@ -149,17 +158,6 @@ class OpenAiEngine(base.Engine):
                 raise
         # Perhaps there is no room for so long an answer. One without a limit ends with the context.
         return await server.ask(request, None)
-
-    def _usage(self, request: base.EngineRequest, answer: Answer) -> TokenUsage:
-        usage, pictures = answer.usage, request.picture_tokens
-        if usage is None:
-            return TokenUsage(prompt=self._prompt_tokens(request), image=pictures, output=answer.pieces)
-        return TokenUsage(
-            prompt=usage.prompt_tokens,
-            image=sum(usage.pictures.values()) if usage.pictures else min(pictures, usage.prompt_tokens),
-            cached=usage.cached or 0,
-            output=usage.completion_tokens,
-        )
 
     def load(self) -> base.Load:
         """Return what this worker has at the server; the rest of what is in flight waits for a slot."""

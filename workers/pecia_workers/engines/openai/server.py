@@ -132,7 +132,7 @@ class ChatServer:
             trust_env=False,  # documents take no way that the settings do not name
         )
         self._health = f"{address.root}/health"
-        self.watch = ServerWatch(self._answers, timeout_s=self._timeout_s)
+        self.watch = ServerWatch(self._status, timeout_s=self._timeout_s)
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> list[ServedModel]:
@@ -174,12 +174,19 @@ class ChatServer:
         knows. Raises `EngineError`; if there never was an answer, `EngineOverloadedError`: with fewer there may be.
         """
         body = await asyncio.to_thread(chat.chat_body, request, self.dialect, most_tokens)
+        url = f"{self._address.api}/chat/completions"
+        headers = {"Content-Type": "application/json", **tracing.headers()}
         failed = 0
         while True:
             await self.watch.known.wait()
             self.watch.check()
+            sent_at = time.monotonic()
             try:
-                return await self._ask_once(body)
+                with _classified():
+                    async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                        if response.status_code != _OK:
+                            raise chat.error_of(response.status_code, response.headers.get("Retry-After"))
+                        return await chat.read_answer(response, sent_at)
             except chat.LockedOutError:
                 self.watch.give_up("The engine's server does not take PECIA_ENGINE_API_KEY any more.")
             except chat.UnansweredError as error:
@@ -191,20 +198,6 @@ class ChatServer:
                 if error.status is None or error.status >= chat.FAILED:
                     self.watch.suspect()
                 await asyncio.sleep(self._retries.wait_s(failed, error.retry_after))
-
-    async def _ask_once(self, body: bytes) -> chat.Answer:
-        """Return the answer to a chat request. Raises `EngineError`, `UnansweredError`, `LockedOutError`."""
-        sent_at = time.monotonic()
-        with _classified():
-            async with self._client.stream(
-                "POST",
-                f"{self._address.api}/chat/completions",
-                content=body,
-                headers={"Content-Type": "application/json", **tracing.headers()},
-            ) as response:
-                if response.status_code != _OK:
-                    raise chat.error_of(response.status_code, response.headers.get("Retry-After"))
-                return await chat.read_answer(response, sent_at)
 
     async def count(self, request: base.EngineRequest) -> int | None:
         """Return the tokens of the prompt by the server's own tokenizer; None if it has none that says so.
@@ -248,13 +241,8 @@ class ChatServer:
             self._health = f"{api}/models"
         return models
 
-    async def _answers(self) -> bool:
-        try:
-            return await self._status() < chat.FAILED
-        except chat.UnansweredError:
-            return False
-
     async def _status(self) -> int:
+        """Return what the server's health says. Raises `UnansweredError`."""
         with _classified():
             return (await self._client.get(self._health, timeout=_LOOK_S)).status_code
 
@@ -275,10 +263,10 @@ def _classified() -> Iterator[None]:
 class ServerWatch:
     """Looks at the server now and then, and at once when a request could not reach it.
 
-    `look` returns whether it answers. A server that is away for `timeout_s` is dead, and stays so.
+    `look` returns the HTTP status of its answer. A server that is away for `timeout_s` is dead, and stays so.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[bool]], *, timeout_s: float) -> None:
+    def __init__(self, look: Callable[[], Awaitable[int]], *, timeout_s: float) -> None:
         self._look = look
         self._timeout_s = timeout_s
         self.known = asyncio.Event()
@@ -291,7 +279,9 @@ class ServerWatch:
     async def run(self) -> None:
         """Watch until the server is dead."""
         while not self._dead:
-            is_there = await self._look()
+            is_there = False
+            with suppress(chat.UnansweredError):
+                is_there = await self._look() < chat.FAILED
             if is_there and self._away:
                 log.info("engine_server_is_back")
             elif not is_there and not self._away:

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,7 +15,6 @@ from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.engines import base
-from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import fitted_by_count, is_loop, probe
 
@@ -50,8 +48,7 @@ class RayEngine(base.Engine):
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             stream, prompts = await asyncio.shield(self._opening)
-            revision = await asyncio.to_thread(_revision, self._settings)
-            self.capabilities = replace(self.capabilities, revision=revision)
+            self.capabilities = replace(self.capabilities, revision=prompts.revision)
             # What all replicas run at a time; each of them looks after its own memory.
             self.budget = base.Budget(slots=stream.slots, tokens=None)
             self._stream, self._prompts = stream, prompts
@@ -117,12 +114,6 @@ def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
 
     prompts = Prompts.of(settings)
     return Stream.open(settings), prompts
-
-
-def _revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
-    is_known = settings.cache_revision or Path(settings.model).is_dir()
-    return vllm_revision(settings) if is_known else None
 
 
 def ending_of(tokens: Sequence[int], ends: Collection[int]) -> Verdict:

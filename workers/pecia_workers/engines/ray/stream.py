@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from vllm.sampling_params import RepetitionDetectionParams
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineRequest
+from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.requests import LOOPS, RequestLimits
 from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
 
@@ -49,6 +50,8 @@ class Prompts:
     limits: RequestLimits
     ends: frozenset[int]
     """Tokens that end a text."""
+    revision: str | None
+    """That of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Prompts:
@@ -57,7 +60,8 @@ class Prompts:
         Of a name on the Hub all but the weights, which Ray fetches, is downloaded.
         """
         directory = Path(settings.model)
-        if not directory.is_dir():
+        is_here = directory.is_dir()
+        if not is_here:
             revision = settings.engine_options.get("revision")
             directory = Path(
                 snapshot_download(settings.model, revision=revision, allow_patterns=_ALL_BUT_WEIGHTS)
@@ -68,10 +72,17 @@ class Prompts:
         if not context:
             config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
             context = int(config.get_text_config().max_position_embeddings)
+        # What vLLM ends a text at: the tokenizer's token, and those of the generation's configuration.
+        ends = {processor.tokenizer.eos_token_id}
+        generation = directory / "generation_config.json"
+        if generation.is_file():
+            more = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+            ends |= set(more) if isinstance(more, list) else {more}
         return cls(
             processor=processor,
             limits=RequestLimits(context=context, item=context),
-            ends=_ends(processor, directory),
+            ends=frozenset(ends - {None}),
+            revision=vllm_revision(settings) if is_here or settings.cache_revision else None,
         )
 
     async def prompt_tokens(self, request: EngineRequest) -> int:
@@ -115,16 +126,6 @@ def _pictures(request: EngineRequest) -> list[Image.Image]:
     return [Image.fromarray(image) for image in request.images]
 
 
-def _ends(processor: Any, directory: Path) -> frozenset[int]:
-    """Return what vLLM ends a text at: the tokenizer's token, and those of the generation's configuration."""
-    ends = {processor.tokenizer.eos_token_id}
-    generation = directory / "generation_config.json"
-    if generation.is_file():
-        more = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
-        ends |= set(more) if isinstance(more, list) else {more}
-    return frozenset(end for end in ends if end is not None)
-
-
 class Stream:
     """The dataset, run by a thread of its own; asked on the loop."""
 
@@ -136,7 +137,7 @@ class Stream:
         self._replicas = replicas
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: str | None = None
+        self._end = ""
         self._thread = threading.Thread(target=self._run, name="ray-answers", daemon=True)
         self._thread.start()
 
@@ -225,27 +226,27 @@ class Stream:
             for bundle in self._dataset.iter_internal_ref_bundles():
                 for block in ray.get(bundle.block_refs):
                     for row in block.to_pylist():
-                        self._call(self._wake, row)
+                        self._hand_over(row)
         except Exception as error:  # noqa: BLE001  whatever it is, there are no more answers
             end = f"Ray's dataset broke off ({type(error).__name__}): see the logs of Ray's session."
         self._end = end
-        self._call(self._give_up, end)
+        self._hand_over(None)
 
-    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Have the loop call this, if it is still there."""
+    def _hand_over(self, row: dict[str, Any] | None) -> None:
+        """Have the loop settle a row's request, or all of them, if it is still there."""
         if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, argument)
+            self._loop.call_soon_threadsafe(self._settle, row)
 
-    def _wake(self, row: dict[str, Any]) -> None:
-        waiting = self._waiting.get(row["name"])
-        if waiting and not waiting.done():
-            # The kind alone: the error's text may quote the request.
-            waiting.set_result(row | {"error": row[_ERROR].partition(":")[0]})
-
-    def _give_up(self, end: str) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(EngineDeadError(end))
+    def _settle(self, row: dict[str, Any] | None) -> None:
+        """Wake the caller of a row with its answer; with None each one, for there are no more answers."""
+        for name in list(self._waiting) if row is None else [row["name"]]:
+            waiting = self._waiting.get(name)
+            if waiting is None or waiting.done():
+                continue
+            if row is None:
+                waiting.set_exception(EngineDeadError(self._end))
+            else:  # the kind alone: the error's text may quote the request
+                waiting.set_result(row | {"error": row[_ERROR].partition(":")[0]})
 
 
 def _config(settings: WorkerSettings, replicas: int, sequences: int, *, on_cpu: bool) -> Any:

@@ -22,16 +22,17 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import base
 from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
 from pecia_workers.engines.reader_cards import language_model
-from pecia_workers.engines.requests import Preparation, Prepared, Render, probe
+from pecia_workers.engines.requests import Preparation, Prepared, probe
 from pecia_workers.engines.vllm.processes import (
     cores_last_words,
+    engine_environment,
     kill_cores,
-    prepare_environment,
     start_failure,
 )
 from pecia_workers.media.frames import CallFailedError, Form
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.template import imported
 
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
@@ -80,14 +81,12 @@ class Preparers:
             if name.startswith(_KEPT) and not any(word in name for word in _SECRET)
         }
         self._processes = BoundedProcesses(
-            preparers(settings), nothing, largest_file=_LARGEST_PROMPT, environment=kept | _ENVIRONMENT
+            preparers(settings),
+            imported,  # nothing else is to be done: it has the renderer of the process that it is forked from
+            largest_file=_LARGEST_PROMPT,
+            environment=kept | _ENVIRONMENT,
         )
         self._importing: asyncio.Task[None] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._processes.processes
 
     def begin(self) -> None:
         """Begin with what takes longest, the import of vLLM, while the engine loads its model."""
@@ -146,16 +145,12 @@ def _import_renderer() -> None:
     from pecia_workers.engines.vllm import rendering  # noqa: F401, PLC0415  imports vLLM
 
 
-def nothing() -> None:
-    """Do nothing: a preparer has all it needs of the process that it was forked from."""
-
-
 class VllmEngine(base.Engine):
     """One request a part, batched continuously by vLLM; pictures go in as they are in memory."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._preparers = Preparers(settings) if preparers(settings) else None
-        count = self._preparers.count if self._preparers else 0
+        count = preparers(settings)
+        self._preparers = Preparers(settings) if count else None
         capabilities = replace(language_model("vllm", settings, settings.model), preparers=count)
         budget = base.Budget(slots=settings.max_num_seqs or 1, tokens=None)
         super().__init__(capabilities, budget, settings.max_output_tokens)
@@ -179,18 +174,6 @@ class VllmEngine(base.Engine):
             raise
         except Exception as error:
             raise start_failure(error, self._settings) from error
-        names = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
-        device = session.config.device_config.device_type  # such as `cpu` or `cuda`
-        render, places = await self._renderers(session)
-        count = self._preparers.count if self._preparers else 0
-        if device == "cuda" and names:
-            device = names
-        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
-        self._preparation = Preparation(render, places, self._settings.prepared_bytes)
-        self._session = session
-
-    async def _renderers(self, session: VllmSession) -> tuple[Render, int]:
-        """Return what renders, and how many requests at a time: the preparers if they do it as the engine would."""
         if self._preparers:
             try:
                 await self._preparers.start(session)
@@ -198,9 +181,14 @@ class VllmEngine(base.Engine):
                 log.warning("preparers_left_out", because=f"{type(error).__name__}: {error}")
                 await self._preparers.stop()
                 self._preparers = None
-            else:
-                return self._preparers.render, self._preparers.count
-        return session.render, 1
+        count = self.capabilities.preparers if self._preparers else 0
+        device = session.config.device_config.device_type  # such as `cpu` or `cuda`
+        if device == "cuda" and gpus:
+            device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
+        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
+        render = self._preparers.render if self._preparers else session.render
+        self._preparation = Preparation(render, count or 1, self._settings.prepared_bytes)
+        self._session = session
 
     async def stop(self) -> None:
         """End every request and every process; callers get `asyncio.CancelledError`."""
@@ -258,7 +246,7 @@ class VllmEngine(base.Engine):
 
 def _open(settings: WorkerSettings) -> VllmSession:
     on_cpu = not visible_gpus() and gpus_per_worker(settings) == 1
-    prepare_environment(settings.log_level, on_cpu=on_cpu)
+    os.environ.update(engine_environment(settings.log_level, on_cpu=on_cpu))
     gc.disable()  # a sixth of the time of the import is collections that find nothing
     try:
         from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds

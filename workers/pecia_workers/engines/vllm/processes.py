@@ -129,11 +129,24 @@ def check_model(settings: WorkerSettings) -> None:
             f"PECIA_QUANTIZATION={settings.quantization}: {advice}. (PECIA_ENGINE_OPTIONS passes a `quantization` on"
             " unchecked.)"
         )
-    directory = Path(settings.model)
+    model, directory = settings.model, Path(settings.model)
     if directory.is_dir():
         _check_directory(directory, settings)
-    elif not directory.exists() and "://" not in settings.model:
-        _check_absent(settings)
+    if directory.exists() or "://" in model:
+        return
+    if not _NAMED.fullmatch(model):
+        raise EngineUnavailableError(
+            f"PECIA_MODEL={model}: there is no such directory on this machine. Name the one with the model's"
+            " config.json, in full, or a name on the Hugging Face Hub, as owner/name."
+        )
+    offline = any(
+        os.environ.get(name, "").upper() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+    if offline and local_checkpoint(model, settings.engine_options.get("revision")) is None:
+        raise EngineUnavailableError(
+            f"PECIA_MODEL={model} is not in the Hub's cache of this machine, and HF_HUB_OFFLINE forbids to fetch it:"
+            " unset that for the first start, or copy the checkpoint and set PECIA_MODEL to its directory."
+        )
 
 
 def start_failure(error: Exception, settings: WorkerSettings) -> EngineUnavailableError | EngineDeadError:
@@ -155,23 +168,6 @@ def _explained(said: str, settings: WorkerSettings) -> EngineUnavailableError | 
     return None
 
 
-def _check_absent(settings: WorkerSettings) -> None:
-    model = settings.model
-    if not _NAMED.fullmatch(model):
-        raise EngineUnavailableError(
-            f"PECIA_MODEL={model}: there is no such directory on this machine. Name the one with the model's"
-            " config.json, in full, or a name on the Hugging Face Hub, as owner/name."
-        )
-    offline = any(
-        os.environ.get(name, "").upper() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
-    if offline and local_checkpoint(model, settings.engine_options.get("revision")) is None:
-        raise EngineUnavailableError(
-            f"PECIA_MODEL={model} is not in the Hub's cache of this machine, and HF_HUB_OFFLINE forbids to fetch it:"
-            " unset that for the first start, or copy the checkpoint and set PECIA_MODEL to its directory."
-        )
-
-
 def _check_directory(directory: Path, settings: WorkerSettings) -> None:
     if (directory / "params.json").is_file():  # of Mistral's own format, which has neither file
         return
@@ -186,19 +182,15 @@ def _check_directory(directory: Path, settings: WorkerSettings) -> None:
         raise EngineUnavailableError(
             f"PECIA_MODEL={directory}: its config.json cannot be read as JSON. Copy the checkpoint once more."
         )
-    _check_template(directory, config, settings)
-    _check_quantization(directory, settings)
-
-
-def _check_template(directory: Path, config: dict[str, Any], settings: WorkerSettings) -> None:
-    elsewhere = any(settings.engine_options.get(name) for name in _OTHER_TOKENIZER)
-    if elsewhere or config.get("model_type") in VLLM_TEMPLATES:
-        return
-    if any((directory / name).exists() for name in _TEMPLATES):
-        return
-    has_template = any("chat_template" in _json(directory / name) for name in _WITH_TEMPLATE)
+    has_template = (
+        config.get("model_type") in VLLM_TEMPLATES
+        or any(settings.engine_options.get(name) for name in _OTHER_TOKENIZER)
+        or any((directory / name).exists() for name in _TEMPLATES)
+        or any("chat_template" in _json(directory / name) for name in _WITH_TEMPLATE)
+    )
     if not has_template and (error := _explained("ChatTemplateResolutionError", settings)):
         raise error
+    _check_quantization(directory, settings)
 
 
 def _check_quantization(directory: Path, settings: WorkerSettings) -> None:
@@ -238,11 +230,6 @@ _GRACE_S: Final = 6.0
 _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
 """Each of these keeps vLLM or a library below it from sending anything to its maker."""
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
-
-
-def prepare_environment(log_level: str, *, on_cpu: bool) -> None:
-    """Set what vLLM reads from the environment; before it is imported. What an operator has set stays."""
-    os.environ.update(engine_environment(log_level, on_cpu=on_cpu))
 
 
 def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:

@@ -21,7 +21,7 @@ from vllm.renderers import ChatParams, renderer_from_config
 from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, MsgpackDecoder, MsgpackEncoder
 
 from pecia_schemas.failures import FailureCode
-from pecia_workers.engines.base import ClipTimes, EngineRequest
+from pecia_workers.engines.base import EngineRequest
 from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, digest, sealed
 from pecia_workers.media.pages import MediaError
 
@@ -85,40 +85,33 @@ class Renderer:
         self._takes_clips = takes_clips
 
     def render(self, request: EngineRequest, name: str) -> Rendered:
-        """Return the request by the checkpoint's own chat template and processor; `name` is what its pixels go by.
-
-        Raises `MediaError` for a request that is more than the engine takes.
-        """
+        """Return the request by the checkpoint's processor, its pixels called `name`. Raises `MediaError`."""
         try:
-            clip = request.clip if self._takes_clips else None
-            if clip:
-                return named(self._clip(request, clip), name)
-            pictures = [
-                {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": f"{name}-{number}"}
-                for number, image in enumerate(request.images)
-            ]
-            _, (prompt,) = self._renderer.render_chat([request.messages(pictures)], _CHAT)
+            if self._takes_clips and (times := request.clip):
+                words = self._renderer.get_tokenizer().apply_chat_template(
+                    request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
+                )
+                about = {  # what the processors want to know of the frames; nothing is sampled again
+                    "fps": times.fps,
+                    "duration": times.duration,
+                    "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
+                    "frames_indices": list(times.indices),
+                    "video_backend": "opencv",
+                    "do_sample_frames": False,
+                }
+                # Chat messages have no way to carry frames that are in memory.
+                video = (np.stack(request.images), about)
+                clip = {"prompt": words, "multi_modal_data": {"video": [video]}}
+                (prompt,) = self._renderer.render_cmpl([clip])
+            else:
+                pictures = [
+                    {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": f"{name}-{number}"}
+                    for number, image in enumerate(request.images)
+                ]
+                _, (prompt,) = self._renderer.render_chat([request.messages(pictures)], _CHAT)
         except VLLMClientError:  # its text may quote the request
             raise MediaError(FailureCode.TOO_LARGE, "The prompt does not fit into the engine.") from None
         return named(prompt, name)
-
-    def _clip(self, request: EngineRequest, times: ClipTimes) -> Any:
-        words = self._renderer.get_tokenizer().apply_chat_template(
-            request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
-        )
-        about = {  # what the processors want to know of the frames; nothing is sampled again
-            "fps": times.fps,
-            "duration": times.duration,
-            "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
-            "frames_indices": list(times.indices),
-            "video_backend": "opencv",
-            "do_sample_frames": False,
-        }
-        # Chat messages have no way to carry frames that are in memory.
-        video = (np.stack(request.images), about)
-        prompt = {"prompt": words, "multi_modal_data": {"video": [video]}}
-        (rendered,) = self._renderer.render_cmpl([prompt])
-        return rendered
 
 
 def named(prompt: Any, name: str) -> Rendered:

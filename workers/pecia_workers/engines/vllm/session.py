@@ -107,18 +107,6 @@ class VllmSession:
         processor = self._llm.renderer.mm_processor
         return processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
 
-    @property
-    def _takes_seeds(self) -> bool:
-        """Whether requests may have seeds of their own.
-
-        Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A CPU's
-        generator cannot be, and the whole engine would end.
-        """
-        return (
-            self.config.device_config.device_type != "cpu"
-            or not self.config.scheduler_config.enable_chunked_prefill
-        )
-
     async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
         with self._classified(request):
@@ -141,7 +129,10 @@ class VllmSession:
             logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
             **request.sampling.parameters,
         )
-        if params.seed is not None and not self._takes_seeds:
+        # Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A
+        # CPU's generator cannot be, and the whole engine would end.
+        is_cut, device = self.config.scheduler_config.enable_chunked_prefill, self.config.device_config
+        if params.seed is not None and is_cut and device.device_type == "cpu":
             params.seed = None
             log.warning("seed_left_out", request=request.id)
         answering = self._llm.generate(
