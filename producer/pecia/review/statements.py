@@ -169,18 +169,13 @@ class Reviews(Statements[D_co]):
         if seen != (page.revision.number if page.revision else 0):
             raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
         page = revised(page, decision, By(number=row.next, name=self._client, at=row.at))
-        self._write(connection, job_id, row.id, page)
-        return page
-
-    def _write(self, connection: Connection, job_id: UUID, part_id: UUID, page: Page) -> None:
-        assert page.revision is not None  # noqa: S101  it was made just now
         own = new_id()
         written = {
             "id": own,
             "job_id": job_id,
-            "part_id": part_id,
-            "number": page.revision.number,
-            "checked": page.revision.checked,
+            "part_id": row.id,
+            "number": row.next,
+            "checked": bool(page.revision and page.revision.checked),
             "content": self._keys.seal(page.stored_json(), own),
             "actor": f"client:{self._client}",
             "verdict": page.verdict,
@@ -188,7 +183,8 @@ class Reviews(Statements[D_co]):
         }
         connection.execute(_WRITE, written)
         note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
-        connection.execute(PROMISE_REVISED, {"part_ids": [part_id]})
+        connection.execute(PROMISE_REVISED, {"part_ids": [row.id]})
+        return page
 
 
 def _pages(
