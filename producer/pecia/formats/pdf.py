@@ -75,6 +75,14 @@ class InvisibleFont:
         """Put the font into a document, once all its text has been encoded."""
         wide = [code for character, code in self._codes.items() if _width(character) == EM]
         boxes = [_WHOLE if _width(character) == EM else _HALF for character in self._codes]
+        entries = [
+            f"<{code:04X}> <{character.encode('utf-16-be', 'replace').hex()}>"
+            for character, code in self._codes.items()
+        ]
+        blocks = []
+        for start in range(0, len(entries), _GLYPHS_AT_ONCE):
+            block = entries[start : start + _GLYPHS_AT_ONCE]
+            blocks += [f"{len(block)} beginbfchar", *block, "endbfchar"]
         descendant = Dictionary(
             Type=Name.Font,
             Subtype=Name.CIDFontType2,
@@ -92,18 +100,9 @@ class InvisibleFont:
                 BaseFont=Name("/" + _NAME),
                 Encoding=Name("/Identity-H"),
                 DescendantFonts=Array([pdf.make_indirect(descendant)]),
-                ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(self._blocks())).encode()),
+                ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(blocks)).encode()),
             )
         )
-
-    def _blocks(self) -> Iterator[str]:
-        entries = [
-            f"<{code:04X}> <{character.encode('utf-16-be', 'replace').hex()}>"
-            for character, code in self._codes.items()
-        ]
-        for start in range(0, len(entries), _GLYPHS_AT_ONCE):
-            block = entries[start : start + _GLYPHS_AT_ONCE]
-            yield "\n".join([f"{len(block)} beginbfchar", *block, "endbfchar"])
 
 
 def _width(character: str) -> int:
@@ -229,7 +228,7 @@ def _write_piece(
     font = InvisibleFont()
     with Pdf.new() as pdf:
         for page in pages:
-            _add(pdf, page, _drawn(page, pictures), font)
+            _add(pdf, page, pictures, font)
         text = font.embed(pdf)
         for sheet in pdf.pages:
             sheet.obj.Resources.Font.Text = text
@@ -239,19 +238,20 @@ def _write_piece(
         pdf.save(target)
 
 
-def _drawn(page: Page | PageFailure, pictures: PagePictures) -> Picture | None:
+def _add(pdf: Pdf, page: Page | PageFailure, pictures: PagePictures, font: InvisibleFont) -> None:
+    """Add a sheet of the paper's size, or about that of A4 if it is unknown."""
     turned = (page.rotation, page.skew) if isinstance(page, Page) else (0, 0.0)
     try:
-        return pictures(page.number, rotation=turned[0], skew=turned[1])
+        picture = pictures(page.number, rotation=turned[0], skew=turned[1])
     except NoPictureError:
-        return None
-
-
-def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: InvisibleFont) -> None:
-    width, height = _size(picture)
+        picture = None
+    width, height = _A4
     content = bytearray()
     resources = Dictionary(Font=Dictionary())
     if picture:
+        longest = max(picture.width, picture.height)
+        scale = min(_POINTS / picture.dpi if picture.dpi else max(_A4) / longest, _LARGEST / longest)
+        width, height = picture.width * scale, picture.height * scale
         resources.XObject = Dictionary(Picture=_image(pdf, picture))
         content += f"q {width:.3f} 0 0 {height:.3f} 0 0 cm /Picture Do Q\n".encode()
     else:
@@ -269,15 +269,6 @@ def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: Invi
         Contents=pdf.make_stream(bytes(content)),
     )
     pdf.pages.append(Sheet(sheet))
-
-
-def _size(picture: Picture | None) -> tuple[float, float]:
-    """Return the sheet's size in points: the paper's, or about that of A4 if it is unknown."""
-    if picture is None:
-        return _A4
-    scale = _POINTS / picture.dpi if picture.dpi else max(_A4) / max(picture.width, picture.height)
-    scale = min(scale, _LARGEST / max(picture.width, picture.height))
-    return picture.width * scale, picture.height * scale
 
 
 def _image(pdf: Pdf, picture: Picture) -> Object:

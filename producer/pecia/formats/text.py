@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from html import escape
 from importlib.metadata import version
-from itertools import chain
 from typing import Any
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Word
@@ -152,10 +151,13 @@ def webvtt(captions: Captions) -> str:
 
 def srt(captions: Captions) -> str:
     """Return SubRip: a cue for each segment that has a caption. It has no place for anything else."""
-    cues = [(one, text) for one in captions.segments if (text := _cue(one.text))]
-    return "\n".join(
-        f"{number}\n{_times(one, ',')}\n{_unmarked(text)}\n" for number, (one, text) in enumerate(cues, 1)
-    )
+    cues: list[str] = []
+    for segment in captions.segments:
+        if text := _cue(segment.text):
+            # What no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in.
+            text = _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
+            cues.append(f"{len(cues) + 1}\n{_times(segment, ',')}\n{text}\n")
+    return "\n".join(cues)
 
 
 def _times(segment: Segment, point: str) -> str:
@@ -178,11 +180,6 @@ def _lines(text: str) -> Iterator[str]:
 
 def _note(text: str) -> str:
     return "\n".join(["NOTE", *(_ARROW.sub("->", line) for line in _lines(text))])
-
-
-def _unmarked(text: str) -> str:
-    """Return what no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in."""
-    return _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
 
 
 _HOCR_HEAD = """\
@@ -217,20 +214,18 @@ def hocr(document: Document) -> str:
         pages=len(document.pages),
         missing=f'<meta name="x-pecia-missing" content="{lacking}"/>\n' if lacking else "",
     )
-    pages = (
-        [f"<!-- {lack_of(one)} -->\n"] if isinstance(one, PageFailure) else _page(one)
-        for one in every_page(document)
-    )
-    return "".join([head, *chain.from_iterable(pages), "</body>\n</html>\n"])
-
-
-def _page(page: Page) -> Iterator[str]:
-    whole = Box(left=0, top=0, right=page.width, bottom=page.height)
-    title = f"{_bbox(whole)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
-    yield f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n'
-    for number, block in enumerate(page.blocks, 1):
-        yield from _block(block, block.box or whole, f"{page.number}_{number}")
-    yield "</div>\n"
+    written = [head]
+    for page in every_page(document):
+        if isinstance(page, PageFailure):
+            written.append(f"<!-- {lack_of(page)} -->\n")
+            continue
+        whole = Box(left=0, top=0, right=page.width, bottom=page.height)
+        title = f"{_bbox(whole)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
+        written.append(f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n')
+        for number, block in enumerate(page.blocks, 1):
+            written += _block(block, block.box or whole, f"{page.number}_{number}")
+        written.append("</div>\n")
+    return "".join([*written, "</body>\n</html>\n"])
 
 
 def _block(block: Block, box: Box, name: str) -> Iterator[str]:
