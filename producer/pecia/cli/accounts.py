@@ -8,23 +8,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import UUID
 
 import typer
 
-from pecia.accounts import AccessKey, AccessUsage, Scope
+from pecia.accounts import Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.configuration import resolve
 from pecia.connections import Connections
-from pecia.records import AuditEntry, DocumentFate, Erasure, Usage, UsageFigures
+from pecia.records import AuditEntry, DocumentFate, Erasure, UsageFigures
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in flight")
 
@@ -117,8 +114,15 @@ def list_keys(
     if as_json:
         for key, taken in found:
             output.json_line(key.model_dump(mode="json") | {"taken": taken})
-    else:
-        typer.echo(output.fitting(_HEADINGS, [_key_row(*one) for one in found], spare=_HEADINGS[:2:-1]))
+        return
+    rows: list[Sequence[object]] = []
+    for key, taken in found:
+        state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
+        limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
+        limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
+        may, lanes = ", ".join(key.scopes), ", ".join(key.lanes)
+        rows.append((key.id, key.tenant, key.name, state, may, lanes, *limits))
+    typer.echo(output.fitting(_HEADINGS, rows, spare=_HEADINGS[:2:-1]))
 
 
 @access.command("revoke")
@@ -138,13 +142,6 @@ def revoke(
 
 def _connected() -> closing[Connections]:
     return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
-
-
-def _key_row(key: AccessKey, taken: AccessUsage) -> Sequence[object]:
-    state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
-    limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
-    limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
-    return (key.id, key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)
 
 
 _FATES = {
@@ -257,24 +254,20 @@ def usage(
         found = client.usage(since=values.moment(since), by=by)
     if as_json:
         output.json_line(found)
-    else:
-        output.console().print(_table(found))
-
-
-def _table(usage: Usage) -> Table:
+        return
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  the other verbs take none
     from rich.table import Table  # noqa: PLC0415
 
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    made.add_column(usage.by or "", overflow="fold")
+    made.add_column(found.by or "", overflow="fold")
     for heading in _COLUMNS:
         made.add_column(heading, justify="right")
-    for group in usage.groups:
+    for group in found.groups:
         made.add_row("-" if group.name is None else group.name, *_cells(group))
-    if usage.groups:
+    if found.groups:
         made.add_section()
-    made.add_row("all", *_cells(usage.total))
-    return made
+    made.add_row("all", *_cells(found.total))
+    output.console().print(made)
 
 
 def _cells(figures: UsageFigures) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
@@ -11,10 +11,10 @@ from uuid import UUID
 import typer
 
 from pecia import asking
-from pecia.aio.connections import AsyncConnections
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.configuration import resolve
+from pecia.connections import Connections
 from pecia.errors import ConfigurationError
 from pecia.evaluation.certifying import Certificate, ReviewedValue, certificates, values_of
 from pecia.records import Listing
@@ -67,35 +67,23 @@ def certify(
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """
-    pages, left = asyncio.run(
-        _drawn(reviewed.listing, reviewed.job or (), sample, seed, everything=everything)
-    )
-    if left:
-        endings.complain(
-            f"{left:,} of the pages that are drawn were not checked whole yet: "
-            f"`pecia review --sample {sample} --seed {seed}` shows them."
+    pages: dict[str, list[Sequence[ReviewedValue]]] = {}
+    with closing(Connections(client_settings())) as connections:
+        drawn = connections.reviews.sample(
+            reviewed.listing, reviewed.job or (), sample, seed, reviewed=not everything
         )
-        raise typer.Exit(Ending.FAILED)
+        if left := sum(not page.checked for page in drawn):
+            endings.complain(
+                f"{left:,} of the pages that are drawn were not checked whole yet: "
+                f"`pecia review --sample {sample} --seed {seed}` shows them."
+            )
+            raise typer.Exit(Ending.FAILED)
+        for page in drawn:
+            of_type = pages.setdefault(page.document_type or _UNNAMED, [])
+            of_type.append(values_of(*connections.reviews.look(page.job_id, page.number)))
     found = certificates(pages, bound=bound, seed=seed)
     headings = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
     output.listed(found, headings, _row, as_json=as_json, spare=("values there",))
-
-
-async def _drawn(
-    listing: Listing, job_ids: Collection[UUID], sample: int, seed: int, *, everything: bool
-) -> tuple[dict[str, list[Sequence[ReviewedValue]]], int]:
-    """Return the values of the pages that are drawn, by type, and how many of these pages are to be checked yet."""
-    connections = AsyncConnections(client_settings())
-    try:
-        drawn = await connections.reviews.sample(listing, job_ids, sample, seed, reviewed=not everything)
-        found: dict[str, list[Sequence[ReviewedValue]]] = {}
-        left = sum(not page.checked for page in drawn)
-        for page in () if left else drawn:
-            original, now = await connections.reviews.look(page.job_id, page.number)
-            found.setdefault(page.document_type or _UNNAMED, []).append(values_of(original, now))
-        return found, left
-    finally:
-        await connections.close()
 
 
 def _row(one: Certificate) -> Sequence[object]:

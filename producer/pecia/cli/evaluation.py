@@ -16,7 +16,7 @@ from pecia.cli.values import files_below, sniffed
 from pecia.cli.watching import follow
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia.evaluation.scores import Report, Summary, hand_over, report
+from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
 
 _COLUMNS = {
@@ -150,18 +150,14 @@ def _earlier(file: Path | None, option: str) -> Report:
 
 def figures(found: Report, earlier: Report, width: int | None = None) -> str:
     """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
-    before = earlier.kinds
-    rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
+    rows: list[list[str]] = []
+    for kind, now in found.kinds.items():
+        rows.append([kind])
+        before = earlier.kinds.get(kind)
+        for name in _COLUMNS:
+            new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
+            rows[-1].append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
     return output.fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
-
-
-def _row(now: Summary, before: Summary | None) -> list[str]:
-    """Return a kind's figures, with those of an earlier run before them if they differ."""
-    shown = []
-    for name in _COLUMNS:
-        new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
-        shown.append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
-    return shown
 
 
 def _figure(value: float | None) -> str:

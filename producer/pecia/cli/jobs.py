@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from pecia.cli.values import Filter, InBatch, Jobs, Metadata, States, Timeout, g
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
-from pecia.records import DeadPart, FoundPage
+from pecia.records import DeadPart
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
@@ -37,7 +36,16 @@ def status(
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        _show(client.group(_of_job_or_part(client, one) for one in values.ids(ids)), as_json=as_json)
+        found: list[Job[Any]] = []
+        for one in values.ids(ids):
+            try:
+                found.append(client.job(one))
+            except JobNotFoundError:
+                of_part = next(iter(client.jobs(part=one)), None) if is_whole(one) else None
+                if of_part is None:
+                    raise
+                found.append(of_part)
+        _show(client.group(found), as_json=as_json)
 
 
 @grouped
@@ -129,29 +137,16 @@ def list_jobs(
     which = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).which()
     which["since"], which["kind"] = values.moment(since), kind
     with Client() as client:
-        if verdict:
-            _show_pages(client.pages(limit=limit, **which), as_json=as_json)
+        if not verdict:
+            _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
-        _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
-
-
-def _of_job_or_part(client: Client, identifier: str) -> Job[Any]:
-    try:
-        return client.job(identifier)
-    except JobNotFoundError:
-        if is_whole(identifier) and (found := next(iter(client.jobs(part=identifier)), None)):
-            return found
-        raise
-
-
-def _show_pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
-    headings = ("job", "page", "verdict", "read_at")
-    rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in found]
+        pages = client.pages(limit=limit, **which)
+        rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in pages]
     if as_json:
         for row in rows:
-            output.json_line(dict(zip(headings, row, strict=True)))
+            output.json_line(dict(zip(("job", "page", "verdict", "read_at"), row, strict=True)))
     else:
-        typer.echo(output.fitting((*headings[:-1], "read"), rows, spare=("read",)))
+        typer.echo(output.fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:

@@ -200,34 +200,30 @@ def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending
 
 
 def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
+    """Write the result of a job to its place; None: to standard output."""
     try:
-        if place is None:
-            _print(job, delivery)
-        else:
+        if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
             delivery.save(job, place)
+        elif delivery.form and delivery.form.is_binary:
+            with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
+                path = Path(scratch) / "result"
+                delivery.save(job, path)
+                with path.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+                    sys.stdout.buffer.flush()
+        else:
+            result = job.result(timeout=0, revision=delivery.revision)
+            if delivery.form is not Format.FIELDS:
+                typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
+                return
+            for line in text.lines(result):
+                output.json_line({"job": str(job.id), **line})
     except BrokenPipeError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise typer.BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
-
-
-def _print(job: AnyJob, delivery: Delivery) -> None:
-    if delivery.form and delivery.form.is_binary:
-        with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
-            path = Path(scratch) / "result"
-            delivery.save(job, path)
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
-        return
-    result = job.result(timeout=0, revision=delivery.revision)
-    if delivery.form is Format.FIELDS:
-        for line in text.lines(result):
-            output.json_line({"job": str(job.id), **line})
-    else:
-        typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
 
 
 def _print_table(job: AnyJob, number: int, revision: int | None) -> None:

@@ -51,27 +51,25 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
     others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
     that stands for nothing.
     """
-    found = [one for word in words for one in _of(word, wanted)]
+    found: list[Input] = []
+    for word in words:
+        if word == _STDIN:
+            found.append(Input(_STDIN, sys.stdin.buffer))
+        elif word.lower().startswith(URL_SCHEMES):
+            found.append(Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2])))
+        elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
+            found += _of_folder(Path(word), wanted)
+        elif os.path.exists(word):  # noqa: PTH110  as above
+            found.append(_of_file(Path(word)))
+        else:  # the shell has left it to us: quoted, or with too many matches for a command line
+            matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
+            if not matches:
+                what = "no file matches" if glob.has_magic(word) else "there is no file"
+                raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
+            found += (_of_file(Path(path)) for path in matches)
     if sum(one.name == _STDIN for one in found) > 1:
         raise typer.BadParameter("standard input can be read once", param_hint="FILE")
     return found
-
-
-def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
-    if word == _STDIN:
-        yield Input(_STDIN, sys.stdin.buffer)
-    elif word.lower().startswith(URL_SCHEMES):
-        yield Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2]))
-    elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
-        yield from _of_folder(Path(word), wanted)
-    elif os.path.exists(word):  # noqa: PTH110  as above
-        yield _of_file(Path(word))
-    else:  # the shell has left it to us: quoted, or with too many matches for a command line
-        matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
-        if not matches:
-            what = "no file matches" if glob.has_magic(word) else "there is no file"
-            raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
-        yield from (_of_file(Path(path)) for path in matches)
 
 
 def label_of(name: str) -> str | None:

@@ -108,9 +108,16 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
         found = client.endpoints()
     if as_json:
         output.json_lines(found, exclude={"secret"})
-    else:
-        rows = [(one.id, one.url, ", ".join(one.events), _health(one), one.waiting) for one in found]
-        output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
+        return
+    rows: list[Sequence[object]] = []
+    for one in found:
+        health = f"{one.failures} failures" if one.failures else "well"
+        if one.disabled_at:
+            health = f"gone since {output.when(one.disabled_at)}"
+        elif one.paused_until:
+            health = f"paused until {output.when(one.paused_until)}, {one.failures} failures"
+        rows.append((one.id, one.url, ", ".join(one.events), health, one.waiting))
+    output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
 
 
 @webhook.command("remove")
@@ -325,11 +332,3 @@ def _show_deliveries(found: Sequence[Delivery], *, as_json: bool) -> None:
         for one in found
     ]
     output.grid(headings, rows, whole=("delivery", "job"))
-
-
-def _health(endpoint: Endpoint) -> str:
-    if endpoint.disabled_at:
-        return f"gone since {output.when(endpoint.disabled_at)}"
-    if endpoint.paused_until:
-        return f"paused until {output.when(endpoint.paused_until)}, {endpoint.failures} failures"
-    return f"{endpoint.failures} failures" if endpoint.failures else "well"
