@@ -260,12 +260,13 @@ class Exporter:
                 step.rows += rows
                 step.size += sum(len(row["text"] or "") + len(row["fields"] or "") for row in rows)
         identifier, state, finished_at = _entry_of(job)
+        pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
         step.entries.append(
             {
                 "id": identifier,
                 "label": job.label,
                 "state": state,
-                "verdict": _worst(result),
+                "verdict": max((one.verdict for one in pieces), key=_WORST.__getitem__, default=None),
                 "finished_at": finished_at,
                 "format": self._form,
                 "file": file,
@@ -310,11 +311,6 @@ class Exporter:
 def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
     """Return what identifies a job as it is now in a manifest: a retry changes it."""
     return str(job.id), job.state.value, job.finished_at.isoformat() if job.finished_at else None
-
-
-def _worst(result: Document | Captions | None) -> Verdict | None:
-    pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
-    return max((piece.verdict for piece in pieces), key=_WORST.__getitem__, default=None)
 
 
 def _line(job: JobHandle[Any], result: Document | Captions) -> bytes:

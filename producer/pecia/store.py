@@ -403,7 +403,16 @@ class Store(Statements[D_co]):
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
-        return [_outcome(row, self._keys) for row in rows]
+        found: list[PartOutcome] = []
+        for row in rows:
+            try:
+                content = self._keys.unseal(row["content"], row["sealed_for"])
+            except DecryptionError as error:
+                raise InvalidSettingError(f"A result cannot be read. {error}") from None
+            failure = Failure.model_validate(row["failure"]) if row["failure"] else None
+            stage = Stage(row["stage"])
+            found.append(PartOutcome(stage=stage, ordinal=row["ordinal"], content=content, failure=failure))
+        return found
 
     @transaction
     def original(self, connection: Connection, job_id: UUID) -> Original:
@@ -486,12 +495,3 @@ def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditA
         erased_at = connection.execute(_ERASED_AT, {"job_id": job_id}).scalar()
         if erased_at is not None:
             raise JobErasedError(job_id, erased_at)
-
-
-def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:
-    failure = Failure.model_validate(row["failure"]) if row["failure"] else None
-    try:
-        content = keys.unseal(row["content"], row["sealed_for"])
-    except DecryptionError as error:
-        raise InvalidSettingError(f"A result cannot be read. {error}") from None
-    return PartOutcome(stage=Stage(row["stage"]), ordinal=row["ordinal"], content=content, failure=failure)

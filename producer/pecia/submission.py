@@ -102,8 +102,6 @@ class NewJob:
     options: Options
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
-    turns: bytes | None
-    """Digest of what it takes turns by; None: by itself."""
     deposited: bool
     """Whether this submit put its document into the store; False: it named one that was there."""
 
@@ -117,6 +115,15 @@ class NewJob:
     def key(self) -> str:
         """The idempotency key, as it is stored."""
         return str(self.row["key"])
+
+    @property
+    def turns(self) -> bytes | None:
+        """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
+        options = self.options
+        by, value = options.fair_by, options.metadata.get(options.fair_by)
+        if options.tenant is not None:
+            by, value = "", options.tenant
+        return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
     @property
     def is_simple(self) -> bool:
@@ -168,16 +175,12 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
     own, job_id, options = item.own, item.job_id, options.of(item.own)
     written = task_to_json(own.task, source.payload)
-    digests = tuple(
-        task_digest(
-            own.task.kind,
-            {**written, "source": _source_under(key, written["source"], source, keys)},
-            options.lane,
-            keys,
-            key,
-        )
-        for key in keys
-    )
+    digests: list[str] = []
+    for key in keys:
+        reference = written["source"]
+        if reference is not None and source.sha256 is not None:  # as if it was stored under that key
+            reference = {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
+        digests.append(task_digest(own.task.kind, {**written, "source": reference}, options.lane, keys, key))
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
@@ -191,26 +194,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
-    return NewJob(
-        row=row, options=options, digests=digests, turns=_turns(options), deposited=source.sha256 is not None
-    )
-
-
-def _turns(options: Options) -> bytes | None:
-    """Return what the jobs that take turns as one are found by: Redis knows them by a random id, made of nothing."""
-    by, value = options.fair_by, options.metadata.get(options.fair_by)
-    if options.tenant is not None:
-        by, value = "", options.tenant
-    return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
-
-
-def _source_under(
-    key: str | None, reference: Mapping[str, Any] | None, source: StoredSource, keys: Keyring
-) -> Mapping[str, Any] | None:
-    """Return the reference, as it is written, that the same document has if it was stored under that key."""
-    if reference is None or source.sha256 is None:
-        return reference
-    return {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
+    return NewJob(row=row, options=options, digests=tuple(digests), deposited=source.sha256 is not None)
 
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import tempfile
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -147,17 +147,29 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
     """
     if page.lines:
         across, down = width / page.width, height / page.height
-        for line in page.lines:
-            for text, box in _pieces(line):
-                yield Placed(
-                    text=text,
-                    left=box.left * across,
-                    bottom=height - box.bottom * down,
-                    width=max(1, box.right - box.left) * across,
-                    height=max(1, box.bottom - box.top) * down,
-                )
-    else:
-        yield from _spread(page.text, width, height)
+        for text, box in chain.from_iterable(map(_pieces, page.lines)):
+            yield Placed(
+                text=text,
+                left=box.left * across,
+                bottom=height - box.bottom * down,
+                width=max(1, box.right - box.left) * across,
+                height=max(1, box.bottom - box.top) * down,
+            )
+        return
+    # From top to bottom in even steps, within the margins of the sheet.
+    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in page.text.splitlines()]
+    rows = [row for line in wrapped for row in line]
+    margin = _MARGIN * height
+    step = (height - 2 * margin) / max(1, len(rows))
+    size = min(_LARGEST_FONT, step * 0.9)
+    for number, row in enumerate(rows, 1):
+        yield Placed(
+            text=row,
+            left=_MARGIN * width,
+            bottom=height - margin - number * step,
+            width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
+            height=size,
+        )
 
 
 def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
@@ -174,24 +186,6 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
             if f"{word.text} {following.text}" in line.text and following.box.left > left:
                 right, space = following.box.left, " "
         yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
-
-
-def _spread(text: str, width: float, height: float) -> Iterator[Placed]:
-    """Yield the rows of a text from top to bottom in even steps, within the margins of the sheet."""
-    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in text.splitlines()]
-    rows = [row for line in wrapped for row in line]
-    margin = _MARGIN * height
-    step = (height - 2 * margin) / max(1, len(rows))
-    size = min(_LARGEST_FONT, step * 0.9)
-    for number, row in enumerate(rows, 1):
-        bottom = height - margin - number * step
-        yield Placed(
-            text=row,
-            left=_MARGIN * width,
-            bottom=bottom,
-            width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
-            height=size,
-        )
 
 
 _AT_ONCE: Final = 16  # pages in memory
@@ -217,25 +211,20 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
         pieces: list[str] = []
         while batch := list(islice(pages, _AT_ONCE)):
             pieces.append(f"{scratch}/{len(pieces)}.pdf")
-            _write_piece(batch, pictures, {} if pieces[1:] else about, pieces[-1])
+            font = InvisibleFont()
+            with Pdf.new() as pdf:
+                for page in batch:
+                    _add(pdf, page, pictures, font)
+                text = font.embed(pdf)
+                for sheet in pdf.pages:
+                    sheet.obj.Resources.Font.Text = text
+                for name, value in about.items():
+                    if value:
+                        pdf.docinfo[name] = value
+                pdf.save(pieces[-1])
+            about = {}
         # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece tells of the whole.
         Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
-
-
-def _write_piece(
-    pages: Iterable[Page | PageFailure], pictures: PagePictures, about: Mapping[str, str], target: str
-) -> None:
-    font = InvisibleFont()
-    with Pdf.new() as pdf:
-        for page in pages:
-            _add(pdf, page, pictures, font)
-        text = font.embed(pdf)
-        for sheet in pdf.pages:
-            sheet.obj.Resources.Font.Text = text
-        for name, value in about.items():
-            if value:
-                pdf.docinfo[name] = value
-        pdf.save(target)
 
 
 def _add(pdf: Pdf, page: Page | PageFailure, pictures: PagePictures, font: InvisibleFont) -> None:
