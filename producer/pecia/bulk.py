@@ -21,13 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pecia import asking, sources
-from pecia.errors import (
-    InvalidOptionError,
-    QueueFullError,
-    SubmitError,
-    SubmitManyError,
-    UnavailableError,
-)
+from pecia.errors import InvalidOptionError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.handles import Accepted, GroupHandle
 from pecia.records import LaneLoad
 from pecia.submission import Item, NewJob, Options, Submission

@@ -194,11 +194,7 @@ class Client(Opening["Connections"]):
         return Job(self._open, view, created=False)
 
     def jobs(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> Iterator[Job[Any]]:
         """Yield jobs, newest first, read page by page as they are asked for.
 
@@ -210,11 +206,7 @@ class Client(Opening["Connections"]):
         return self._pages(which, page_size, limit)
 
     def pages(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> Iterator[FoundPage]:
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
@@ -439,10 +431,7 @@ class Client(Opening["Connections"]):
 
     def _options(self, **options: Any) -> Options:
         return submission.options(
-            **options,
-            client=self._open().client,
-            fair_by=self._settings.fair_by,
-            tenant=self._open().tenant,
+            **options, client=self._open().client, fair_by=self._settings.fair_by, tenant=self._open().tenant
         )
 
     def _prepared(

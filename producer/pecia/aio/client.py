@@ -196,11 +196,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         return AsyncJob(self._open, view, created=False)
 
     def jobs(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> AsyncGenerator[AsyncJob[Any], None]:
         """Yield jobs, newest first, read page by page as they are asked for.
 
@@ -212,11 +208,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         return self._pages(which, page_size, limit)
 
     def pages(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> AsyncGenerator[FoundPage, None]:
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
@@ -443,10 +435,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     def _options(self, **options: Any) -> Options:
         return submission.options(
-            **options,
-            client=self._open().client,
-            fair_by=self._settings.fair_by,
-            tenant=self._open().tenant,
+            **options, client=self._open().client, fair_by=self._settings.fair_by, tenant=self._open().tenant
         )
 
     async def _prepared(

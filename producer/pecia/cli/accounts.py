@@ -12,6 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
 from pecia.accounts import Scope
 from pecia.cli import output, values
@@ -37,9 +38,7 @@ def variables_of(settings: ClientSettings) -> dict[str, str]:
 
 def env(
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of shell lines.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead of shell lines.")] = False,
 ) -> None:
     """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
 
@@ -48,7 +47,7 @@ def env(
 
     Example: `eval "$(pecia env)"`
     """
-    variables = variables_of(resolve(None, database_url=None, redis_url=None, payload_url=None))
+    variables = variables_of(resolve())
     if as_json:
         typer.echo(json.dumps(variables))
         return
@@ -61,20 +60,18 @@ access = typer.Typer(no_args_is_help=True)
 
 @access.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
+    name: Annotated[str, Argument(help="What it is called: the person or program that uses it.")],
     *,
-    tenant: Annotated[str, typer.Option(help="Whose jobs it sees, and no others.")],
+    tenant: Annotated[str, Option(help="Whose jobs it sees, and no others.")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it may; may be repeated. Default: submit and read.")
+        list[Scope] | None, Option(help="What it may; may be repeated. Default: submit and read.")
     ] = None,
     lane: Annotated[
-        list[Lane] | None, typer.Option(help="Into which it may submit; may be repeated. Default: all.")
+        list[Lane] | None, Option(help="Into which it may submit; may be repeated. Default: all.")
     ] = None,
-    pages_per_day: Annotated[int | None, typer.Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[
-        int | None, typer.Option(min=1, help="Most pages that wait or are read.")
-    ] = None,
-    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
+    pages_per_day: Annotated[int | None, Option(min=1, help="Most pages in 24 hours.")] = None,
+    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages that wait or are read.")] = None,
+    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Make a key. It is printed now and never again: hand it to its user.
@@ -102,7 +99,7 @@ def create(
 @access.command("list")
 def list_keys(
     *,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, Option(help="Only this tenant's.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Show the keys there are, those that ended too, and how much of its limits each has taken.
@@ -127,9 +124,7 @@ def list_keys(
 
 @access.command("revoke")
 def revoke(
-    keys: Annotated[
-        list[UUID], typer.Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")
-    ],
+    keys: Annotated[list[UUID], Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")],
 ) -> None:
     """End keys. Within seconds they open nothing; jobs that they submitted go on.
 
@@ -141,7 +136,7 @@ def revoke(
 
 
 def _connected() -> closing[Connections]:
-    return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
+    return closing(Connections(resolve()))
 
 
 _FATES = {
@@ -149,21 +144,20 @@ _FATES = {
     DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
 }
 
-_Jobs = Annotated[list[UUID] | None, typer.Option(metavar="ID", help="This job; may be repeated.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")]
+_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="This job; may be repeated.")]
+_AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each line.")]
 
 
 def purge(
     *,
     job: _Jobs = None,
     before: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago."),
+        str | None, Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago.")
     ] = None,
     metadata: values.OnlyWith = None,
-    reason: Annotated[str | None, typer.Option(help="Kept with the record: nothing of a document.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be erased.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Annotated[str | None, Option(help="Kept with the record: nothing of a document.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.
@@ -206,9 +200,9 @@ def _sum(found: Sequence[Erasure]) -> str:
 
 def audit(
     *,
-    job: Annotated[UUID | None, typer.Option(metavar="ID", help="Only about this job.")] = None,
-    client: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this client did.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
+    job: Annotated[UUID | None, Option(metavar="ID", help="Only about this job.")] = None,
+    client: Annotated[str | None, Option(metavar="NAME", help="Only what this client did.")] = None,
+    since: Annotated[str | None, Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
     as_json: _AsJson = False,
 ) -> None:
     """Show who read which result, and what was erased, newest first.
@@ -236,15 +230,15 @@ _COLUMNS = (
 def usage(
     *,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="Parts that ended since: 30m, 2h, 7d or a date.")
+        str, Option(metavar="WHEN", help="Parts that ended since: 30m, 2h, 7d or a date.")
     ] = "7d",
     by: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what was worked on, in tokens and seconds, attempts that were thrown away included.
 

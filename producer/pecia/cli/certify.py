@@ -9,6 +9,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Option
 
 from pecia import asking
 from pecia.cli import endings, output, values
@@ -22,7 +23,7 @@ from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
 
-Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
+Seed = Annotated[int, Option(help="Of the sample: the same seed draws the same pages.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,11 @@ class Reviewed:
 
     job: Annotated[
         list[UUID] | None,
-        typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
+        Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
     ] = None
     metadata: values.OnlyWith = None
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
     ] = None
 
     @property
@@ -49,16 +50,16 @@ class Reviewed:
 @values.grouped
 def certify(
     *,
-    sample: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
+    sample: Annotated[int, Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
     seed: Seed = 0,
     everything: Annotated[
-        bool, typer.Option("--all", help="Draw from all pages that were read. Review the same ones before.")
+        bool, Option("--all", help="Draw from all pages that were read. Review the same ones before.")
     ] = False,
     bound: Annotated[
-        float, typer.Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
+        float, Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
     ] = 0.01,
     reviewed: Reviewed,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each type.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
     """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
 
@@ -97,7 +98,7 @@ def _row(one: Certificate) -> Sequence[object]:
 
 def client_settings() -> ClientSettings:
     """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
-    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+    settings = resolve()
     if settings.gateway_url:
         raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
     return settings

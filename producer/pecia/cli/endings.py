@@ -28,25 +28,20 @@ class Ending(IntEnum):
     INTERRUPTED = 130
 
 
-_OF_ERRORS: dict[type[PeciaError], Ending] = {
-    errors.JobTimeoutError: Ending.TIMEOUT,
-    errors.UnavailableError: Ending.UNAVAILABLE,
-    errors.InvalidSettingError: Ending.USAGE,
-    errors.InvalidFormatError: Ending.USAGE,
-    errors.ConfigurationError: Ending.UNAVAILABLE,
-    errors.QueueFullError: Ending.UNAVAILABLE,
-    errors.IdempotencyConflictError: Ending.USAGE,
-    errors.SubmitError: Ending.USAGE,
-    errors.DatabaseRefusedError: Ending.USAGE,
-    errors.JobNotFoundError: Ending.USAGE,
-    errors.BatchNotFoundError: Ending.USAGE,
-    errors.RetryRefusedError: Ending.USAGE,
-}
+_OF_ERRORS: tuple[tuple[Ending, tuple[type[PeciaError], ...]], ...] = (
+    (Ending.TIMEOUT, (errors.JobTimeoutError,)),
+    (Ending.UNAVAILABLE, (errors.UnavailableError,)),
+    (Ending.USAGE, (errors.InvalidSettingError, errors.InvalidFormatError)),
+    (Ending.UNAVAILABLE, (errors.ConfigurationError, errors.QueueFullError)),
+    (Ending.USAGE, (errors.SubmitError, errors.DatabaseRefusedError, errors.RetryRefusedError)),
+    (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError)),
+)
+"""The first that an error is counts."""
 
 
 def of(error: PeciaError) -> Ending:
     """Return the exit code for an error."""
-    return next((ending for kind, ending in _OF_ERRORS.items() if isinstance(error, kind)), Ending.FAILED)
+    return next((ending for ending, kinds in _OF_ERRORS if isinstance(error, kinds)), Ending.FAILED)
 
 
 def of_states(states: Iterable[JobState]) -> Ending:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
+from typer import Argument, Option
 
 from pecia.cli import output, values
 from pecia.cli.values import files_below, sniffed
@@ -46,7 +47,7 @@ _SPARE = (
 def evaluate(
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             exists=True,
             file_okay=False,
@@ -56,14 +57,14 @@ def evaluate(
     *,
     engine: Annotated[
         str | None,
-        typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+        Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")
+        bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
     against: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             exists=True,
             dir_okay=False,
@@ -72,7 +73,7 @@ def evaluate(
     ] = None,
     of: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             exists=True,
             dir_okay=False,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -18,15 +19,13 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each job.")]
 
 
 def status(
     ids: Annotated[
         list[str],
-        typer.Argument(
-            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
-        ),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
     ],
     *,
     as_json: AsJson = False,
@@ -71,7 +70,7 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
 def cancel(
     *,
     jobs: Jobs,
-    reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
+    reason: Annotated[str | None, Option(help="Kept with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """End jobs now. Those that are over stay as they are.
@@ -120,14 +119,14 @@ def list_jobs(
     state: States = None,
     verdict: Annotated[
         list[Verdict] | None,
-        typer.Option(help="Show pages that were read with this verdict instead; may be repeated."),
+        Option(help="Show pages that were read with this verdict instead; may be repeated."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Only this kind of work, such as document.read.")] = None,
+    kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show jobs, newest first, or pages that a person should look at.
@@ -160,9 +159,9 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
         typer.echo(f"{job_id} waiting: {hint}")
 
 
-Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed with it, such as poisoned.")]
-OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
-Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]
+OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only parts of this job.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
 
 dead = typer.Typer(no_args_is_help=True)
 
@@ -173,8 +172,8 @@ def list_dead(
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each part.")] = False,
+    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each part.")] = False,
 ) -> None:
     """Show parts that took their workers down, or failed in their last attempt; the latest first.
 
@@ -190,9 +189,9 @@ def list_dead(
 
 @dead.command("show")
 def show_dead(
-    part_id: Annotated[UUID, typer.Argument(metavar="PART", help="Id of a part, in full.")],
+    part_id: Annotated[UUID, Argument(metavar="PART", help="Id of a part, in full.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show one of them: every attempt, the worker that made it, and how it ended.
 
@@ -215,12 +214,11 @@ def show_dead(
 @dead.command("retry")
 def retry_dead(
     part_ids: Annotated[
-        list[UUID] | None, typer.Argument(metavar="[PART]...", help="Ids of parts, in full.")
+        list[UUID] | None, Argument(metavar="[PART]...", help="Ids of parts, in full.")
     ] = None,
     *,
     everything: Annotated[
-        bool,
-        typer.Option("--all", help="All that `list` shows with the same options, of jobs that are over."),
+        bool, Option("--all", help="All that `list` shows with the same options, of jobs that are over.")
     ] = False,
     job: OfJob = None,
     code: Code = None,

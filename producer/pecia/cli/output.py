@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
+from typer import Option
 
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
@@ -32,7 +33,7 @@ _PIPED: Final = 200
 _LEAST: Final = 8
 """Of the last column, however narrow the terminal."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
 
 def fitting(

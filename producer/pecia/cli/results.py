@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from typer import Option
 
 from pecia import saving
 from pecia.cli import endings, output, watching
@@ -31,10 +32,10 @@ from pecia_schemas.results import Document
 @grouped
 def export(
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
-    form: Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
+    to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
+    form: Annotated[ExportFormat, Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
     jobs: Filter,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
 
@@ -64,23 +65,22 @@ def export(
 
 
 Form = Annotated[
-    Format | None, typer.Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
+    Format | None, Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--output", "-o", metavar="FILE|DIR", help="Write it there. In a folder the files are called by job."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, Option("--force", help="Replace files that are there.")]
 Quality = Annotated[
-    int, typer.Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+    int, Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
 ]
 
-Original = Annotated[bool, typer.Option("--original", help="As it was read, before anybody reviewed it.")]
+Original = Annotated[bool, Option("--original", help="As it was read, before anybody reviewed it.")]
 OfTable = Annotated[
-    int | None,
-    typer.Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1."),
+    int | None, Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1.")
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
+from typer import Argument, Option
 
 from pecia.asking import Which
 from pecia.cli import endings
@@ -144,17 +145,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-InBatch = Annotated[str | None, typer.Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
-States = Annotated[
-    list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")
-]
+InBatch = Annotated[str | None, Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
+States = Annotated[list[JobState] | None, Option("--state", help="Only jobs in this state; may be repeated.")]
+Metadata = Annotated[list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")]
 OnlyWith = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
 ]
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
+Timeout = Annotated[float | None, Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
@@ -168,7 +165,7 @@ class Filter:
     state: States = None
     verdict: Annotated[
         list[Verdict] | None,
-        typer.Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
+        Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
     ] = None
     metadata: Metadata = None
 
@@ -185,9 +182,7 @@ class Jobs(Filter):
 
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
-        ),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
     ] = None
 
     def __post_init__(self) -> None:

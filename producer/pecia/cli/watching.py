@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+from typer import Argument, Option
 
 from pecia.asking import Which
 from pecia.cli import endings, output, values
@@ -160,11 +161,11 @@ class Pace:
 def watch(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
     ] = None,
     *,
     jobs: values.Filter,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
