@@ -93,9 +93,9 @@ def parts_as_they_end(
         while True:
             retry_unavailable(job.refresh, deadline)
             over = job.done  # at this moment: what ended before it is among the outcomes
-            barrier = (
-                retry_unavailable(lambda: store.first_unfinished(job_id), deadline) if in_order else None
-            )
+            barrier = None
+            if in_order:
+                barrier = retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = retry_unavailable(
@@ -145,9 +145,9 @@ class Job(JobHandle[R_co]):
 
     __slots__ = ("_open",)
 
-    def __init__(self, open_connections: Callable[[], Connections], view: JobView, *, created: bool) -> None:
+    def __init__(self, connect: Callable[[], Connections], view: JobView, *, created: bool) -> None:
         super().__init__(view, created=created)
-        self._open = open_connections
+        self._open = connect
 
     def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
@@ -271,9 +271,9 @@ class Job(JobHandle[R_co]):
 class JobGroup(GroupHandle[Job[R_co]]):
     """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
 
-    def __init__(self, open_connections: Callable[[], Connections], jobs: Sequence[Job[R_co]]) -> None:
+    def __init__(self, connect: Callable[[], Connections], jobs: Sequence[Job[R_co]]) -> None:
         super().__init__(jobs)
-        self._open = open_connections
+        self._open = connect
 
     def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""

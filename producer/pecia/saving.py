@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -314,11 +315,10 @@ def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
 
 
 def _line(job: JobHandle[Any], result: Document | Captions) -> bytes:
-    record = _about(job) | {"kind": job.kind, "metadata": dict(job.metadata)}
-    said = {
-        name: value.isoformat() if name.endswith("_at") and value else value for name, value in record.items()
-    }
-    return (json.dumps(said | {"result": result.model_dump(mode="json")}, ensure_ascii=False) + "\n").encode()
+    result_json = result.model_dump(mode="json")
+    record = {"kind": job.kind, "metadata": dict(job.metadata), "result": result_json}
+    text = json.dumps(_about(job) | record, ensure_ascii=False, default=datetime.isoformat)
+    return f"{text}\n".encode()
 
 
 def _about(job: JobHandle[Any]) -> dict[str, Any]:

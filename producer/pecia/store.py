@@ -445,17 +445,13 @@ class Store(Statements[D_co]):
 
         Raises `BatchNotFoundError` for an id that there is not.
         """
-        values = {"id": new_id(), "name": name, "tenant": self._tenant}
+        statement, values = _OPEN_BATCH, {"id": new_id(), "name": name, "tenant": self._tenant}
         if name and is_whole(name):
-            known = (
-                connection.execute(_REOPEN_BATCH, {"id": UUID(name), "tenant": self._tenant})
-                .mappings()
-                .first()
-            )
-            if known is None:
-                raise BatchNotFoundError(name)
-            return Batch(**known)
-        return Batch(**connection.execute(_OPEN_BATCH, values).mappings().first())
+            statement, values["id"] = _REOPEN_BATCH, UUID(name)
+        row = connection.execute(statement, values).mappings().first()
+        if row is None:
+            raise BatchNotFoundError(str(name))
+        return Batch(**row)
 
     @transaction
     def batch(self, connection: Connection, reference: str) -> Batch:
@@ -473,20 +469,12 @@ class Store(Statements[D_co]):
         """Return how far the jobs are."""
         wanted = conditions(listing, self._tenant)
         rows = connection.execute(_COUNT.format(wanted=sql(wanted)), given(wanted)).mappings()
-        sums = {
-            name: sum(int(row[name]) for row in rows)
-            for name in ("parts", "done", "failed", "cancelled", "uncut")
-        }
-        codes = (
-            connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
-            if sums["failed"] or any(row["state"] == JobState.FAILED for row in rows)
-            else ()
-        )
-        return Counts(
-            states={JobState(row["state"]): row["jobs"] for row in rows},
-            failures={FailureCode[code.upper()]: number for code, number in codes},
-            **sums,
-        )
+        counts = sum((Counts(states={row.pop("state"): row.pop("jobs")}, **row) for row in rows), Counts())
+        if counts.failed or JobState.FAILED in counts.states:
+            codes = connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
+            failures = {FailureCode[code.upper()]: number for code, number in codes}
+            counts = counts.model_copy(update={"failures": failures})
+        return counts
 
 
 def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:

@@ -291,9 +291,8 @@ def accept(
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
     turns = sorted({new.turns for new in batch if new.turns is not None})
-    flows: dict[
-        bytes | None, UUID | None
-    ] = {  # the jobs of each take turns as one, those without go by themselves
+    # The jobs of each take turns as one, those without go by themselves.
+    flows: dict[bytes | None, UUID | None] = {
         digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in turns
     }
     created, released = _insert(connection, batch, flows, held=False)

@@ -94,11 +94,9 @@ async def parts_as_they_end(
         while True:
             await retry_unavailable(job.refresh, deadline)
             over = job.done  # at this moment: what ended before it is among the outcomes
-            barrier = (
-                await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
-                if in_order
-                else None
-            )
+            barrier = None
+            if in_order:
+                barrier = await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = await retry_unavailable(
@@ -152,11 +150,9 @@ class AsyncJob(JobHandle[R_co]):
 
     __slots__ = ("_open",)
 
-    def __init__(
-        self, open_connections: Callable[[], AsyncConnections], view: JobView, *, created: bool
-    ) -> None:
+    def __init__(self, connect: Callable[[], AsyncConnections], view: JobView, *, created: bool) -> None:
         super().__init__(view, created=created)
-        self._open = open_connections
+        self._open = connect
 
     async def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
@@ -283,11 +279,9 @@ class AsyncJob(JobHandle[R_co]):
 class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
     """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
 
-    def __init__(
-        self, open_connections: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]
-    ) -> None:
+    def __init__(self, connect: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]) -> None:
         super().__init__(jobs)
-        self._open = open_connections
+        self._open = connect
 
     async def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""

@@ -12,7 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia.accounts import Scope
 from pecia.cli import output, values
@@ -20,7 +20,7 @@ from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.configuration import resolve
 from pecia.connections import Connections
-from pecia.records import AuditEntry, DocumentFate, Erasure, UsageFigures
+from pecia.records import DocumentFate, Erasure, UsageFigures
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
@@ -169,7 +169,14 @@ def purge(
             job, before=values.moment(before, "--before"), metadata=values.metadata(metadata), dry_run=True
         )
         if found and not dry_run:
-            _confirm(found, yes=yes)
+            if not yes and not sys.stdin.isatty():
+                raise BadParameter("there is no terminal to confirm on: add --yes", param_hint="--yes")
+            try:
+                sure = yes or typer.confirm(f"Erase {_sum(found)} for good?", err=True)
+            except typer.Abort:
+                sure = False
+            if not sure:
+                raise typer.Exit(Ending.FAILED)
             found = client.purge([one.job_id for one in found], reason=reason)
     if as_json:
         output.json_lines(found)
@@ -178,19 +185,6 @@ def purge(
     for fate, sentence in _FATES.items():
         if number := sum(one.document is fate for one in found):
             typer.echo(f"{number:,} of them {sentence}.")
-
-
-def _confirm(found: Sequence[Erasure], *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("there is no terminal to confirm on: add --yes", param_hint="--yes")
-    try:
-        sure = typer.confirm(f"Erase {_sum(found)} for good?", err=True)
-    except typer.Abort:
-        sure = False
-    if not sure:
-        raise typer.Exit(Ending.FAILED)
 
 
 def _sum(found: Sequence[Erasure]) -> str:
@@ -211,13 +205,15 @@ def audit(
     """
     with Client() as reader:
         entries = reader.audit(job=job, client=client, since=values.moment(since))
-        output.listed(entries, ("when", "who", "what", "job", "details"), _trail, as_json=as_json)
-
-
-def _trail(entry: AuditEntry) -> Sequence[object]:
-    counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
-    details = "; ".join(filter(None, [counts, entry.reason]))
-    return entry.at, entry.actor, entry.action, entry.job_id, details
+        if as_json:
+            output.json_lines(entries)
+            return
+        rows: list[Sequence[object]] = []
+        for entry in entries:
+            counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
+            details = "; ".join(filter(None, [counts, entry.reason]))
+            rows.append((entry.at, entry.actor, entry.action, entry.job_id, details))
+    typer.echo(output.fitting(("when", "who", "what", "job", "details"), rows))
 
 
 _COLUMNS = (

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from obstore.exceptions import BaseError
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia import asking
 from pecia.cli import endings, output, reading, values
@@ -67,7 +67,7 @@ def documents_below(where: str) -> Iterator[Found]:
         return _in_bucket(*found)
     folder = Path(where)
     if not os.path.isdir(folder):  # noqa: PTH112  Path's raises for a folder that may not be entered
-        raise typer.BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
+        raise BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
     return _in_folder(folder)
 
 
@@ -83,7 +83,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
 
 def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
     if not bucket:
-        raise typer.BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
+        raise BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
     store = open_bucket(bucket, document_settings(), retries=_RETRIES)
     try:
         for one in chain.from_iterable(store.list(prefix.strip("/") or None)):

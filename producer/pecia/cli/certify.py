@@ -17,7 +17,7 @@ from pecia.cli.endings import Ending
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.errors import ConfigurationError
-from pecia.evaluation.certifying import Certificate, ReviewedValue, certificates, values_of
+from pecia.evaluation.certifying import ReviewedValue, certificates, values_of
 from pecia.records import Listing
 from pecia_schemas.settings import ClientSettings
 
@@ -84,16 +84,17 @@ def certify(
             of_type.append(values_of(*connections.reviews.look(page.job_id, page.number)))
     found = certificates(pages, bound=bound, seed=seed)
     headings = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-    output.listed(found, headings, _row, as_json=as_json, spare=("values there",))
-
-
-def _row(one: Certificate) -> Sequence[object]:
-    rate, above = one.rate, one.above
-    return (
-        *(one.document_type, rate.values, rate.wrong, f"{rate.lower:.2%} - {rate.upper:.2%}"),
-        "-" if one.threshold is None else f"confidence {one.threshold}",
-        f"{above.wrong} of {above.values} wrong" if above else "-",
-    )
+    if as_json:
+        output.json_lines(found)
+        return
+    rows: list[Sequence[object]] = []
+    for one in found:
+        rate, above = one.rate, one.above
+        sure = "-" if one.threshold is None else f"confidence {one.threshold}"
+        there = f"{above.wrong} of {above.values} wrong" if above else "-"
+        between = f"{rate.lower:.2%} - {rate.upper:.2%}"
+        rows.append((one.document_type, rate.values, rate.wrong, between, sure, there))
+    typer.echo(output.fitting(headings, rows, spare=("values there",)))
 
 
 def client_settings() -> ClientSettings:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import output, values
 from pecia.cli.values import files_below, sniffed
@@ -98,7 +98,7 @@ def evaluate(
         if read is None:
             jobs = hand_over(client, shown)
         elif missing := [one.name for one in shown if one.name not in read]:
-            raise typer.BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
+            raise BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
         else:
             jobs = client.group([client.job(read[one.name]) for one in shown])
         follow(jobs, timeout)
@@ -117,9 +117,9 @@ def _exhibits(folder: Path) -> list[Exhibit]:
     try:
         shown = list(exhibits(folder, files))
     except TruthError as error:
-        raise typer.BadParameter(str(error), param_hint="DIR") from None
+        raise BadParameter(str(error), param_hint="DIR") from None
     if not shown:
-        raise typer.BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+        raise BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
     return shown
 
 
@@ -146,7 +146,7 @@ def _earlier(file: Path | None, option: str) -> Report:
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
+        raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
 
 
 def figures(found: Report, earlier: Report, width: int | None = None) -> str:

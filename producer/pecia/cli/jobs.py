@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -231,7 +231,7 @@ def retry_dead(
     Example: `pecia dead retry --all --code engine_error --since 2h`
     """
     if bool(part_ids) is everything:
-        raise typer.BadParameter("name parts, or say --all", param_hint="PART")
+        raise BadParameter("name parts, or say --all", param_hint="PART")
     with Client() as client:
         found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
         chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]

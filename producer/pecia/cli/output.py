@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -131,21 +131,6 @@ def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> N
     """Print each on a line of its own, as an object."""
     for one in found:
         json_line(one.model_dump(mode="json", exclude=exclude))
-
-
-def listed(
-    found: Iterable[M],
-    headings: Sequence[str],
-    row: Callable[[M], Sequence[object]],
-    *,
-    as_json: bool,
-    spare: Sequence[str] = (),
-) -> None:
-    """Print each on a line of its own as an object, or all as a table with a row for each."""
-    if as_json:
-        json_lines(found)
-    else:
-        typer.echo(fitting(headings, map(row, found), spare))
 
 
 def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:

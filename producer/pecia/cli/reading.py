@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia import asking
 from pecia.cli import endings, output, results, values
@@ -102,7 +102,7 @@ class WritingOptions:
         except ValidationError as error:
             (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
             hint = "--" + str(first["loc"][0]).replace("_", "-")
-            raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
+            raise BadParameter(first["msg"].lower(), param_hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +148,9 @@ class OutputOptions:
         if self.delivery.is_plain:
             return
         if not self.wait:
-            raise typer.BadParameter(
-                "results are there after --wait: add it", param_hint="--format, --output"
-            )
+            raise BadParameter("results are there after --wait: add it", param_hint="--format, --output")
         if self.as_json:
-            raise typer.BadParameter("say --format json instead, or leave out --output", param_hint="--json")
+            raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
         self.delivery.check({kind}, count)
 
     def results(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from typer import Option
+from typer import BadParameter, Option
 
 from pecia import saving
 from pecia.cli import endings, output, watching
@@ -44,9 +44,7 @@ def export(
     """
     which = jobs.which()
     if not which:
-        raise typer.BadParameter(
-            "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
-        )
+        raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
     try:
         with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
             done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
@@ -119,15 +117,11 @@ class Delivery:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
-            raise typer.BadParameter(
-                f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format"
-            )
+            raise BadParameter(f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
-            raise typer.BadParameter(
-                f"several results as {form} are files: add -o DIR", param_hint="--format"
-            )
+            raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
-            raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
+            raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
@@ -151,9 +145,9 @@ def result(
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
-        raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+        raise BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not delivery.is_plain):
-        raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+        raise BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
     with Client() as client:
         found = jobs.chosen(client)
         if table:
@@ -182,7 +176,7 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, names: Sequence[str] = (
     places = {job.id: delivery.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
-        raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
+        raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
     return _each(jobs, lambda job: _write(job, places[job.id], delivery))
 
 
@@ -223,12 +217,12 @@ def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise typer.BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
+        raise BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
 
 
 def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
     result = job.result(timeout=0, revision=revision)
     tables = result.tables if isinstance(result, Document) else ()
     if number > len(tables):
-        raise typer.BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
+        raise BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
     typer.echo(tables[number - 1].to_csv(), nl=False)

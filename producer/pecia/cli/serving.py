@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 import uvicorn
 from starlette.types import ASGIApp
-from typer import Option
+from typer import BadParameter, Option
 
 from pecia.cli import endings
 from pecia.cli.certify import Reviewed, Seed, client_settings
@@ -81,7 +81,7 @@ def review(
     except ValueError:
         address = None
     if address is None or not address.is_loopback:
-        raise typer.BadParameter(
+        raise BadParameter(
             "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     with _listener("review", str(address), port) as listener:

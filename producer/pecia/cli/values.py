@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia.asking import Which
 from pecia.cli import endings
@@ -66,10 +66,10 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
             matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
             if not matches:
                 what = "no file matches" if glob.has_magic(word) else "there is no file"
-                raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
+                raise BadParameter(f"{what} '{word}'", param_hint="FILE")
             found += (_of_file(Path(path)) for path in matches)
     if sum(one.name == _STDIN for one in found) > 1:
-        raise typer.BadParameter("standard input can be read once", param_hint="FILE")
+        raise BadParameter("standard input can be read once", param_hint="FILE")
     return found
 
 
@@ -80,7 +80,7 @@ def label_of(name: str) -> str | None:
 
 def _of_file(path: Path) -> Input:
     if not os.access(path, os.R_OK):
-        raise typer.BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
+        raise BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
     return Input(str(path), path, label_of(path.name))
 
 
@@ -94,7 +94,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:
-        raise typer.BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
+        raise BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
@@ -208,7 +208,7 @@ class Jobs(Filter):
 def check(ids: list[str] | None, which: Which) -> None:
     """Raise `typer.BadParameter` if jobs are named in both ways, or in none."""
     if bool(ids) == bool(which):
-        raise typer.BadParameter(
+        raise BadParameter(
             "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
         )
 
@@ -223,7 +223,7 @@ def ids(words: Sequence[str]) -> list[str]:
     for one in typed:
         if as_prefix(one) is None:
             sentence = f"'{one}' is no UUID, as a job's id is, nor how one begins"
-            raise typer.BadParameter(sentence, param_hint="ID")
+            raise BadParameter(sentence, param_hint="ID")
     return typed
 
 
@@ -231,14 +231,14 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return `key=value` options as a mapping."""
     found = [pair.partition("=") for pair in pairs or ()]
     if any(not (key and sign) for key, sign, _ in found):
-        raise typer.BadParameter("metadata reads key=value", param_hint="--metadata")
+        raise BadParameter("metadata reads key=value", param_hint="--metadata")
     return {key: value for key, _, value in found}
 
 
 def language(value: str | None) -> str | None:
     """Return a language as tasks name it."""
     if value is not None and not re.fullmatch("[a-z]{2}", value):
-        raise typer.BadParameter("write a language as two letters, such as en", param_hint="--language")
+        raise BadParameter("write a language as two letters, such as en", param_hint="--language")
     return value
 
 
@@ -247,7 +247,7 @@ def pages(value: str | None) -> str | None:
     try:
         return value and str(PageRanges.parse(value))
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--pages") from None
+        raise BadParameter(str(error), param_hint="--pages") from None
 
 
 def preparation(value: str | None) -> tuple[Preparation, ...] | None:
@@ -260,7 +260,7 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
         return tuple(Preparation(step.strip()) for step in value.split(",")) if value != "none" else ()
     except ValueError:
         steps = ", ".join(Preparation)
-        raise typer.BadParameter(f"the steps are {steps}; or write none", param_hint="--prepare") from None
+        raise BadParameter(f"the steps are {steps}; or write none", param_hint="--prepare") from None
 
 
 def password(file: Path | None, *, ask: bool) -> str | None:
@@ -271,7 +271,7 @@ def password(file: Path | None, *, ask: bool) -> str | None:
         return typer.prompt("Password", hide_input=True, err=True) if ask else None
     except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
         typer.echo(err=True)
-        raise typer.BadParameter(
+        raise BadParameter(
             "no password was typed; --password-file reads it from a file", param_hint="--password"
         ) from None
 
@@ -282,7 +282,7 @@ def instructions(file: Path | None) -> str | None:
         return None
     text = _text(file, "--instructions")
     if not text.strip() or len(text) > storable.INSTRUCTIONS:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"the file holds 1 to {storable.INSTRUCTIONS:,} characters", param_hint="--instructions"
         )
     return text
@@ -292,9 +292,7 @@ def _text(file: Path, option: str) -> str:
     try:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        raise typer.BadParameter(
-            "the file holds no text in UTF-8 that may be read", param_hint=option
-        ) from None
+        raise BadParameter("the file holds no text in UTF-8 that may be read", param_hint=option) from None
 
 
 def seconds(value: float | None, option: str) -> timedelta | None:
@@ -302,7 +300,7 @@ def seconds(value: float | None, option: str) -> timedelta | None:
     try:
         return timedelta(seconds=value) if value else None
     except OverflowError:
-        raise typer.BadParameter("that is longer than any video", param_hint=option) from None
+        raise BadParameter("that is longer than any video", param_hint=option) from None
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
@@ -314,7 +312,7 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        raise typer.BadParameter("the file holds no JSON object", param_hint=option)
+        raise BadParameter("the file holds no JSON object", param_hint=option)
     return value
 
 
@@ -327,5 +325,5 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
             return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         when = datetime.fromisoformat(value)
     except (ValueError, OverflowError):
-        raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
+        raise BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)

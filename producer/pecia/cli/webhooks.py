@@ -12,7 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -146,7 +146,7 @@ def rotate(
     """
     span = values.moment(overlap, "--overlap")
     if not isinstance(span, timedelta):
-        raise typer.BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
+        raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
     with Client() as client:
         _show_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
 
@@ -230,7 +230,7 @@ def replay(
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
     if bool(delivery) is everything:
-        raise typer.BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
+        raise BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
     with Client() as client:
         chosen = delivery or [
             dead.id
@@ -282,7 +282,7 @@ def listen(
     if port is None:
         port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
     handled = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
@@ -195,30 +196,21 @@ class CaptionScore(BaseModel):
     """Words and stems that agree, and their order (METEOR). Synonyms do not count: WordNet is in no wheel."""
 
 
-class _NoSynonyms:
-    def synsets(self, word: str) -> list[object]:  # noqa: ARG002  NLTK's signature
-        return []
-
-
-_NO_SYNONYMS: Final[Any] = _NoSynonyms()
-
-
-class _Words:
-    def tokenize(self, text: str) -> list[str]:
-        return _WORD.findall(text.lower())
+# What the scorers call: of what they count as words, and of WordNet.
+_WORDS: Final[Any] = SimpleNamespace(tokenize=lambda text: _WORD.findall(text.lower()))
+_NO_SYNONYMS: Final[Any] = SimpleNamespace(synsets=lambda _word: [])
 
 
 def described(captions: Captions | None, references: Sequence[str], *, file: str) -> CaptionScore:
     """Compare the summary of captions, or the only segment's text, with the references; None: they failed."""
-    words = _Words()
     text = ""
     if captions:
         pieces = [captions.summary] if captions.summary else captions.segments
         text = "\n".join(piece.text for piece in pieces)
-    rouge = RougeScorer(["rougeL"], tokenizer=words).score_multi(references, text)
+    rouge = RougeScorer(["rougeL"], tokenizer=_WORDS).score_multi(references, text)
     meteor = meteor_score(
-        [words.tokenize(reference) for reference in references],
-        words.tokenize(text),
+        [_WORDS.tokenize(reference) for reference in references],
+        _WORDS.tokenize(text),
         stemmer=PorterStemmer(),
         wordnet=_NO_SYNONYMS,
     )

@@ -72,9 +72,8 @@ def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[
     """Yield those of the files below a folder whose truth is known. Raises `TruthError`."""
     for path, media in files:
         beside = truth = _beside(path, media)
-        if (
-            beside is None and media is MediaType.PDF
-        ):  # its own text, which another distribution's decoder reads
+        if beside is None and media is MediaType.PDF:
+            # Its own text, which another distribution's decoder reads.
             own_text = part_of_local("layer", "The text of PDFs is read by the fleet's decoder")
             pages: list[tuple[str, str]] = own_text(path)
             if pages and all(in_file.strip() for _, in_file in pages):

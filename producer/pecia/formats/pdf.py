@@ -193,11 +193,6 @@ _POINTS: Final = 72  # in an inch
 _A4: Final = (595.0, 842.0)
 _LARGEST: Final = 14_400.0  # points; more is beyond what readers show
 _INVISIBLE: Final = 3  # text rendering mode
-_COLOURS: Final = {
-    Encoding.RGB: Name.DeviceRGB,
-    Encoding.GREY: Name.DeviceGray,
-    Encoding.BILEVEL: Name.DeviceGray,
-}
 
 
 def write(document: Document, pictures: PagePictures, target: Path) -> None:
@@ -261,21 +256,19 @@ def _add(pdf: Pdf, page: Page | PageFailure, pictures: PagePictures, font: Invis
 
 
 def _image(pdf: Pdf, picture: Picture) -> Object:
+    is_bilevel = picture.encoding is Encoding.BILEVEL
     image = pdf.make_stream(
         picture.data,
         Type=Name.XObject,
         Subtype=Name.Image,
         Width=picture.width,
         Height=picture.height,
-        ColorSpace=_COLOURS[picture.encoding],
+        ColorSpace=Name.DeviceRGB if picture.encoding is Encoding.RGB else Name.DeviceGray,
+        BitsPerComponent=1 if is_bilevel else 8,
+        Filter=Name.CCITTFaxDecode if is_bilevel else Name.DCTDecode,
     )
-    if picture.encoding is Encoding.BILEVEL:
-        image.BitsPerComponent = 1
-        image.Filter = Name.CCITTFaxDecode
+    if is_bilevel:
         image.DecodeParms = Dictionary(K=-1, Columns=picture.width, Rows=picture.height, BlackIs1=True)
-    else:
-        image.BitsPerComponent = 8
-        image.Filter = Name.DCTDecode
     return image
 
 

@@ -233,22 +233,22 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
     if block.lines:
         yield f'<p class="ocr_par" id="par_{name}" title="{_bbox(box)}">\n'
         for number, line in enumerate(block.lines, 1):
-            content = "".join(_words(line)) if line.words and line.has_every_word else _escaped(line.text)
+            text = _escaped(line.text)
+            if line.words and line.has_every_word:
+                text, rest = "", line.text
+                for word in line.words:  # with as much white space between them as the line has
+                    before, found, after = rest.partition(word.text)
+                    if found and not before.strip():
+                        text, rest = text + before, after
+                    elif text:
+                        text += " "
+                    text += f'<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
             title = f'id="line_{name}_{number}" title="{_title(line)}"'
-            yield f'<span class="ocr_line" {title}>{content}</span>\n'
+            yield f'<span class="ocr_line" {title}>{text}</span>\n'
         yield "</p>\n"
     elif block.text:
         yield f'<p class="ocr_par text" id="par_{name}" title="{_bbox(box)}">{_escaped(block.text)}</p>\n'
     yield "</div>\n"
-
-
-def _words(line: Line) -> Iterator[str]:
-    """Yield the words, with as much white space between them as the line has."""
-    rest = line.text
-    for number, word in enumerate(line.words):
-        before, found, after = rest.partition(word.text)
-        gap, rest = (before, after) if found and not before.strip() else (" " * bool(number), rest)
-        yield f'{gap}<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
 
 
 def _title(one: Line | Word) -> str:

@@ -100,8 +100,6 @@ class RemoteStore(Statements[D_co]):
         while len(found) < size:
             answer = http.get(
                 "/jobs",
-                verdict=list(listing.verdicts),
-                kind=listing.kind,
                 prefix=listing.prefix or None,
                 before=before and str(before),
                 limit=min(size - len(found), _AT_ONCE),
@@ -128,8 +126,7 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def counts(self, http: Caller, listing: Listing) -> Counts:
         """Return how far the jobs are."""
-        options = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
-        return Counts.model_validate(http.get("/counts", **options))
+        return Counts.model_validate(http.get("/counts", **_of(listing)))
 
     @transaction
     def found_pages(
@@ -143,7 +140,7 @@ class RemoteStore(Statements[D_co]):
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
         follows = after and f"{after.job_id}:{after.number}"
-        options = {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE), **_of(listing)}
+        options = _of(listing) | {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE)}
         return _PAGES.validate_python(http.get("/pages", **options)["pages"])
 
     @transaction
@@ -342,13 +339,13 @@ def not_offered(what: str) -> AccessError:
 
 def _of(listing: Listing) -> dict[str, Any]:
     """Return what filters jobs, as parameters."""
-    pairs = [f"{key}={value}" for key, value in (listing.metadata or {}).items()]
-    batch = listing.batch and str(listing.batch)
     return {
         "state": list(listing.states),
-        "batch": batch,
+        "verdict": list(listing.verdicts),
+        "kind": listing.kind,
+        "batch": listing.batch and str(listing.batch),
         "part": listing.part and str(listing.part),
-        "metadata": pairs,
+        "metadata": [f"{key}={value}" for key, value in (listing.metadata or {}).items()],
         "since": listing.since and listing.since.isoformat(),
     }
 
