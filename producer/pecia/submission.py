@@ -308,7 +308,6 @@ def accept(
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated, batch[0].options.tenant, keys)
-    _discard_unheld(connection, repeated)
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | SubmitError:
@@ -383,28 +382,25 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
     )
 
 
-def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
-    """Let go of documents that were stored for jobs that have no use for them any more."""
-    if not repeated:
-        return
-    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
-
-    payloads = [new.row["payload"] for new in repeated]
-    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
-    if unheld:
-        connection.execute(discards.DISCARD, {"payloads": unheld})
-
-
 def _known(
     connection: Connection, repeated: Collection[NewJob], tenant: str | None, keys: Keyring
 ) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without."""
+    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without.
+
+    Lets go of documents that were stored for the repeated ones, which have no use for them any more.
+    """
     known = {new.key for new in repeated}
     if not known:
         return {}
     rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings()
     if len(rows) < len(known):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
+    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
+
+    payloads = [new.row["payload"] for new in repeated]
+    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
+    if unheld:
+        connection.execute(discards.DISCARD, {"payloads": unheld})
     return {
         row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
         for row in rows

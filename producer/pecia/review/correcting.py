@@ -31,17 +31,8 @@ class Decision:
     """The whole page was compared with its picture."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class By:
-    """Which revision it is, whose, and when."""
-
-    number: int
-    name: str
-    at: datetime
-
-
-def revised(page: Page, decision: Decision, by: By) -> Page:
-    """Return the page as it is after the decision. Raises `InvalidOptionError` if that cannot be meant."""
+def revised(page: Page, decision: Decision, *, number: int, by: str, at: datetime) -> Page:
+    """Return that revision of the page. Raises `InvalidOptionError` if the decision cannot be meant."""
     targets = [target.name if target else None for target in targets_of(page)]
     settled = {number for number in decision.accepted if number < len(targets)}
     accepted = len(settled)
@@ -67,12 +58,7 @@ def revised(page: Page, decision: Decision, by: By) -> Page:
             ),
             "verdict": verdict,
             "revision": Revision(
-                number=by.number,
-                by=by.name,
-                at=by.at,
-                correction=correction,
-                accepted=accepted,
-                checked=checked,
+                number=number, by=by, at=at, correction=correction, accepted=accepted, checked=checked
             ),
         }
     )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
 from pecia.records import AuditAction, Listing
-from pecia.review.correcting import By, Decision, revised
+from pecia.review.correcting import Decision, revised
 from pecia.store import (
     Connection,
     D_co,
@@ -161,7 +161,7 @@ class Reviews(Statements[D_co]):
         row, _, page = self._read(connection, job_id, number)
         if seen != (page.revision.number if page.revision else 0):
             raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
-        page = revised(page, decision, By(number=row.next, name=self._client, at=row.at))
+        page = revised(page, decision, number=row.next, by=self._client, at=row.at)
         own = new_id()
         written = {
             "id": own,
