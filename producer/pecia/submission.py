@@ -176,11 +176,11 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
     own, job_id, options = item.own, item.job_id, options.of(item.own)
     written = task_to_json(own.task, source.payload)
     digests: list[str] = []
-    for key in keys:
+    for one in keys:
         reference = written["source"]
         if reference is not None and source.sha256 is not None:  # as if it was stored under that key
-            reference = {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
-        digests.append(task_digest(own.task.kind, {**written, "source": reference}, options.lane, keys, key))
+            reference = {**reference, "sha256": keys.name_of(source.sha256, one), "key": one}
+        digests.append(task_digest(own.task.kind, {**written, "source": reference}, options.lane, keys, one))
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from typer import Argument, BadParameter, Option
 
 from pecia.cli import output, values
-from pecia.cli.values import files_below, sniffed
+from pecia.cli.values import existing_file, files_below, sniffed
 from pecia.cli.watching import follow
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
@@ -63,21 +63,12 @@ def evaluate(
         bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
     against: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="What --json printed earlier, to show what changed.",
-        ),
+        Path | None, existing_file(help="What --json printed earlier, to show what changed.")
     ] = None,
     of: Annotated[
         Path | None,
-        Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
+        existing_file(
+            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review."
         ),
     ] = None,
     timeout: values.Timeout = None,

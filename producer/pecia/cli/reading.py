@@ -20,7 +20,7 @@ from pecia import asking
 from pecia.cli import endings, output, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
-from pecia.cli.values import Input, grouped, inputs
+from pecia.cli.values import Input, existing_file, grouped, inputs
 from pecia.cli.watching import counted, follow
 from pecia.client import Client
 from pecia.configuration import from_environment
@@ -54,12 +54,7 @@ Files = Annotated[
 Priority = Annotated[Lane, Option(help="Lane to wait in.")]
 Kind = Annotated[DocumentType, Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, Option(help="ISO 639-1, as in en. Default: the engine's own.")]
-Fields = Annotated[
-    Path | None,
-    Option(
-        metavar="FILE", exists=True, dir_okay=False, help="JSON schema that each page fills beside its text."
-    ),
-]
+Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
 NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
 Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of giving up.")]
@@ -178,13 +173,7 @@ def read(
         bool, Option("--password", help="Ask for the password that opens the PDFs.")
     ] = False,
     password_file: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Its first line is the password that opens the PDFs.",
-        ),
+        Path | None, existing_file(help="Its first line is the password that opens the PDFs.")
     ] = None,
     prepare: Annotated[
         str | None,
@@ -210,13 +199,7 @@ def read(
     ] = None,
     fields: Fields = None,
     instructions: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Prompt of a language model for each page, in place of the fleet's.",
-        ),
+        Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
     ] = None,
     writing: WritingOptions,
     jobs: JobOptions,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
@@ -31,6 +31,8 @@ from pecia_schemas.states import JobState, as_prefix
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Preparation
 
+existing_file = partial(Option, metavar="FILE", exists=True, dir_okay=False)
+"""Of an option: a file that is there."""
 _STDIN = "-"
 _NAMED = 5
 
