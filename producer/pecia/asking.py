@@ -66,13 +66,16 @@ def _check(written: str) -> None:
     if not isinstance(root, dict) or root.get("type") != "object":
         raise InvalidOptionError('fields asks for an object: a schema with "type": "object".')
     for name, value in _entries(schema):
-        _check_entry(name, value)
-        if (
-            name == "$ref"
-            and isinstance(value, str)
-            and value.startswith("#/")
-            and _at(schema, value) is None
-        ):
+        text = value if isinstance(value, str) else None
+        if text is not None and name.endswith(("$ref", "$dynamicRef")) and not text.startswith("#"):
+            raise InvalidOptionError(
+                "fields refers, by $ref, to something elsewhere: write everything into the one schema, under $defs."
+            )
+        if name == "patternProperties":
+            raise InvalidOptionError("fields names its properties: patternProperties is not understood.")
+        if "\0" in name + (text or ""):
+            raise InvalidOptionError("fields holds a NUL, which Postgres does not store.")
+        if name == "$ref" and text and text.startswith("#/") and _at(schema, text) is None:
             raise InvalidOptionError("fields refers, by $ref, to something that it does not hold.")
 
 
@@ -86,19 +89,14 @@ def _check_meaning(schema: dict[str, Any]) -> None:
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
+        steps: list[str] = []
+        for step in error.absolute_path:  # without the names that the schema's author gave
+            named = bool(steps) and steps[-1] in _NAMING
+            steps.append("…" if named else str(step))
         raise InvalidOptionError(
-            f"fields is no JSON schema: what stands at {_place(error.absolute_path)} breaks a rule of its own"
+            f"fields is no JSON schema: what stands at {'/'.join(steps) or 'the top'} breaks a rule of its own"
             f" ({error.validator})."
         ) from None
-
-
-def _place(path: Iterable[str | int]) -> str:
-    """Return where in a schema something stands, without the names that its author gave."""
-    steps: list[str] = []
-    for step in path:
-        named = bool(steps) and steps[-1] in _NAMING
-        steps.append("…" if named else str(step))
-    return "/".join(steps) or "the top"
 
 
 def _at(schema: dict[str, Any], pointer: str) -> Any:
@@ -117,17 +115,6 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
         for inner in value:
             yield "", inner
             yield from _entries(inner)
-
-
-def _check_entry(name: str, value: Any) -> None:
-    if name.endswith(("$ref", "$dynamicRef")) and isinstance(value, str) and not value.startswith("#"):
-        raise InvalidOptionError(
-            "fields refers, by $ref, to something elsewhere: write everything into the one schema, under $defs."
-        )
-    if name == "patternProperties":
-        raise InvalidOptionError("fields names its properties: patternProperties is not understood.")
-    if "\0" in name or (isinstance(value, str) and "\0" in value):
-        raise InvalidOptionError("fields holds a NUL, which Postgres does not store.")
 
 
 _CHOICE = (*ENDINGS, NoticeType.PART_DONE, NoticeType.REVISED)

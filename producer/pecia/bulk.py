@@ -21,13 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pecia import asking, sources
-from pecia.errors import (
-    InvalidOptionError,
-    QueueFullError,
-    SubmitError,
-    SubmitManyError,
-    UnavailableError,
-)
+from pecia.errors import InvalidOptionError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.handles import Accepted, GroupHandle
 from pecia.records import LaneLoad
 from pecia.submission import Item, NewJob, Options, Submission
@@ -113,19 +107,19 @@ class Steps:
         """Take in the next task; return whether it fills a step."""
         own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
-        if own.key is None and (key := self._key(number)) is not None:
-            own = replace(own, key=key)
+        if own.key is None and self._keys is not None:
+            try:
+                own = replace(own, key=next(self._keys))
+            except StopIteration:
+                raise InvalidOptionError(
+                    "idempotency_keys has fewer keys than there are tasks: give one for each."
+                ) from None
+        elif own.key is None and self._prefix is not None:
+            own = replace(own, key=f"{self._prefix}/{number}")
         self._step.append(Item(number, own))
         source = getattr(own.task, "source", None)
         self._held += len(source) if isinstance(source, bytes) else 0
         return len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES
-
-    def _key(self, number: int) -> str | None:
-        if self._keys is None:
-            return None if self._prefix is None else f"{self._prefix}/{number}"
-        for key in self._keys:
-            return key
-        raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
 
     def take(self) -> list[Item]:
         """Return what has been taken in since the last step."""

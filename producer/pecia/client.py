@@ -194,11 +194,7 @@ class Client(Opening["Connections"]):
         return Job(self._open, view, created=False)
 
     def jobs(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> Iterator[Job[Any]]:
         """Yield jobs, newest first, read page by page as they are asked for.
 
@@ -210,11 +206,7 @@ class Client(Opening["Connections"]):
         return self._pages(which, page_size, limit)
 
     def pages(
-        self,
-        *,
-        limit: int | None = None,
-        page_size: int = 100,
-        **which: Unpack[Which],
+        self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> Iterator[FoundPage]:
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
@@ -439,34 +431,27 @@ class Client(Opening["Connections"]):
 
     def _options(self, **options: Any) -> Options:
         return submission.options(
-            **options,
-            client=self._open().client,
-            fair_by=self._settings.fair_by,
-            tenant=self._open().tenant,
+            **options, client=self._open().client, fair_by=self._settings.fair_by, tenant=self._open().tenant
         )
 
     def _prepared(
         self, items: Sequence[Item], options: Options, room_wait: RoomWait
     ) -> Callable[[], Outcomes]:
         """Return what hands over a step, once there is room. Raises `QueueFullError` once the timeout has passed."""
+        lane = options.lane
         while True:
-            self._wait_for_room(options.lane, room_wait)
-            try:
-                return self._open().prepared(items, options)
-            except QueueFullError as refusal:  # a gateway's
-                sleep(room_wait.pause(refusal))
-
-    def _wait_for_room(self, lane: Lane, room_wait: RoomWait) -> None:
-        """Return once the lane has room. Raises `QueueFullError` once the timeout has passed."""
-        connections = self._open()
-        backlog = connections.backlog
-        while limit := backlog.limit(lane):
-            if backlog.is_stale(lane):
+            connections = self._open()
+            backlog = connections.backlog
+            if (limit := backlog.limit(lane)) and backlog.is_stale(lane):
                 began = time.monotonic()
                 load = connections.store.load(lane, limit)
                 backlog.saw(lane, load, took=time.monotonic() - began)
-            if (refusal := backlog.refusal(lane)) is None:
-                return
+            refusal = backlog.refusal(lane)
+            if refusal is None:
+                try:
+                    return connections.prepared(items, options)
+                except QueueFullError as error:  # a gateway's
+                    refusal = error
             sleep(room_wait.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> Job[Any]:

@@ -21,11 +21,11 @@ _STORES = ("database_url", "redis_url", "payload_url")
 
 
 def resolve(
-    settings: ClientSettings | None,
+    settings: ClientSettings | None = None,
     *,
-    database_url: str | None,
-    redis_url: str | None,
-    payload_url: str | None,
+    database_url: str | None = None,
+    redis_url: str | None = None,
+    payload_url: str | None = None,
     api_key: str | None = None,
 ) -> ClientSettings:
     """Return settings that name all three stores, or a gateway.

@@ -114,7 +114,18 @@ class Pool:
                 connection.close()
             raise
         finally:
-            self._take_back(connection)
+            if connection.closed:
+                self._drop_idle()
+            elif (
+                self._over
+                or len(self._idle) >= _KEPT
+                or connection.info.transaction_status != TransactionStatus.IDLE
+            ):
+                connection.close()
+            else:
+                connection.bound_ping(self._timeout)
+                connection.fresh_until = time.monotonic() + _FRESH_S
+                self._idle.append(connection)
 
     def _living(self, *, alone: bool) -> BoundedConnection | None:
         """Return an idle connection on which a transaction begins, if there is one: this is how it is pinged."""
@@ -149,20 +160,6 @@ class Pool:
         """Begin a transaction; on a connection of the server's own its limits stand already."""
         begin = "BEGIN" if connection.prepare_threshold else self._begin
         connection.execute(cast("Any", begin), prepare=False)
-
-    def _take_back(self, connection: BoundedConnection) -> None:
-        if connection.closed:
-            self._drop_idle()
-        elif (
-            self._over
-            or len(self._idle) >= _KEPT
-            or connection.info.transaction_status != TransactionStatus.IDLE
-        ):
-            connection.close()
-        else:
-            connection.bound_ping(self._timeout)
-            connection.fresh_until = time.monotonic() + _FRESH_S
-            self._idle.append(connection)
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, []

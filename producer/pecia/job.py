@@ -78,8 +78,7 @@ def look(connections: Connections, job_ids: Sequence[UUID]) -> list[JobView]:
 
 def parts_as_they_end(
     connections: Connections,
-    job_id: UUID,
-    is_over: Callable[[], bool],
+    job: Job[Any],
     deadline: Deadline,
     *,
     in_order: bool,
@@ -87,17 +86,16 @@ def parts_as_they_end(
 ) -> Iterator[PartOutcome]:
     """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
 
-    `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
+    Raises `JobTimeoutError` at the deadline.
     """
-    store, read = connections.store, read or ReadParts()
+    store, read, job_id = connections.store, read or ReadParts(), job.id
     with connections.announcements([job_id], deadline) as news:
         while True:
-            over = retry_unavailable(
-                is_over, deadline
-            )  # asked first: what ended before is among the outcomes
-            barrier = (
-                retry_unavailable(lambda: store.first_unfinished(job_id), deadline) if in_order else None
-            )
+            retry_unavailable(job.refresh, deadline)
+            over = job.done  # at this moment: what ended before it is among the outcomes
+            barrier = None
+            if in_order:
+                barrier = retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = retry_unavailable(
@@ -115,16 +113,16 @@ def parts_as_they_end(
 
 def events_as_written(
     connections: Connections,
-    job_id: UUID,
-    is_over: Callable[[], bool],
+    job: Job[Any],
     deadline: Deadline,
     read: ReadEvents | None = None,
 ) -> Iterator[JobEvent]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read = connections.store, read or ReadEvents()
+    store, read, job_id = connections.store, read or ReadEvents(), job.id
     with connections.announcements([job_id], deadline) as news:
         while True:
-            over = retry_unavailable(is_over, deadline)  # asked first: the event of the end is read next
+            retry_unavailable(job.refresh, deadline)
+            over = job.done  # at this moment: the event of the end is read next
             fresh = retry_unavailable(
                 lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline
             )
@@ -147,9 +145,9 @@ class Job(JobHandle[R_co]):
 
     __slots__ = ("_open",)
 
-    def __init__(self, open_connections: Callable[[], Connections], view: JobView, *, created: bool) -> None:
+    def __init__(self, connect: Callable[[], Connections], view: JobView, *, created: bool) -> None:
         super().__init__(view, created=created)
-        self._open = open_connections
+        self._open = connect
 
     def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
@@ -219,9 +217,7 @@ class Job(JobHandle[R_co]):
         Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
         """
         self._check_pages()
-        parts = parts_as_they_end(
-            self._open(), self.id, self._is_over, Deadline(timeout), in_order=not as_completed
-        )
+        parts = parts_as_they_end(self._open(), self, Deadline(timeout), in_order=not as_completed)
         with closing(parts) as outcomes:
             for outcome in outcomes:
                 if outcome.content is not None:
@@ -234,7 +230,7 @@ class Job(JobHandle[R_co]):
 
         Events of parts that move at the same time may come out of the order of their sequence.
         """
-        events = events_as_written(self._open(), self.id, self._is_over, Deadline(timeout))
+        events = events_as_written(self._open(), self, Deadline(timeout))
         with closing(events) as opened:
             yield from opened
 
@@ -271,17 +267,13 @@ class Job(JobHandle[R_co]):
         connections.bus.announce([self.id], JobState.QUEUED)
         return self.refresh()
 
-    def _is_over(self) -> bool:
-        job = self.refresh()
-        return job.done
-
 
 class JobGroup(GroupHandle[Job[R_co]]):
     """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
 
-    def __init__(self, open_connections: Callable[[], Connections], jobs: Sequence[Job[R_co]]) -> None:
+    def __init__(self, connect: Callable[[], Connections], jobs: Sequence[Job[R_co]]) -> None:
         super().__init__(jobs)
-        self._open = open_connections
+        self._open = connect
 
     def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""

@@ -99,13 +99,21 @@ class Announcements:
 
         The first call subscribes and returns at once, for what happened before was not heard.
         """
+        heard: set[UUID] = set()
         if self._pubsub is None and self._subscribe():
-            return set()
+            return heard
         pause = self._deadline.within(self._poll_s)
-        if self._pubsub is None:
+        if (pubsub := self._pubsub) is None:
             sleep(pause)
-            return set()
-        return self._listen(self._pubsub, pause)
+            return heard
+        try:
+            message = attentive(pubsub.get_message(timeout=pause))
+            while message is not None and len(heard) < LOOK_AT:
+                heard |= self._channels.announced(message)
+                message = attentive(pubsub.get_message(timeout=0))
+        except (RedisError, OSError):
+            self._give_up()
+        return heard
 
     def _subscribe(self) -> bool:
         if self._bus.resting:
@@ -121,17 +129,6 @@ class Announcements:
                 return self._channels.confirmed or self._give_up()
         except (RedisError, OSError):
             return self._give_up()
-
-    def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
-        heard: set[UUID] = set()
-        try:
-            message = attentive(pubsub.get_message(timeout=pause))
-            while message is not None and len(heard) < LOOK_AT:
-                heard |= self._channels.announced(message)
-                message = attentive(pubsub.get_message(timeout=0))
-        except (RedisError, OSError):
-            self._give_up()
-        return heard
 
     def _give_up(self) -> bool:
         self._bus.rest()

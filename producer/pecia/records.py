@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -75,6 +76,13 @@ class Counts(Record):
     def open(self) -> int:
         """How many are not over."""
         return sum(count for state, count in self.states.items() if not state.is_terminal)
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return the counts of these jobs and of others."""
+        names = ("parts", "done", "failed", "cancelled", "uncut")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        failures = Counter(self.failures) + Counter(other.failures)
+        return Counts(states=Counter(self.states) + Counter(other.states), failures=failures, **sums)
 
 
 class Exported(BaseModel):

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -260,12 +261,13 @@ class Exporter:
                 step.rows += rows
                 step.size += sum(len(row["text"] or "") + len(row["fields"] or "") for row in rows)
         identifier, state, finished_at = _entry_of(job)
+        pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
         step.entries.append(
             {
                 "id": identifier,
                 "label": job.label,
                 "state": state,
-                "verdict": _worst(result),
+                "verdict": max((one.verdict for one in pieces), key=_WORST.__getitem__, default=None),
                 "finished_at": finished_at,
                 "format": self._form,
                 "file": file,
@@ -312,17 +314,11 @@ def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
     return str(job.id), job.state.value, job.finished_at.isoformat() if job.finished_at else None
 
 
-def _worst(result: Document | Captions | None) -> Verdict | None:
-    pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
-    return max((piece.verdict for piece in pieces), key=_WORST.__getitem__, default=None)
-
-
 def _line(job: JobHandle[Any], result: Document | Captions) -> bytes:
-    record = _about(job) | {"kind": job.kind, "metadata": dict(job.metadata)}
-    said = {
-        name: value.isoformat() if name.endswith("_at") and value else value for name, value in record.items()
-    }
-    return (json.dumps(said | {"result": result.model_dump(mode="json")}, ensure_ascii=False) + "\n").encode()
+    result_json = result.model_dump(mode="json")
+    record = {"kind": job.kind, "metadata": dict(job.metadata), "result": result_json}
+    text = json.dumps(_about(job) | record, ensure_ascii=False, default=datetime.isoformat)
+    return f"{text}\n".encode()
 
 
 def _about(job: JobHandle[Any]) -> dict[str, Any]:

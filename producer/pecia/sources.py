@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -69,30 +69,27 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
 
     Raises `DocumentGoneError`, `PayloadStoreUnavailableError` or `InvalidSettingError`.
     """
-    with tempfile.TemporaryDirectory(prefix="pecia-document-") as scratch:
-        yield _fetched(original, payloads, Path(scratch) / "document")
-
-
-def _fetched(original: Original, payloads: PayloadStore, target: Path) -> Path:
     from obstore.exceptions import BaseError  # noqa: PLC0415  slow to load, as the store is
 
     from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, verify  # noqa: PLC0415
 
     in_place = payloads.path_of(original.payload)
-    try:
-        if in_place is not None:
-            verify(in_place, original.payload)
-            return in_place
-        payloads.fetch(original.payload, target)
-    except (PayloadMissingError, PayloadCorruptError):
-        raise DocumentGoneError(original.job_id) from None
-    except DecryptionError as error:
-        raise InvalidSettingError(f"A document cannot be read. {error}") from None
-    except (BaseError, OSError) as error:
-        raise PayloadStoreUnavailableError(
-            f"A document cannot be fetched ({type(error).__name__}): check PECIA_PAYLOAD_URL and its credentials."
-        ) from None
-    return target
+    with tempfile.TemporaryDirectory(prefix="pecia-document-") as scratch:
+        target = in_place or Path(scratch) / "document"
+        try:
+            if in_place is None:
+                payloads.fetch(original.payload, target)
+            else:
+                verify(in_place, original.payload)
+        except (PayloadMissingError, PayloadCorruptError):
+            raise DocumentGoneError(original.job_id) from None
+        except DecryptionError as error:
+            raise InvalidSettingError(f"A document cannot be read. {error}") from None
+        except (BaseError, OSError) as error:
+            raise PayloadStoreUnavailableError(
+                f"A document cannot be fetched ({type(error).__name__}): check PECIA_PAYLOAD_URL and its credentials."
+            ) from None
+        yield target
 
 
 # Its debug logs quote a picture's notes.
@@ -167,18 +164,14 @@ def check(source: object) -> None:
 
     Opens nothing else: a stream can be read once, so can a pipe, and a URL is for the fleet alone.
     """
-    if isinstance(source, Path) and not _is_pipe(source):
+    if isinstance(source, Path):
+        with suppress(OSError):
+            if source.is_fifo():
+                return
         with opened(source):
             pass
     elif isinstance(source, UrlRef):
         _check_url(source.url)
-
-
-def _is_pipe(path: Path) -> bool:
-    try:
-        return path.is_fifo()
-    except OSError:
-        return False
 
 
 def _check_url(url: str) -> None:
@@ -208,9 +201,28 @@ def _check_url(url: str) -> None:
 
 
 def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
-    """Return what is known of a file that was deposited from where it stood."""
-    pixels = _measure(file, deposit.reference) if start == 0 else None
-    return StoredSource(payload=deposit.reference, sha256=deposit.sha256, pixels=pixels)
+    """Return what is known, without decoding it, of a file that was deposited from where it stood."""
+    stored = StoredSource(payload=deposit.reference, sha256=deposit.sha256)
+    media_type = deposit.reference.media_type
+    if start > 0 or media_type is None or not media_type.is_single_image:
+        return stored
+    from PIL import Image  # noqa: PLC0415  slow to load, and for pictures alone
+
+    file.seek(0)
+    try:
+        if media_type.name not in Image.OPEN:
+            Image.init()
+        # `Image.open` would warn of a large one; only the fleet knows what is too large.
+        opening, _ = Image.OPEN[media_type.name]
+        with opening(file, "") as image:
+            width, height = image.size
+            # Asking a PNG without EXIF for it would decode the whole picture.
+            if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
+                width, height = height, width
+    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
+        return stored
+    is_possible = 0 < min(width, height) <= max(width, height) <= MAX_SIDE
+    return replace(stored, pixels=(width, height)) if is_possible else stored
 
 
 @contextmanager
@@ -269,25 +281,3 @@ def unreadable(error: Exception) -> InvalidSourceError:
         return InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
     return InvalidSourceError(f"The source cannot be read ({reason}): check the path and its permissions.")
-
-
-def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
-    """Return the size of the upright picture, undecoded; None if that takes a look inside."""
-    if payload.media_type is None or not payload.media_type.is_single_image:
-        return None
-    from PIL import Image  # noqa: PLC0415  slow to load, and for pictures alone
-
-    file.seek(0)
-    try:
-        if payload.media_type.name not in Image.OPEN:
-            Image.init()
-        # `Image.open` would warn of a large one; only the fleet knows what is too large.
-        opening, _ = Image.OPEN[payload.media_type.name]
-        with opening(file, "") as image:
-            width, height = image.size
-            # Asking a PNG without EXIF for it would decode the whole picture.
-            if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
-                width, height = height, width
-    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
-        return None
-    return (width, height) if 0 < min(width, height) <= max(width, height) <= MAX_SIDE else None

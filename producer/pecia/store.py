@@ -403,7 +403,16 @@ class Store(Statements[D_co]):
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
-        return [_outcome(row, self._keys) for row in rows]
+        found: list[PartOutcome] = []
+        for row in rows:
+            try:
+                content = self._keys.unseal(row["content"], row["sealed_for"])
+            except DecryptionError as error:
+                raise InvalidSettingError(f"A result cannot be read. {error}") from None
+            failure = Failure.model_validate(row["failure"]) if row["failure"] else None
+            stage = Stage(row["stage"])
+            found.append(PartOutcome(stage=stage, ordinal=row["ordinal"], content=content, failure=failure))
+        return found
 
     @transaction
     def original(self, connection: Connection, job_id: UUID) -> Original:
@@ -436,17 +445,13 @@ class Store(Statements[D_co]):
 
         Raises `BatchNotFoundError` for an id that there is not.
         """
-        values = {"id": new_id(), "name": name, "tenant": self._tenant}
+        statement, values = _OPEN_BATCH, {"id": new_id(), "name": name, "tenant": self._tenant}
         if name and is_whole(name):
-            known = (
-                connection.execute(_REOPEN_BATCH, {"id": UUID(name), "tenant": self._tenant})
-                .mappings()
-                .first()
-            )
-            if known is None:
-                raise BatchNotFoundError(name)
-            return Batch(**known)
-        return Batch(**connection.execute(_OPEN_BATCH, values).mappings().first())
+            statement, values["id"] = _REOPEN_BATCH, UUID(name)
+        row = connection.execute(statement, values).mappings().first()
+        if row is None:
+            raise BatchNotFoundError(str(name))
+        return Batch(**row)
 
     @transaction
     def batch(self, connection: Connection, reference: str) -> Batch:
@@ -464,20 +469,12 @@ class Store(Statements[D_co]):
         """Return how far the jobs are."""
         wanted = conditions(listing, self._tenant)
         rows = connection.execute(_COUNT.format(wanted=sql(wanted)), given(wanted)).mappings()
-        sums = {
-            name: sum(int(row[name]) for row in rows)
-            for name in ("parts", "done", "failed", "cancelled", "uncut")
-        }
-        codes = (
-            connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
-            if sums["failed"] or any(row["state"] == JobState.FAILED for row in rows)
-            else ()
-        )
-        return Counts(
-            states={JobState(row["state"]): row["jobs"] for row in rows},
-            failures={FailureCode[code.upper()]: number for code, number in codes},
-            **sums,
-        )
+        counts = sum((Counts(states={row.pop("state"): row.pop("jobs")}, **row) for row in rows), Counts())
+        if counts.failed or JobState.FAILED in counts.states:
+            codes = connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
+            failures = {FailureCode[code.upper()]: number for code, number in codes}
+            counts = counts.model_copy(update={"failures": failures})
+        return counts
 
 
 def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:
@@ -486,12 +483,3 @@ def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditA
         erased_at = connection.execute(_ERASED_AT, {"job_id": job_id}).scalar()
         if erased_at is not None:
             raise JobErasedError(job_id, erased_at)
-
-
-def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:
-    failure = Failure.model_validate(row["failure"]) if row["failure"] else None
-    try:
-        content = keys.unseal(row["content"], row["sealed_for"])
-    except DecryptionError as error:
-        raise InvalidSettingError(f"A result cannot be read. {error}") from None
-    return PartOutcome(stage=Stage(row["stage"]), ordinal=row["ordinal"], content=content, failure=failure)

@@ -102,8 +102,6 @@ class NewJob:
     options: Options
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
-    turns: bytes | None
-    """Digest of what it takes turns by; None: by itself."""
     deposited: bool
     """Whether this submit put its document into the store; False: it named one that was there."""
 
@@ -117,6 +115,15 @@ class NewJob:
     def key(self) -> str:
         """The idempotency key, as it is stored."""
         return str(self.row["key"])
+
+    @property
+    def turns(self) -> bytes | None:
+        """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
+        options = self.options
+        by, value = options.fair_by, options.metadata.get(options.fair_by)
+        if options.tenant is not None:
+            by, value = "", options.tenant
+        return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
     @property
     def is_simple(self) -> bool:
@@ -168,16 +175,12 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
     own, job_id, options = item.own, item.job_id, options.of(item.own)
     written = task_to_json(own.task, source.payload)
-    digests = tuple(
-        task_digest(
-            own.task.kind,
-            {**written, "source": _source_under(key, written["source"], source, keys)},
-            options.lane,
-            keys,
-            key,
-        )
-        for key in keys
-    )
+    digests: list[str] = []
+    for one in keys:
+        reference = written["source"]
+        if reference is not None and source.sha256 is not None:  # as if it was stored under that key
+            reference = {**reference, "sha256": keys.name_of(source.sha256, one), "key": one}
+        digests.append(task_digest(own.task.kind, {**written, "source": reference}, options.lane, keys, one))
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
@@ -191,26 +194,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
-    return NewJob(
-        row=row, options=options, digests=digests, turns=_turns(options), deposited=source.sha256 is not None
-    )
-
-
-def _turns(options: Options) -> bytes | None:
-    """Return what the jobs that take turns as one are found by: Redis knows them by a random id, made of nothing."""
-    by, value = options.fair_by, options.metadata.get(options.fair_by)
-    if options.tenant is not None:
-        by, value = "", options.tenant
-    return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
-
-
-def _source_under(
-    key: str | None, reference: Mapping[str, Any] | None, source: StoredSource, keys: Keyring
-) -> Mapping[str, Any] | None:
-    """Return the reference, as it is written, that the same document has if it was stored under that key."""
-    if reference is None or source.sha256 is None:
-        return reference
-    return {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
+    return NewJob(row=row, options=options, digests=tuple(digests), deposited=source.sha256 is not None)
 
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
@@ -307,9 +291,8 @@ def accept(
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
     turns = sorted({new.turns for new in batch if new.turns is not None})
-    flows: dict[
-        bytes | None, UUID | None
-    ] = {  # the jobs of each take turns as one, those without go by themselves
+    # The jobs of each take turns as one, those without go by themselves.
+    flows: dict[bytes | None, UUID | None] = {
         digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in turns
     }
     created, released = _insert(connection, batch, flows, held=False)
@@ -325,7 +308,6 @@ def accept(
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated, batch[0].options.tenant, keys)
-    _discard_unheld(connection, repeated)
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | SubmitError:
@@ -400,28 +382,25 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
     )
 
 
-def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
-    """Let go of documents that were stored for jobs that have no use for them any more."""
-    if not repeated:
-        return
-    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
-
-    payloads = [new.row["payload"] for new in repeated]
-    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
-    if unheld:
-        connection.execute(discards.DISCARD, {"payloads": unheld})
-
-
 def _known(
     connection: Connection, repeated: Collection[NewJob], tenant: str | None, keys: Keyring
 ) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without."""
+    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without.
+
+    Lets go of documents that were stored for the repeated ones, which have no use for them any more.
+    """
     known = {new.key for new in repeated}
     if not known:
         return {}
     rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings()
     if len(rows) < len(known):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
+    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
+
+    payloads = [new.row["payload"] for new in repeated]
+    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
+    if unheld:
+        connection.execute(discards.DISCARD, {"payloads": unheld})
     return {
         row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
         for row in rows

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia import Page, Verdict
-from pecia.review.correcting import By, Decision, revised
+from pecia.review.correcting import Decision, revised
 from pecia.review.layout import shown, tokens_of, words_of
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word
 
@@ -51,9 +51,9 @@ def test_a_page_is_whole_after_every_correction(page: Page, corrections: list[tu
             break
         piece = pieces[which % len(pieces)]
         before = page.text.split()
-        by = By(number=number, name="eva", at=datetime.now(UTC))
+        decision = Decision(target=piece["target"], text=text)
 
-        page = revised(page, Decision(target=piece["target"], text=text), by)
+        page = revised(page, decision, number=number, by="eva", at=datetime.now(UTC))
 
         assert page.revision
         assert page.revision.correction
@@ -76,7 +76,9 @@ def test_a_correction_keeps_the_place_of_the_word_and_all_others(page: Page, whi
     after = revised(
         page,
         Decision(target=f"b0t{place}-{place + 1}", text="corrected"),
-        By(number=1, name="eva", at=datetime.now(UTC)),
+        number=1,
+        by="eva",
+        at=datetime.now(UTC),
     )
 
     now = tokens_of(after.blocks[0])

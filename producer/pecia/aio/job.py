@@ -79,8 +79,7 @@ async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[J
 
 async def parts_as_they_end(
     connections: AsyncConnections,
-    job_id: UUID,
-    is_over: Callable[[], Awaitable[bool]],
+    job: AsyncJob[Any],
     deadline: Deadline,
     *,
     in_order: bool,
@@ -88,19 +87,16 @@ async def parts_as_they_end(
 ) -> AsyncGenerator[PartOutcome, None]:
     """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
 
-    `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
+    Raises `JobTimeoutError` at the deadline.
     """
-    store, read = connections.store, read or ReadParts()
+    store, read, job_id = connections.store, read or ReadParts(), job.id
     async with connections.announcements([job_id], deadline) as news:
         while True:
-            over = await retry_unavailable(
-                is_over, deadline
-            )  # asked first: what ended before is among the outcomes
-            barrier = (
-                await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
-                if in_order
-                else None
-            )
+            await retry_unavailable(job.refresh, deadline)
+            over = job.done  # at this moment: what ended before it is among the outcomes
+            barrier = None
+            if in_order:
+                barrier = await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = await retry_unavailable(
@@ -119,18 +115,16 @@ async def parts_as_they_end(
 
 async def events_as_written(
     connections: AsyncConnections,
-    job_id: UUID,
-    is_over: Callable[[], Awaitable[bool]],
+    job: AsyncJob[Any],
     deadline: Deadline,
     read: ReadEvents | None = None,
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read = connections.store, read or ReadEvents()
+    store, read, job_id = connections.store, read or ReadEvents(), job.id
     async with connections.announcements([job_id], deadline) as news:
         while True:
-            over = await retry_unavailable(
-                is_over, deadline
-            )  # asked first: the event of the end is read next
+            await retry_unavailable(job.refresh, deadline)
+            over = job.done  # at this moment: the event of the end is read next
             fresh = await retry_unavailable(
                 lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline
             )
@@ -156,11 +150,9 @@ class AsyncJob(JobHandle[R_co]):
 
     __slots__ = ("_open",)
 
-    def __init__(
-        self, open_connections: Callable[[], AsyncConnections], view: JobView, *, created: bool
-    ) -> None:
+    def __init__(self, connect: Callable[[], AsyncConnections], view: JobView, *, created: bool) -> None:
         super().__init__(view, created=created)
-        self._open = open_connections
+        self._open = connect
 
     async def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
@@ -232,9 +224,7 @@ class AsyncJob(JobHandle[R_co]):
         Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
         """
         self._check_pages()
-        parts = parts_as_they_end(
-            self._open(), self.id, self._is_over, Deadline(timeout), in_order=not as_completed
-        )
+        parts = parts_as_they_end(self._open(), self, Deadline(timeout), in_order=not as_completed)
         async with aclosing(parts) as outcomes:
             async for outcome in outcomes:
                 if outcome.content is not None:
@@ -247,7 +237,7 @@ class AsyncJob(JobHandle[R_co]):
 
         Events of parts that move at the same time may come out of the order of their sequence.
         """
-        events = events_as_written(self._open(), self.id, self._is_over, Deadline(timeout))
+        events = events_as_written(self._open(), self, Deadline(timeout))
         async with aclosing(events) as opened:
             async for event in opened:
                 yield event
@@ -285,19 +275,13 @@ class AsyncJob(JobHandle[R_co]):
         await connections.bus.announce([self.id], JobState.QUEUED)
         return await self.refresh()
 
-    async def _is_over(self) -> bool:
-        job = await self.refresh()
-        return job.done
-
 
 class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
     """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
 
-    def __init__(
-        self, open_connections: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]
-    ) -> None:
+    def __init__(self, connect: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]) -> None:
         super().__init__(jobs)
-        self._open = open_connections
+        self._open = connect
 
     async def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""

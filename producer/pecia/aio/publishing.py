@@ -100,13 +100,21 @@ class AsyncAnnouncements:
 
         The first call subscribes and returns at once, for what happened before was not heard.
         """
+        heard: set[UUID] = set()
         if self._pubsub is None and await self._subscribe():
-            return set()
+            return heard
         pause = self._deadline.within(self._poll_s)
-        if self._pubsub is None:
+        if (pubsub := self._pubsub) is None:
             await sleep(pause)
-            return set()
-        return await self._listen(self._pubsub, pause)
+            return heard
+        try:
+            message = await attentive(pubsub.get_message(timeout=pause))
+            while message is not None and len(heard) < LOOK_AT:
+                heard |= self._channels.announced(message)
+                message = await attentive(pubsub.get_message(timeout=0))
+        except (RedisError, OSError):
+            await self._give_up()
+        return heard
 
     async def _subscribe(self) -> bool:
         if self._bus.resting:
@@ -122,17 +130,6 @@ class AsyncAnnouncements:
                 return self._channels.confirmed or await self._give_up()
         except (RedisError, OSError):
             return await self._give_up()
-
-    async def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
-        heard: set[UUID] = set()
-        try:
-            message = await attentive(pubsub.get_message(timeout=pause))
-            while message is not None and len(heard) < LOOK_AT:
-                heard |= self._channels.announced(message)
-                message = await attentive(pubsub.get_message(timeout=0))
-        except (RedisError, OSError):
-            await self._give_up()
-        return heard
 
     async def _give_up(self) -> bool:
         self._bus.rest()

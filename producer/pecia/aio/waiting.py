@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
@@ -131,20 +123,16 @@ async def steps(
     tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], waiting: Steps
 ) -> AsyncGenerator[list[Item], None]:
     """Yield the tasks step by step."""
-    async for task in _awaited(tasks):
-        if waiting.add(task):
-            yield waiting.take()
-    if step := waiting.take():
-        yield step
-
-
-async def _awaited(tasks: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
-            yield task
+            if waiting.add(task):
+                yield waiting.take()
     else:
         for task in tasks:
-            yield task
+            if waiting.add(task):
+                yield waiting.take()
+    if step := waiting.take():
+        yield step
 
 
 async def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, keys: Keyring) -> Prepared:

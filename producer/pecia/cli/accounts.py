@@ -8,23 +8,21 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, BadParameter, Option
 
-from pecia.accounts import AccessKey, AccessUsage, Scope
+from pecia.accounts import Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.configuration import resolve
 from pecia.connections import Connections
-from pecia.records import AuditEntry, DocumentFate, Erasure, Usage, UsageFigures
+from pecia.records import DocumentFate, Erasure, UsageFigures
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in flight")
 
@@ -40,9 +38,7 @@ def variables_of(settings: ClientSettings) -> dict[str, str]:
 
 def env(
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of shell lines.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object instead of shell lines.")] = False,
 ) -> None:
     """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
 
@@ -51,7 +47,7 @@ def env(
 
     Example: `eval "$(pecia env)"`
     """
-    variables = variables_of(resolve(None, database_url=None, redis_url=None, payload_url=None))
+    variables = variables_of(resolve())
     if as_json:
         typer.echo(json.dumps(variables))
         return
@@ -64,20 +60,18 @@ access = typer.Typer(no_args_is_help=True)
 
 @access.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
+    name: Annotated[str, Argument(help="What it is called: the person or program that uses it.")],
     *,
-    tenant: Annotated[str, typer.Option(help="Whose jobs it sees, and no others.")],
+    tenant: Annotated[str, Option(help="Whose jobs it sees, and no others.")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it may; may be repeated. Default: submit and read.")
+        list[Scope] | None, Option(help="What it may; may be repeated. Default: submit and read.")
     ] = None,
     lane: Annotated[
-        list[Lane] | None, typer.Option(help="Into which it may submit; may be repeated. Default: all.")
+        list[Lane] | None, Option(help="Into which it may submit; may be repeated. Default: all.")
     ] = None,
-    pages_per_day: Annotated[int | None, typer.Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[
-        int | None, typer.Option(min=1, help="Most pages that wait or are read.")
-    ] = None,
-    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
+    pages_per_day: Annotated[int | None, Option(min=1, help="Most pages in 24 hours.")] = None,
+    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages that wait or are read.")] = None,
+    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Make a key. It is printed now and never again: hand it to its user.
@@ -105,7 +99,7 @@ def create(
 @access.command("list")
 def list_keys(
     *,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, Option(help="Only this tenant's.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Show the keys there are, those that ended too, and how much of its limits each has taken.
@@ -117,15 +111,20 @@ def list_keys(
     if as_json:
         for key, taken in found:
             output.json_line(key.model_dump(mode="json") | {"taken": taken})
-    else:
-        typer.echo(output.fitting(_HEADINGS, [_key_row(*one) for one in found], spare=_HEADINGS[:2:-1]))
+        return
+    rows: list[Sequence[object]] = []
+    for key, taken in found:
+        state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
+        limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
+        limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
+        may, lanes = ", ".join(key.scopes), ", ".join(key.lanes)
+        rows.append((key.id, key.tenant, key.name, state, may, lanes, *limits))
+    typer.echo(output.fitting(_HEADINGS, rows, spare=_HEADINGS[:2:-1]))
 
 
 @access.command("revoke")
 def revoke(
-    keys: Annotated[
-        list[UUID], typer.Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")
-    ],
+    keys: Annotated[list[UUID], Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")],
 ) -> None:
     """End keys. Within seconds they open nothing; jobs that they submitted go on.
 
@@ -137,14 +136,7 @@ def revoke(
 
 
 def _connected() -> closing[Connections]:
-    return closing(Connections(resolve(None, database_url=None, redis_url=None, payload_url=None)))
-
-
-def _key_row(key: AccessKey, taken: AccessUsage) -> Sequence[object]:
-    state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
-    limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
-    limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
-    return (key.id, key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)
+    return closing(Connections(resolve()))
 
 
 _FATES = {
@@ -152,21 +144,20 @@ _FATES = {
     DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
 }
 
-_Jobs = Annotated[list[UUID] | None, typer.Option(metavar="ID", help="This job; may be repeated.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")]
+_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="This job; may be repeated.")]
+_AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each line.")]
 
 
 def purge(
     *,
     job: _Jobs = None,
     before: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago."),
+        str | None, Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago.")
     ] = None,
     metadata: values.OnlyWith = None,
-    reason: Annotated[str | None, typer.Option(help="Kept with the record: nothing of a document.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be erased.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Annotated[str | None, Option(help="Kept with the record: nothing of a document.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.
@@ -178,7 +169,14 @@ def purge(
             job, before=values.moment(before, "--before"), metadata=values.metadata(metadata), dry_run=True
         )
         if found and not dry_run:
-            _confirm(found, yes=yes)
+            if not yes and not sys.stdin.isatty():
+                raise BadParameter("there is no terminal to confirm on: add --yes", param_hint="--yes")
+            try:
+                sure = yes or typer.confirm(f"Erase {_sum(found)} for good?", err=True)
+            except typer.Abort:
+                sure = False
+            if not sure:
+                raise typer.Exit(Ending.FAILED)
             found = client.purge([one.job_id for one in found], reason=reason)
     if as_json:
         output.json_lines(found)
@@ -189,19 +187,6 @@ def purge(
             typer.echo(f"{number:,} of them {sentence}.")
 
 
-def _confirm(found: Sequence[Erasure], *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("there is no terminal to confirm on: add --yes", param_hint="--yes")
-    try:
-        sure = typer.confirm(f"Erase {_sum(found)} for good?", err=True)
-    except typer.Abort:
-        sure = False
-    if not sure:
-        raise typer.Exit(Ending.FAILED)
-
-
 def _sum(found: Sequence[Erasure]) -> str:
     results, deliveries = (sum(getattr(one, name) for one in found) for name in ("results", "deliveries"))
     return f"{len(found):,} jobs with {results:,} results and {deliveries:,} callbacks"
@@ -209,9 +194,9 @@ def _sum(found: Sequence[Erasure]) -> str:
 
 def audit(
     *,
-    job: Annotated[UUID | None, typer.Option(metavar="ID", help="Only about this job.")] = None,
-    client: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this client did.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
+    job: Annotated[UUID | None, Option(metavar="ID", help="Only about this job.")] = None,
+    client: Annotated[str | None, Option(metavar="NAME", help="Only what this client did.")] = None,
+    since: Annotated[str | None, Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
     as_json: _AsJson = False,
 ) -> None:
     """Show who read which result, and what was erased, newest first.
@@ -220,13 +205,15 @@ def audit(
     """
     with Client() as reader:
         entries = reader.audit(job=job, client=client, since=values.moment(since))
-        output.listed(entries, ("when", "who", "what", "job", "details"), _trail, as_json=as_json)
-
-
-def _trail(entry: AuditEntry) -> Sequence[object]:
-    counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
-    details = "; ".join(filter(None, [counts, entry.reason]))
-    return entry.at, entry.actor, entry.action, entry.job_id, details
+        if as_json:
+            output.json_lines(entries)
+            return
+        rows: list[Sequence[object]] = []
+        for entry in entries:
+            counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
+            details = "; ".join(filter(None, [counts, entry.reason]))
+            rows.append((entry.at, entry.actor, entry.action, entry.job_id, details))
+    typer.echo(output.fitting(("when", "who", "what", "job", "details"), rows))
 
 
 _COLUMNS = (
@@ -239,15 +226,15 @@ _COLUMNS = (
 def usage(
     *,
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="Parts that ended since: 30m, 2h, 7d or a date.")
+        str, Option(metavar="WHEN", help="Parts that ended since: 30m, 2h, 7d or a date.")
     ] = "7d",
     by: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what was worked on, in tokens and seconds, attempts that were thrown away included.
 
@@ -257,24 +244,20 @@ def usage(
         found = client.usage(since=values.moment(since), by=by)
     if as_json:
         output.json_line(found)
-    else:
-        output.console().print(_table(found))
-
-
-def _table(usage: Usage) -> Table:
+        return
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  the other verbs take none
     from rich.table import Table  # noqa: PLC0415
 
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    made.add_column(usage.by or "", overflow="fold")
+    made.add_column(found.by or "", overflow="fold")
     for heading in _COLUMNS:
         made.add_column(heading, justify="right")
-    for group in usage.groups:
+    for group in found.groups:
         made.add_row("-" if group.name is None else group.name, *_cells(group))
-    if usage.groups:
+    if found.groups:
         made.add_section()
-    made.add_row("all", *_cells(usage.total))
-    return made
+    made.add_row("all", *_cells(found.total))
+    output.console().print(made)
 
 
 def _cells(figures: UsageFigures) -> list[str]:

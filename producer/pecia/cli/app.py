@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, Final
 
 import typer
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
@@ -216,12 +217,9 @@ def root(
     context: typer.Context,
     *,
     home: Annotated[
-        str,
-        typer.Option(metavar="DIR", help="Home of the fleet that is meant, if several run on this machine."),
+        str, Option(metavar="DIR", help="Home of the fleet that is meant, if several run on this machine.")
     ] = "",
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True)
-    ] = False,
+    show_version: Annotated[bool, Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Hand documents to a fleet of readers, and get their text.
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from obstore.exceptions import BaseError
+from typer import Argument, BadParameter, Option
 
 from pecia import asking
 from pecia.cli import endings, output, reading, values
@@ -66,7 +67,7 @@ def documents_below(where: str) -> Iterator[Found]:
         return _in_bucket(*found)
     folder = Path(where)
     if not os.path.isdir(folder):  # noqa: PTH112  Path's raises for a folder that may not be entered
-        raise typer.BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
+        raise BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
     return _in_folder(folder)
 
 
@@ -82,7 +83,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
 
 def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
     if not bucket:
-        raise typer.BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
+        raise BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
     store = open_bucket(bucket, document_settings(), retries=_RETRIES)
     try:
         for one in chain.from_iterable(store.list(prefix.strip("/") or None)):
@@ -165,8 +166,7 @@ class Order:
 
 def backfill(
     where: Annotated[
-        str,
-        typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom."),
+        str, Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
     ],
     *,
     document_type: reading.Kind = DocumentType.MIXED,
@@ -176,10 +176,10 @@ def backfill(
     metadata: reading.Metadata = None,
     webhook: reading.NoticeUrl = None,
     batch: reading.InBatch = None,
-    step: Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")] = 1_000,
+    step: Annotated[int, Option(min=1, help="Documents that are handed over together.")] = 1_000,
     backlog: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
             f"else {_BACKLOG}.",
@@ -187,12 +187,10 @@ def backfill(
     ] = None,
     ray: Annotated[
         bool,
-        typer.Option(
-            "--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."
-        ),
+        Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only count what is there.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed over is not again.
 
@@ -204,7 +202,7 @@ def backfill(
             tally.documents += 1
             tally.bytes += one.size
     else:
-        settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+        settings = resolve()
         limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
         settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
         task = ReadDocument(

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Option
 
 from pecia import asking
-from pecia.aio.connections import AsyncConnections
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.configuration import resolve
+from pecia.connections import Connections
 from pecia.errors import ConfigurationError
-from pecia.evaluation.certifying import Certificate, ReviewedValue, certificates, values_of
+from pecia.evaluation.certifying import ReviewedValue, certificates, values_of
 from pecia.records import Listing
 from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
 
-Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
+Seed = Annotated[int, Option(help="Of the sample: the same seed draws the same pages.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,11 @@ class Reviewed:
 
     job: Annotated[
         list[UUID] | None,
-        typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
+        Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
     ] = None
     metadata: values.OnlyWith = None
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
     ] = None
 
     @property
@@ -49,16 +50,16 @@ class Reviewed:
 @values.grouped
 def certify(
     *,
-    sample: Annotated[int, typer.Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
+    sample: Annotated[int, Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
     seed: Seed = 0,
     everything: Annotated[
-        bool, typer.Option("--all", help="Draw from all pages that were read. Review the same ones before.")
+        bool, Option("--all", help="Draw from all pages that were read. Review the same ones before.")
     ] = False,
     bound: Annotated[
-        float, typer.Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
+        float, Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
     ] = 0.01,
     reviewed: Reviewed,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each type.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
     """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
 
@@ -67,49 +68,38 @@ def certify(
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """
-    pages, left = asyncio.run(
-        _drawn(reviewed.listing, reviewed.job or (), sample, seed, everything=everything)
-    )
-    if left:
-        endings.complain(
-            f"{left:,} of the pages that are drawn were not checked whole yet: "
-            f"`pecia review --sample {sample} --seed {seed}` shows them."
+    pages: dict[str, list[Sequence[ReviewedValue]]] = {}
+    with closing(Connections(client_settings())) as connections:
+        drawn = connections.reviews.sample(
+            reviewed.listing, reviewed.job or (), sample, seed, reviewed=not everything
         )
-        raise typer.Exit(Ending.FAILED)
+        if left := sum(not page.checked for page in drawn):
+            endings.complain(
+                f"{left:,} of the pages that are drawn were not checked whole yet: "
+                f"`pecia review --sample {sample} --seed {seed}` shows them."
+            )
+            raise typer.Exit(Ending.FAILED)
+        for page in drawn:
+            of_type = pages.setdefault(page.document_type or _UNNAMED, [])
+            of_type.append(values_of(*connections.reviews.look(page.job_id, page.number)))
     found = certificates(pages, bound=bound, seed=seed)
     headings = ("type", "values", "wrong", "rate, 95 %", f"rate <= {bound:.2%} from", "values there")
-    output.listed(found, headings, _row, as_json=as_json, spare=("values there",))
-
-
-async def _drawn(
-    listing: Listing, job_ids: Collection[UUID], sample: int, seed: int, *, everything: bool
-) -> tuple[dict[str, list[Sequence[ReviewedValue]]], int]:
-    """Return the values of the pages that are drawn, by type, and how many of these pages are to be checked yet."""
-    connections = AsyncConnections(client_settings())
-    try:
-        drawn = await connections.reviews.sample(listing, job_ids, sample, seed, reviewed=not everything)
-        found: dict[str, list[Sequence[ReviewedValue]]] = {}
-        left = sum(not page.checked for page in drawn)
-        for page in () if left else drawn:
-            original, now = await connections.reviews.look(page.job_id, page.number)
-            found.setdefault(page.document_type or _UNNAMED, []).append(values_of(original, now))
-        return found, left
-    finally:
-        await connections.close()
-
-
-def _row(one: Certificate) -> Sequence[object]:
-    rate, above = one.rate, one.above
-    return (
-        *(one.document_type, rate.values, rate.wrong, f"{rate.lower:.2%} - {rate.upper:.2%}"),
-        "-" if one.threshold is None else f"confidence {one.threshold}",
-        f"{above.wrong} of {above.values} wrong" if above else "-",
-    )
+    if as_json:
+        output.json_lines(found)
+        return
+    rows: list[Sequence[object]] = []
+    for one in found:
+        rate, above = one.rate, one.above
+        sure = "-" if one.threshold is None else f"confidence {one.threshold}"
+        there = f"{above.wrong} of {above.values} wrong" if above else "-"
+        between = f"{rate.lower:.2%} - {rate.upper:.2%}"
+        rows.append((one.document_type, rate.values, rate.wrong, between, sure, there))
+    typer.echo(output.fitting(headings, rows, spare=("values there",)))
 
 
 def client_settings() -> ClientSettings:
     """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
-    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+    settings = resolve()
     if settings.gateway_url:
         raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
     return settings

@@ -103,13 +103,13 @@ def demo() -> None:
             started = time.monotonic()
             _follow(showings, console)
             took = time.monotonic() - started
-            _judge(showings, notices)
+            complaints = _judged(showings, notices)
         console.print(_table(showings))
         pages = sum(showing.job.progress.done for showing in showings)
         console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
-        if complaints := _complaints(showings):
-            for complaint in complaints:
-                console.print(f"[red]Not as it should be:[/] {complaint}")
+        for complaint in complaints:
+            console.print(f"[red]Not as it should be:[/] {complaint}")
+        if complaints:
             raise typer.Exit(1)
         console.print(
             f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
@@ -129,8 +129,8 @@ def _follow(showings: Sequence[Showing], console: Console) -> None:
             live.update(_table(showings), refresh=True)
 
 
-def _judge(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> None:
-    """Compare the texts with what stands on the pages, and wait for the callbacks."""
+def _judged(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> list[str]:
+    """Compare the texts with what stands on the pages, wait for the callbacks, and return what is amiss."""
     for showing in showings:
         if showing.job.state is JobState.SUCCEEDED:
             showing.accuracy = showing.exhibit.accuracy(showing.job.result(timeout=0).text)
@@ -140,9 +140,6 @@ def _judge(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> None:
     for showing in showings:
         notice = notices.get(showing.job.id)
         showing.called_back = notice is not None and notice.data.state is showing.job.state
-
-
-def _complaints(showings: Sequence[Showing]) -> list[str]:
     complaints = [
         f"{showing.exhibit.title}: {showing.complaint}" for showing in showings if showing.complaint
     ]

@@ -28,25 +28,20 @@ class Ending(IntEnum):
     INTERRUPTED = 130
 
 
-_OF_ERRORS: dict[type[PeciaError], Ending] = {
-    errors.JobTimeoutError: Ending.TIMEOUT,
-    errors.UnavailableError: Ending.UNAVAILABLE,
-    errors.InvalidSettingError: Ending.USAGE,
-    errors.InvalidFormatError: Ending.USAGE,
-    errors.ConfigurationError: Ending.UNAVAILABLE,
-    errors.QueueFullError: Ending.UNAVAILABLE,
-    errors.IdempotencyConflictError: Ending.USAGE,
-    errors.SubmitError: Ending.USAGE,
-    errors.DatabaseRefusedError: Ending.USAGE,
-    errors.JobNotFoundError: Ending.USAGE,
-    errors.BatchNotFoundError: Ending.USAGE,
-    errors.RetryRefusedError: Ending.USAGE,
-}
+_OF_ERRORS: tuple[tuple[Ending, tuple[type[PeciaError], ...]], ...] = (
+    (Ending.TIMEOUT, (errors.JobTimeoutError,)),
+    (Ending.UNAVAILABLE, (errors.UnavailableError,)),
+    (Ending.USAGE, (errors.InvalidSettingError, errors.InvalidFormatError)),
+    (Ending.UNAVAILABLE, (errors.ConfigurationError, errors.QueueFullError)),
+    (Ending.USAGE, (errors.SubmitError, errors.DatabaseRefusedError, errors.RetryRefusedError)),
+    (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError)),
+)
+"""The first that an error is counts."""
 
 
 def of(error: PeciaError) -> Ending:
     """Return the exit code for an error."""
-    return next((ending for kind, ending in _OF_ERRORS.items() if isinstance(error, kind)), Ending.FAILED)
+    return next((ending for ending, kinds in _OF_ERRORS if isinstance(error, kinds)), Ending.FAILED)
 
 
 def of_states(states: Iterable[JobState]) -> Ending:
@@ -73,27 +68,17 @@ def going_on(back: str) -> Iterator[None]:
 def after(error: Exception) -> int:
     """Say what went wrong, and return the exit code."""
     if isinstance(error, TyperException):
-        complain(of_usage(error))
+        context: Any = getattr(error, "ctx", None)
+        command, said = context.command_path if context else "pecia", error.format_message()
+        complain(f"{said.rstrip('.?')}{'?' if said.endswith('?') else '.'} See `{command} --help`.")
         return error.exit_code
     if isinstance(error, PeciaError):
         complain(str(error))
         return of(error)
-    complain(of_fault(error))
+    # Its kind and place, not its text, which may quote a document.
+    kind, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+    complain(f"a fault in Pecia itself ({kind} in {place.name}, line {place.lineno}): please report it.")
     return Ending.FAILED
-
-
-def of_usage(error: TyperException) -> str:
-    """Return the sentence for a command line that cannot be meant."""
-    context: Any = getattr(error, "ctx", None)
-    command = context.command_path if context else "pecia"
-    said = error.format_message()
-    return f"{said.rstrip('.?')}{'?' if said.endswith('?') else '.'} See `{command} --help`."
-
-
-def of_fault(error: Exception) -> str:
-    """Return the sentence for an unexpected error: its kind and place, not its text, which may quote a document."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"a fault in Pecia itself ({type(error).__name__} in {place.name}, line {place.lineno}): please report it."
 
 
 def complain(sentence: str) -> None:

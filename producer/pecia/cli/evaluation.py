@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import output, values
-from pecia.cli.values import files_below, sniffed
+from pecia.cli.values import existing_file, files_below, sniffed
 from pecia.cli.watching import follow
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia.evaluation.scores import Report, Summary, hand_over, report
+from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
 
 _COLUMNS = {
@@ -46,7 +47,7 @@ _SPARE = (
 def evaluate(
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             exists=True,
             file_okay=False,
@@ -56,27 +57,18 @@ def evaluate(
     *,
     engine: Annotated[
         str | None,
-        typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+        Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")
+        bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
     against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="What --json printed earlier, to show what changed.",
-        ),
+        Path | None, existing_file(help="What --json printed earlier, to show what changed.")
     ] = None,
     of: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
+        existing_file(
+            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review."
         ),
     ] = None,
     timeout: values.Timeout = None,
@@ -97,7 +89,7 @@ def evaluate(
         if read is None:
             jobs = hand_over(client, shown)
         elif missing := [one.name for one in shown if one.name not in read]:
-            raise typer.BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
+            raise BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
         else:
             jobs = client.group([client.job(read[one.name]) for one in shown])
         follow(jobs, timeout)
@@ -116,9 +108,9 @@ def _exhibits(folder: Path) -> list[Exhibit]:
     try:
         shown = list(exhibits(folder, files))
     except TruthError as error:
-        raise typer.BadParameter(str(error), param_hint="DIR") from None
+        raise BadParameter(str(error), param_hint="DIR") from None
     if not shown:
-        raise typer.BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+        raise BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
     return shown
 
 
@@ -145,23 +137,19 @@ def _earlier(file: Path | None, option: str) -> Report:
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
+        raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
 
 
 def figures(found: Report, earlier: Report, width: int | None = None) -> str:
     """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
-    before = earlier.kinds
-    rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
+    rows: list[list[str]] = []
+    for kind, now in found.kinds.items():
+        rows.append([kind])
+        before = earlier.kinds.get(kind)
+        for name in _COLUMNS:
+            new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
+            rows[-1].append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
     return output.fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
-
-
-def _row(now: Summary, before: Summary | None) -> list[str]:
-    """Return a kind's figures, with those of an earlier run before them if they differ."""
-    shown = []
-    for name in _COLUMNS:
-        new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
-        shown.append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
-    return shown
 
 
 def _figure(value: float | None) -> str:

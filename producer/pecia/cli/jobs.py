@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -14,20 +14,18 @@ from pecia.cli.values import Filter, InBatch, Jobs, Metadata, States, Timeout, g
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
-from pecia.records import DeadPart, FoundPage
+from pecia.records import DeadPart
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import is_whole
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each job.")]
 
 
 def status(
     ids: Annotated[
         list[str],
-        typer.Argument(
-            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
-        ),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
     ],
     *,
     as_json: AsJson = False,
@@ -37,7 +35,16 @@ def status(
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        _show(client.group(_of_job_or_part(client, one) for one in values.ids(ids)), as_json=as_json)
+        found: list[Job[Any]] = []
+        for one in values.ids(ids):
+            try:
+                found.append(client.job(one))
+            except JobNotFoundError:
+                of_part = next(iter(client.jobs(part=one)), None) if is_whole(one) else None
+                if of_part is None:
+                    raise
+                found.append(of_part)
+        _show(client.group(found), as_json=as_json)
 
 
 @grouped
@@ -63,7 +70,7 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
 def cancel(
     *,
     jobs: Jobs,
-    reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
+    reason: Annotated[str | None, Option(help="Kept with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """End jobs now. Those that are over stay as they are.
@@ -112,14 +119,14 @@ def list_jobs(
     state: States = None,
     verdict: Annotated[
         list[Verdict] | None,
-        typer.Option(help="Show pages that were read with this verdict instead; may be repeated."),
+        Option(help="Show pages that were read with this verdict instead; may be repeated."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Only this kind of work, such as document.read.")] = None,
+    kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show jobs, newest first, or pages that a person should look at.
@@ -129,29 +136,16 @@ def list_jobs(
     which = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).which()
     which["since"], which["kind"] = values.moment(since), kind
     with Client() as client:
-        if verdict:
-            _show_pages(client.pages(limit=limit, **which), as_json=as_json)
+        if not verdict:
+            _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
-        _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
-
-
-def _of_job_or_part(client: Client, identifier: str) -> Job[Any]:
-    try:
-        return client.job(identifier)
-    except JobNotFoundError:
-        if is_whole(identifier) and (found := next(iter(client.jobs(part=identifier)), None)):
-            return found
-        raise
-
-
-def _show_pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
-    headings = ("job", "page", "verdict", "read_at")
-    rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in found]
+        pages = client.pages(limit=limit, **which)
+        rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in pages]
     if as_json:
         for row in rows:
-            output.json_line(dict(zip(headings, row, strict=True)))
+            output.json_line(dict(zip(("job", "page", "verdict", "read_at"), row, strict=True)))
     else:
-        typer.echo(output.fitting((*headings[:-1], "read"), rows, spare=("read",)))
+        typer.echo(output.fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:
@@ -165,9 +159,9 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
         typer.echo(f"{job_id} waiting: {hint}")
 
 
-Code = Annotated[FailureCode | None, typer.Option(help="Only those that failed with it, such as poisoned.")]
-OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only parts of this job.")]
-Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]
+OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only parts of this job.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
 
 dead = typer.Typer(no_args_is_help=True)
 
@@ -178,8 +172,8 @@ def list_dead(
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each part.")] = False,
+    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each part.")] = False,
 ) -> None:
     """Show parts that took their workers down, or failed in their last attempt; the latest first.
 
@@ -195,9 +189,9 @@ def list_dead(
 
 @dead.command("show")
 def show_dead(
-    part_id: Annotated[UUID, typer.Argument(metavar="PART", help="Id of a part, in full.")],
+    part_id: Annotated[UUID, Argument(metavar="PART", help="Id of a part, in full.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show one of them: every attempt, the worker that made it, and how it ended.
 
@@ -220,12 +214,11 @@ def show_dead(
 @dead.command("retry")
 def retry_dead(
     part_ids: Annotated[
-        list[UUID] | None, typer.Argument(metavar="[PART]...", help="Ids of parts, in full.")
+        list[UUID] | None, Argument(metavar="[PART]...", help="Ids of parts, in full.")
     ] = None,
     *,
     everything: Annotated[
-        bool,
-        typer.Option("--all", help="All that `list` shows with the same options, of jobs that are over."),
+        bool, Option("--all", help="All that `list` shows with the same options, of jobs that are over.")
     ] = False,
     job: OfJob = None,
     code: Code = None,
@@ -238,7 +231,7 @@ def retry_dead(
     Example: `pecia dead retry --all --code engine_error --since 2h`
     """
     if bool(part_ids) is everything:
-        raise typer.BadParameter("name parts, or say --all", param_hint="PART")
+        raise BadParameter("name parts, or say --all", param_hint="PART")
     with Client() as client:
         found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
         chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]

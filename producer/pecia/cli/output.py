@@ -8,12 +8,13 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
+from typer import Option
 
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
@@ -32,7 +33,7 @@ _PIPED: Final = 200
 _LEAST: Final = 8
 """Of the last column, however narrow the terminal."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
 
 def fitting(
@@ -55,22 +56,19 @@ def fitting(
         del columns[heading]
     *widths, last = _widths(columns)
     last = max(_LEAST, min(last, width - sum(widths) - 2 * len(widths) - 1))
-    heads, *lines = (_line(row, [*widths, last]) for row in zip(*columns.values(), strict=True))
+    indent = " " * (sum(widths) + 2 * len(widths) + 1)
+    lines: list[str] = []
+    for *cells, end in zip(*columns.values(), strict=True):
+        filled = [cell + " " * (room - _width(cell)) for cell, room in zip(cells, widths, strict=True)]
+        folded = [end] if _width(end) <= last else [end[at : at + last] for at in range(0, len(end), last)]
+        first = " " + "  ".join([*filled, folded[0]]).rstrip()
+        lines.append("\n".join([first, *(indent + part for part in folded[1:])]))
     rule = " " + "─" * (sum(widths) + 2 * len(widths) + last)
-    return "\n".join(["", heads, rule, *lines, ""])
+    return "\n".join(["", lines[0], rule, *lines[1:], ""])
 
 
 def _cell(value: object) -> str:
     return "" if value is None else when(value) if isinstance(value, datetime) else str(value)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a row, which is several lines if its last cell is too long for one."""
-    indent = " " * (sum(widths[:-1]) + 2 * len(widths) - 1)
-    cells = [cell + " " * (width - _width(cell)) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-    last, width = row[-1], widths[-1]
-    folded = [last] if _width(last) <= width else [last[at : at + width] for at in range(0, len(last), width)]
-    return "\n".join([" " + "  ".join([*cells, folded[0]]).rstrip(), *(indent + part for part in folded[1:])])
 
 
 def _widths(columns: dict[str, list[str]]) -> list[int]:
@@ -135,50 +133,31 @@ def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> N
         json_line(one.model_dump(mode="json", exclude=exclude))
 
 
-def listed(
-    found: Iterable[M],
-    headings: Sequence[str],
-    row: Callable[[M], Sequence[object]],
-    *,
-    as_json: bool,
-    spare: Sequence[str] = (),
-) -> None:
-    """Print each on a line of its own as an object, or all as a table with a row for each."""
-    if as_json:
-        json_lines(found)
-    else:
-        typer.echo(fitting(headings, map(row, found), spare))
-
-
 def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:
     """Return a job and, if it is over, what it made and was not erased."""
-    is_readable = job.state.has_result and job.erased_at is None
-    result = job.result(timeout=0, revision=revision) if is_readable else None
-    return {
-        "job": job.id,
-        "file": file or job.label,
-        "state": job.state,
-        **({"revision": result.revision} if isinstance(result, Document) and result.revision else {}),
-        **_content_json(job.kind, result),
-        "failure": _failure_json(job.failure),
-        "erased_at": job.erased_at,
-    }
-
-
-def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
     from pecia_schemas.tasks import CaptionVideo  # noqa: PLC0415  tasks are slow to load
 
-    content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
+    is_readable = job.state.has_result and job.erased_at is None
+    result: BaseModel | None = job.result(timeout=0, revision=revision) if is_readable else None
+    content: dict[str, Any] = {"segments" if job.kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
         content = {"segments": [*map(_piece_json, result.segments)]}
         content["summary"] = result.summary and _piece_json(result.summary)
     elif isinstance(result, Document):
-        content = {"pages": [*map(_piece_json, result.pages)]}
+        content = {"revision": result.revision} if result.revision else {}
+        content["pages"] = [*map(_piece_json, result.pages)]
     if isinstance(result, Captions | Document) and result.failed:
         content["failed"] = [
             {"number": piece.number, "failure": _failure_json(piece.failure)} for piece in result.failed
         ]
-    return content
+    return {
+        "job": job.id,
+        "file": file or job.label,
+        "state": job.state,
+        **content,
+        "failure": _failure_json(job.failure),
+        "erased_at": job.erased_at,
+    }
 
 
 def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
@@ -219,17 +198,16 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
 def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
     """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
     name = file or printable(job.label) or str(job.id)
-    if job.failure is not None:
-        typer.echo(f"{name}: {job.failure.code}: {job.failure.message}", err=True)
-    elif not job.state.has_result:
-        typer.echo(f"{name}: {job.state}", err=True)
-    elif job.erased_at is not None:
-        typer.echo(f"{name}: {job.state}, erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}", err=True)
-    else:
-        _content_text(job.result(timeout=0, revision=revision), name)
-
-
-def _content_text(result: BaseModel, name: str) -> None:
+    if job.failure is not None or not job.state.has_result or job.erased_at is not None:
+        erased = (
+            f", erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}"
+            if job.erased_at and job.state.has_result
+            else ""
+        )
+        why = f"{job.failure.code}: {job.failure.message}" if job.failure else f"{job.state}{erased}"
+        typer.echo(f"{name}: {why}", err=True)
+        return
+    result: BaseModel = job.result(timeout=0, revision=revision)
     if isinstance(result, Captions):
         for segment in result.segments:
             time = f"{_clock(segment.start)} - {_clock(segment.end)}"
@@ -264,28 +242,27 @@ def console() -> Console:
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
+    rows: list[dict[str, object]] = []
+    for job in jobs:
+        label = printable(job.label)
+        style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
+        row = {
+            "job": job.id,
+            "kind": job.kind,
+            "lane": job.lane,
+            "state": typer.style(job.state, **style) if style else job.state,
+            "parts": progress_text(job.progress),
+            "label": label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
+            "submitted": job.submitted_at,
+            "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
+            "why": "erased" if job.erased_at else job.failure and job.failure.code,
+        }
+        rows.append(row)
     headings = ["job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why"]
-    rows = [_row(job) for job in jobs]
     if not any(row["label"] for row in rows):
         headings.remove("label")
     shown = [[row[name] for name in headings] for row in rows]
     return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
-
-
-def _row(job: AnyJob) -> dict[str, object]:
-    label = printable(job.label)
-    style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
-    return {
-        "job": job.id,
-        "kind": job.kind,
-        "lane": job.lane,
-        "state": typer.style(job.state, **style) if style else job.state,
-        "parts": progress_text(job.progress),
-        "label": label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
-        "submitted": job.submitted_at,
-        "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
-        "why": "erased" if job.erased_at else job.failure and job.failure.code,
-    }
 
 
 def printable(label: str | None) -> str:

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
+from typer import Argument, BadParameter, Option
 
 from pecia import asking
 from pecia.cli import endings, output, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
-from pecia.cli.values import Input, grouped, inputs
+from pecia.cli.values import Input, existing_file, grouped, inputs
 from pecia.cli.watching import counted, follow
 from pecia.client import Client
 from pecia.configuration import from_environment
@@ -42,31 +43,26 @@ from pecia_schemas.tracing import exported
 
 ANY_SOURCE: Final = UrlRef(url="s3://any/document")
 """Stands for a document where only what is asked about it counts."""
-_writing = partial(typer.Option, rich_help_panel="How a language model writes")
+_writing = partial(Option, rich_help_panel="How a language model writes")
 
 Files = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="FILE", help="Files, folders, quoted patterns, http, https or s3 URLs; - is standard input."
     ),
 ]
-Priority = Annotated[Lane, typer.Option(help="Lane to wait in.")]
-Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
-Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
-Fields = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", exists=True, dir_okay=False, help="JSON schema that each page fills beside its text."
-    ),
-]
-NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
-]
-Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
-NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is notified when a job is over.")]
+Priority = Annotated[Lane, Option(help="Lane to wait in.")]
+Kind = Annotated[DocumentType, Option("--type", help="What the documents are.")]
+Language = Annotated[str | None, Option(help="ISO 639-1, as in en. Default: the engine's own.")]
+Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
+NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
+Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
+Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of giving up.")]
+Wait = Annotated[bool, Option("--wait", help="Wait, then print what was made of it, piece by piece.")]
+NoticeUrl = Annotated[str | None, Option("--webhook", help="URL that is notified when a job is over.")]
 InBatch = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--batch",
         metavar="NAME",
         help="Name of the batch that the jobs are put into; one that is there is added to. Default for several files: "
@@ -81,12 +77,10 @@ class WritingOptions:
 
     preset: Annotated[Preset | None, _writing("--preset", help="A way to write, by name.")] = None
     temperature: Annotated[
-        float | None,
-        _writing(min=0, max=2, help="0: greedily, the most likely word."),
+        float | None, _writing(min=0, max=2, help="0: greedily, the most likely word.")
     ] = None
     top_p: Annotated[
-        float | None,
-        _writing(min=0, max=1, help="Pick among words that make up this share."),
+        float | None, _writing(min=0, max=1, help="Pick among words that make up this share.")
     ] = None
     top_k: Annotated[int | None, _writing(min=0, help="Pick among so many words; 0: all.")] = None
     repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: repeat less.")] = None
@@ -103,7 +97,7 @@ class WritingOptions:
         except ValidationError as error:
             (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
             hint = "--" + str(first["loc"][0]).replace("_", "-")
-            raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
+            raise BadParameter(first["msg"].lower(), param_hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,38 +106,32 @@ class JobOptions:
 
     no_cache: NoCache = False
     key: Annotated[
-        str | None, typer.Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
+        str | None, Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
     ] = None
     batch: InBatch = None
     metadata: Metadata = None
     webhook: NoticeUrl = None
     not_before: Annotated[
         str | None,
-        typer.Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
+        Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
     ] = None
     expires: Annotated[
         str | None,
-        typer.Option(
-            "--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."
-        ),
+        Option("--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."),
     ] = None
-    block: Annotated[
-        bool, typer.Option("--block", help="Wait while the lane is full, instead of giving up.")
-    ] = False
+    block: Block = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """What is printed or written once the jobs are submitted."""
 
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait, then print what was made of it, piece by piece.")
-    ] = False
+    wait: Wait = False
     timeout: values.Timeout = None
     form: results.Form = None
     target: results.Target = None
     force: results.Force = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each file.")] = False
 
     @property
     def delivery(self) -> Delivery:
@@ -155,11 +143,9 @@ class OutputOptions:
         if self.delivery.is_plain:
             return
         if not self.wait:
-            raise typer.BadParameter(
-                "results are there after --wait: add it", param_hint="--format, --output"
-            )
+            raise BadParameter("results are there after --wait: add it", param_hint="--format, --output")
         if self.as_json:
-            raise typer.BadParameter("say --format json instead, or leave out --output", param_hint="--json")
+            raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
         self.delivery.check({kind}, count)
 
     def results(
@@ -181,23 +167,17 @@ def read(
     document_type: Kind = DocumentType.MIXED,
     language: Language = None,
     pages: Annotated[
-        str | None, typer.Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
+        str | None, Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
     ] = None,
     ask_password: Annotated[
-        bool, typer.Option("--password", help="Ask for the password that opens the PDFs.")
+        bool, Option("--password", help="Ask for the password that opens the PDFs.")
     ] = False,
     password_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Its first line is the password that opens the PDFs.",
-        ),
+        Path | None, existing_file(help="Its first line is the password that opens the PDFs.")
     ] = None,
     prepare: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="STEPS",
             help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
             "Default: as the fleet is set.",
@@ -205,27 +185,21 @@ def read(
     ] = None,
     prefer: Annotated[
         Prefer,
-        typer.Option(
+        Option(
             help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
             "wherever there is any (layer), or the pixels."
         ),
     ] = Prefer.AUTO,
     witness: Annotated[
         Witness | None,
-        typer.Option(
+        Option(
             help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
             "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
         ),
     ] = None,
     fields: Fields = None,
     instructions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Prompt of a language model for each page, in place of the fleet's.",
-        ),
+        Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
     ] = None,
     writing: WritingOptions,
     jobs: JobOptions,
@@ -259,11 +233,11 @@ def caption(
     files: Files,
     *,
     priority: Priority = Lane.NORMAL,
-    style: Annotated[CaptionStyle, typer.Option(help="How much a caption says.")] = CaptionStyle.DETAILED,
-    language: Annotated[Literal["en", "ko"], typer.Option(help="What the captions are written in.")] = "en",
+    style: Annotated[CaptionStyle, Option(help="How much a caption says.")] = CaptionStyle.DETAILED,
+    language: Annotated[Literal["en", "ko"], Option(help="What the captions are written in.")] = "en",
     segments: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
+        Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
     ] = None,
     writing: WritingOptions,
     jobs: JobOptions,

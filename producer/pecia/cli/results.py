@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from typer import BadParameter, Option
 
 from pecia import saving
 from pecia.cli import endings, output, watching
@@ -31,10 +32,10 @@ from pecia_schemas.results import Document
 @grouped
 def export(
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
-    form: Annotated[ExportFormat, typer.Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
+    to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
+    form: Annotated[ExportFormat, Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
     jobs: Filter,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
 
@@ -43,9 +44,7 @@ def export(
     """
     which = jobs.which()
     if not which:
-        raise typer.BadParameter(
-            "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
-        )
+        raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
     try:
         with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
             done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
@@ -64,23 +63,22 @@ def export(
 
 
 Form = Annotated[
-    Format | None, typer.Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
+    Format | None, Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--output", "-o", metavar="FILE|DIR", help="Write it there. In a folder the files are called by job."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, Option("--force", help="Replace files that are there.")]
 Quality = Annotated[
-    int, typer.Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+    int, Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
 ]
 
-Original = Annotated[bool, typer.Option("--original", help="As it was read, before anybody reviewed it.")]
+Original = Annotated[bool, Option("--original", help="As it was read, before anybody reviewed it.")]
 OfTable = Annotated[
-    int | None,
-    typer.Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1."),
+    int | None, Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1.")
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)
@@ -119,15 +117,11 @@ class Delivery:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
-            raise typer.BadParameter(
-                f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format"
-            )
+            raise BadParameter(f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
-            raise typer.BadParameter(
-                f"several results as {form} are files: add -o DIR", param_hint="--format"
-            )
+            raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
-            raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
+            raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
@@ -151,9 +145,9 @@ def result(
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
-        raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+        raise BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not delivery.is_plain):
-        raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+        raise BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
     with Client() as client:
         found = jobs.chosen(client)
         if table:
@@ -182,7 +176,7 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, names: Sequence[str] = (
     places = {job.id: delivery.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
-        raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
+        raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
     return _each(jobs, lambda job: _write(job, places[job.id], delivery))
 
 
@@ -200,39 +194,35 @@ def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending
 
 
 def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
+    """Write the result of a job to its place; None: to standard output."""
     try:
-        if place is None:
-            _print(job, delivery)
-        else:
+        if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
             delivery.save(job, place)
+        elif delivery.form and delivery.form.is_binary:
+            with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
+                path = Path(scratch) / "result"
+                delivery.save(job, path)
+                with path.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+                    sys.stdout.buffer.flush()
+        else:
+            result = job.result(timeout=0, revision=delivery.revision)
+            if delivery.form is not Format.FIELDS:
+                typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
+                return
+            for line in text.lines(result):
+                output.json_line({"job": str(job.id), **line})
     except BrokenPipeError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise typer.BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
-
-
-def _print(job: AnyJob, delivery: Delivery) -> None:
-    if delivery.form and delivery.form.is_binary:
-        with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
-            path = Path(scratch) / "result"
-            delivery.save(job, path)
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
-        return
-    result = job.result(timeout=0, revision=delivery.revision)
-    if delivery.form is Format.FIELDS:
-        for line in text.lines(result):
-            output.json_line({"job": str(job.id), **line})
-    else:
-        typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
+        raise BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
 
 
 def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
     result = job.result(timeout=0, revision=revision)
     tables = result.tables if isinstance(result, Document) else ()
     if number > len(tables):
-        raise typer.BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
+        raise BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
     typer.echo(tables[number - 1].to_csv(), nl=False)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 import uvicorn
 from starlette.types import ASGIApp
+from typer import BadParameter, Option
 
 from pecia.cli import endings
 from pecia.cli.certify import Reviewed, Seed, client_settings
@@ -40,7 +41,7 @@ def gateway() -> None:
         given = read_settings(GatewayConfiguration)
     except SettingsError as error:
         raise InvalidSettingError(str(error)) from None
-    stores = resolve(given, database_url=None, redis_url=None, payload_url=None)
+    stores = resolve(given)
     settings = given.with_stores(
         database_url=stores.database_url.get_secret_value(),
         redis_url=stores.redis_url.get_secret_value(),
@@ -55,14 +56,12 @@ def gateway() -> None:
 @grouped
 def review(
     *,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 0,
-    host: Annotated[str, typer.Option(help="An address of this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65_535, help="0: any that is free.")] = 0,
+    host: Annotated[str, Option(help="An address of this machine alone.")] = "127.0.0.1",
     reviewed: Reviewed,
     sample: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."
-        ),
+        Option(min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."),
     ] = None,
     seed: Seed = 0,
 ) -> None:
@@ -82,7 +81,7 @@ def review(
     except ValueError:
         address = None
     if address is None or not address.is_loopback:
-        raise typer.BadParameter(
+        raise BadParameter(
             "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     with _listener("review", str(address), port) as listener:

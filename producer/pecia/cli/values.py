@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from pecia.asking import Which
 from pecia.cli import endings
@@ -30,6 +31,8 @@ from pecia_schemas.states import JobState, as_prefix
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Preparation
 
+existing_file = partial(Option, metavar="FILE", exists=True, dir_okay=False)
+"""Of an option: a file that is there."""
 _STDIN = "-"
 _NAMED = 5
 
@@ -51,27 +54,25 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
     others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
     that stands for nothing.
     """
-    found = [one for word in words for one in _of(word, wanted)]
+    found: list[Input] = []
+    for word in words:
+        if word == _STDIN:
+            found.append(Input(_STDIN, sys.stdin.buffer))
+        elif word.lower().startswith(URL_SCHEMES):
+            found.append(Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2])))
+        elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
+            found += _of_folder(Path(word), wanted)
+        elif os.path.exists(word):  # noqa: PTH110  as above
+            found.append(_of_file(Path(word)))
+        else:  # the shell has left it to us: quoted, or with too many matches for a command line
+            matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
+            if not matches:
+                what = "no file matches" if glob.has_magic(word) else "there is no file"
+                raise BadParameter(f"{what} '{word}'", param_hint="FILE")
+            found += (_of_file(Path(path)) for path in matches)
     if sum(one.name == _STDIN for one in found) > 1:
-        raise typer.BadParameter("standard input can be read once", param_hint="FILE")
+        raise BadParameter("standard input can be read once", param_hint="FILE")
     return found
-
-
-def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
-    if word == _STDIN:
-        yield Input(_STDIN, sys.stdin.buffer)
-    elif word.lower().startswith(URL_SCHEMES):
-        yield Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2]))
-    elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
-        yield from _of_folder(Path(word), wanted)
-    elif os.path.exists(word):  # noqa: PTH110  as above
-        yield _of_file(Path(word))
-    else:  # the shell has left it to us: quoted, or with too many matches for a command line
-        matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
-        if not matches:
-            what = "no file matches" if glob.has_magic(word) else "there is no file"
-            raise typer.BadParameter(f"{what} '{word}'", param_hint="FILE")
-        yield from (_of_file(Path(path)) for path in matches)
 
 
 def label_of(name: str) -> str | None:
@@ -81,7 +82,7 @@ def label_of(name: str) -> str | None:
 
 def _of_file(path: Path) -> Input:
     if not os.access(path, os.R_OK):
-        raise typer.BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
+        raise BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
     return Input(str(path), path, label_of(path.name))
 
 
@@ -95,7 +96,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:
-        raise typer.BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
+        raise BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
@@ -146,17 +147,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-InBatch = Annotated[str | None, typer.Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
-States = Annotated[
-    list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")
-]
+InBatch = Annotated[str | None, Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
+States = Annotated[list[JobState] | None, Option("--state", help="Only jobs in this state; may be repeated.")]
+Metadata = Annotated[list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")]
 OnlyWith = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
 ]
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
+Timeout = Annotated[float | None, Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
@@ -170,7 +167,7 @@ class Filter:
     state: States = None
     verdict: Annotated[
         list[Verdict] | None,
-        typer.Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
+        Option("--verdict", help="Only jobs with a page of this verdict; may be repeated."),
     ] = None
     metadata: Metadata = None
 
@@ -187,9 +184,7 @@ class Jobs(Filter):
 
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."
-        ),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -215,7 +210,7 @@ class Jobs(Filter):
 def check(ids: list[str] | None, which: Which) -> None:
     """Raise `typer.BadParameter` if jobs are named in both ways, or in none."""
     if bool(ids) == bool(which):
-        raise typer.BadParameter(
+        raise BadParameter(
             "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
         )
 
@@ -230,7 +225,7 @@ def ids(words: Sequence[str]) -> list[str]:
     for one in typed:
         if as_prefix(one) is None:
             sentence = f"'{one}' is no UUID, as a job's id is, nor how one begins"
-            raise typer.BadParameter(sentence, param_hint="ID")
+            raise BadParameter(sentence, param_hint="ID")
     return typed
 
 
@@ -238,14 +233,14 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return `key=value` options as a mapping."""
     found = [pair.partition("=") for pair in pairs or ()]
     if any(not (key and sign) for key, sign, _ in found):
-        raise typer.BadParameter("metadata reads key=value", param_hint="--metadata")
+        raise BadParameter("metadata reads key=value", param_hint="--metadata")
     return {key: value for key, _, value in found}
 
 
 def language(value: str | None) -> str | None:
     """Return a language as tasks name it."""
     if value is not None and not re.fullmatch("[a-z]{2}", value):
-        raise typer.BadParameter("write a language as two letters, such as en", param_hint="--language")
+        raise BadParameter("write a language as two letters, such as en", param_hint="--language")
     return value
 
 
@@ -254,7 +249,7 @@ def pages(value: str | None) -> str | None:
     try:
         return value and str(PageRanges.parse(value))
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--pages") from None
+        raise BadParameter(str(error), param_hint="--pages") from None
 
 
 def preparation(value: str | None) -> tuple[Preparation, ...] | None:
@@ -267,7 +262,7 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
         return tuple(Preparation(step.strip()) for step in value.split(",")) if value != "none" else ()
     except ValueError:
         steps = ", ".join(Preparation)
-        raise typer.BadParameter(f"the steps are {steps}; or write none", param_hint="--prepare") from None
+        raise BadParameter(f"the steps are {steps}; or write none", param_hint="--prepare") from None
 
 
 def password(file: Path | None, *, ask: bool) -> str | None:
@@ -278,7 +273,7 @@ def password(file: Path | None, *, ask: bool) -> str | None:
         return typer.prompt("Password", hide_input=True, err=True) if ask else None
     except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
         typer.echo(err=True)
-        raise typer.BadParameter(
+        raise BadParameter(
             "no password was typed; --password-file reads it from a file", param_hint="--password"
         ) from None
 
@@ -289,7 +284,7 @@ def instructions(file: Path | None) -> str | None:
         return None
     text = _text(file, "--instructions")
     if not text.strip() or len(text) > storable.INSTRUCTIONS:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"the file holds 1 to {storable.INSTRUCTIONS:,} characters", param_hint="--instructions"
         )
     return text
@@ -299,9 +294,7 @@ def _text(file: Path, option: str) -> str:
     try:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        raise typer.BadParameter(
-            "the file holds no text in UTF-8 that may be read", param_hint=option
-        ) from None
+        raise BadParameter("the file holds no text in UTF-8 that may be read", param_hint=option) from None
 
 
 def seconds(value: float | None, option: str) -> timedelta | None:
@@ -309,7 +302,7 @@ def seconds(value: float | None, option: str) -> timedelta | None:
     try:
         return timedelta(seconds=value) if value else None
     except OverflowError:
-        raise typer.BadParameter("that is longer than any video", param_hint=option) from None
+        raise BadParameter("that is longer than any video", param_hint=option) from None
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
@@ -321,7 +314,7 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        raise typer.BadParameter("the file holds no JSON object", param_hint=option)
+        raise BadParameter("the file holds no JSON object", param_hint=option)
     return value
 
 
@@ -334,5 +327,5 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
             return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         when = datetime.fromisoformat(value)
     except (ValueError, OverflowError):
-        raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
+        raise BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 from threading import Event, Thread
 from typing import Annotated, Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+from typer import Argument, Option
 
 from pecia.asking import Which
 from pecia.cli import endings, output, values
@@ -159,11 +161,11 @@ class Pace:
 def watch(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
     ] = None,
     *,
     jobs: values.Filter,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
@@ -175,10 +177,14 @@ def watch(
     with Client() as client:
         looks = _looks_at_many(client, which, whole=as_json) if which else _looks(client, ids)
         try:
-            if as_json:
-                _print_changes(looks)
-            else:
+            if not as_json:
                 _show(looks)
+                return
+            shown: dict[object, object] = {}
+            for job in chain.from_iterable(found for _, found in looks):
+                if shown.get(job.id) != (now := (job.state, job.progress)):
+                    shown[job.id] = now
+                    output.json_line(output.job_json(job, None))
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
@@ -195,7 +201,7 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         jobs = list(seen.values())
         counts = _counted(jobs)
         if not ids:  # there may be more of them than are shown
-            counts = _both(client.counts(state=values.OPEN), _counted([job for job in jobs if job.done]))
+            counts = client.counts(state=values.OPEN) + _counted([job for job in jobs if job.done])
         first = {JobState.RUNNING: 0, JobState.QUEUED: 1}  # then what has ended, each the newest first
         newest = sorted(jobs, key=lambda job: job.id, reverse=True)
         yield counts, sorted(newest, key=lambda job: first.get(job.state, 2))
@@ -270,22 +276,3 @@ def _counted(jobs: list[AnyJob]) -> Counts:
         uncut=sum(job.progress.total is None for job in jobs),
         failures=Counter(job.failure.code for job in jobs if job.failure),
     )
-
-
-def _both(some: Counts, others: Counts) -> Counts:
-    """Return the counts of jobs of two kinds, which have no state in common."""
-    sums = {
-        name: getattr(some, name) + getattr(others, name)
-        for name in ("parts", "done", "failed", "cancelled", "uncut")
-    }
-    failures = Counter(some.failures) + Counter(others.failures)
-    return Counts(states={**some.states, **others.states}, failures=failures, **sums)
-
-
-def _print_changes(looks: Iterator[Look]) -> None:
-    shown: dict[object, object] = {}
-    for _, jobs in looks:
-        for job in jobs:
-            if shown.get(job.id) != (now := (job.state, job.progress)):
-                shown[job.id] = now
-                output.json_line(output.job_json(job, None))

@@ -12,6 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
@@ -73,20 +74,20 @@ class _Handler(BaseHTTPRequestHandler):
 
 _LOOK_S = 0.2
 
-EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
-OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only about this job.")]
-OfEndpoint = Annotated[UUID | None, typer.Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
-Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
+EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
+OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only about this job.")]
+OfEndpoint = Annotated[UUID | None, Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
 
 webhook = typer.Typer(no_args_is_help=True)
 
 
 @webhook.command("add")
 def add(
-    url: Annotated[str, typer.Argument(help="Where to post to.")],
+    url: Annotated[str, Argument(help="Where to post to.")],
     *,
     event: Annotated[
-        list[NoticeType] | None, typer.Option(help="Only this; may be repeated. Default: how jobs end.")
+        list[NoticeType] | None, Option(help="Only this; may be repeated. Default: how jobs end.")
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -108,9 +109,16 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
         found = client.endpoints()
     if as_json:
         output.json_lines(found, exclude={"secret"})
-    else:
-        rows = [(one.id, one.url, ", ".join(one.events), _health(one), one.waiting) for one in found]
-        output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
+        return
+    rows: list[Sequence[object]] = []
+    for one in found:
+        health = f"{one.failures} failures" if one.failures else "well"
+        if one.disabled_at:
+            health = f"gone since {output.when(one.disabled_at)}"
+        elif one.paused_until:
+            health = f"paused until {output.when(one.paused_until)}, {one.failures} failures"
+        rows.append((one.id, one.url, ", ".join(one.events), health, one.waiting))
+    output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
 
 
 @webhook.command("remove")
@@ -128,7 +136,7 @@ def rotate(
     endpoint: EndpointId,
     *,
     overlap: Annotated[
-        str, typer.Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
+        str, Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
     ] = "24h",
     as_json: output.AsJson = False,
 ) -> None:
@@ -138,7 +146,7 @@ def rotate(
     """
     span = values.moment(overlap, "--overlap")
     if not isinstance(span, timedelta):
-        raise typer.BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
+        raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
     with Client() as client:
         _show_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
 
@@ -147,7 +155,7 @@ def rotate(
 def try_out(
     endpoint: EndpointId,
     *,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the outcome.")] = 30,
+    timeout: Annotated[float, Option(min=0, help="Seconds to wait for the outcome.")] = 30,
     as_json: output.AsJson = False,
 ) -> None:
     """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is enabled.
@@ -172,14 +180,14 @@ def try_out(
 @webhook.command("deliveries")
 def deliveries(
     delivery: Annotated[
-        UUID | None, typer.Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
+        UUID | None, Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
     ] = None,
     *,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
-    state: Annotated[DeliveryState | None, typer.Option(help="Only those in it.")] = None,
+    state: Annotated[DeliveryState | None, Option(help="Only those in it.")] = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
     as_json: output.AsJson = False,
 ) -> None:
     """Show deliveries to receivers, done and due, the latest first, and how they went.
@@ -207,11 +215,11 @@ def deliveries(
 @webhook.command("replay")
 def replay(
     delivery: Annotated[
-        list[UUID] | None, typer.Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
+        list[UUID] | None, Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
     ] = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="All dead ones that `deliveries` shows with the same options.")
+        bool, Option("--all", help="All dead ones that `deliveries` shows with the same options.")
     ] = False,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
@@ -222,7 +230,7 @@ def replay(
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
     if bool(delivery) is everything:
-        raise typer.BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
+        raise BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
     with Client() as client:
         chosen = delivery or [
             dead.id
@@ -239,23 +247,23 @@ def listen(
     *,
     secret: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="PECIA_WEBHOOK_SECRET",
             help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
             "fleet that `pecia up` runs on this machine.",
         ),
     ] = "",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0,
             max=65535,
             help="0: any that is free. Default: the one that fleet calls.",
             show_default=False,
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    count: Annotated[int | None, Option(min=1, help="Stop after so many.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
@@ -274,7 +282,7 @@ def listen(
     if port is None:
         port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
     handled = 0
@@ -325,11 +333,3 @@ def _show_deliveries(found: Sequence[Delivery], *, as_json: bool) -> None:
         for one in found
     ]
     output.grid(headings, rows, whole=("delivery", "job"))
-
-
-def _health(endpoint: Endpoint) -> str:
-    if endpoint.disabled_at:
-        return f"gone since {output.when(endpoint.disabled_at)}"
-    if endpoint.paused_until:
-        return f"paused until {output.when(endpoint.paused_until)}, {endpoint.failures} failures"
-    return f"{endpoint.failures} failures" if endpoint.failures else "well"

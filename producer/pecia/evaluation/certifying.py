@@ -71,22 +71,19 @@ def certificates(
     types and, as a threshold that serves is searched for, among all that are tried (Bonferroni).
     """
     share = ERROR / max(len(pages), 1)
-    return [_certificate(name, found, bound, seed, share) for name, found in sorted(pages.items())]
-
-
-def _certificate(
-    name: str, pages: Sequence[Sequence[ReviewedValue]], bound: float, seed: int, error: float
-) -> Certificate:
-    random = Random(f"{seed} {name}")  # noqa: S311  no secret
-    shuffled = [random.sample(values, len(values)) for values in pages]
-    tried = [(threshold, _drawn(shuffled, threshold)) for threshold in THRESHOLDS]
-    rates = [
-        (threshold, _rate(values, error / len(THRESHOLDS), upper_alone=True)) for threshold, values in tried
-    ]
-    threshold, above = next(((one, rate) for one, rate in rates if rate.upper <= bound), (None, None))
-    return Certificate(
-        document_type=name, rate=_rate(_drawn(shuffled, 0.0), error), threshold=threshold, above=above
-    )
+    found: list[Certificate] = []
+    for name, of_pages in sorted(pages.items()):
+        random = Random(f"{seed} {name}")  # noqa: S311  no secret
+        shuffled = [random.sample(values, len(values)) for values in of_pages]
+        tried = [(threshold, _drawn(shuffled, threshold)) for threshold in THRESHOLDS]
+        rates = [
+            (threshold, _rate(values, share / len(THRESHOLDS), upper_alone=True))
+            for threshold, values in tried
+        ]
+        threshold, above = next(((one, rate) for one, rate in rates if rate.upper <= bound), (None, None))
+        rate = _rate(_drawn(shuffled, 0.0), share)
+        found.append(Certificate(document_type=name, rate=rate, threshold=threshold, above=above))
+    return found
 
 
 def _drawn(pages: Sequence[Sequence[ReviewedValue]], threshold: float) -> list[ReviewedValue]:
@@ -153,17 +150,16 @@ def values_of(original: Page, revised: Page) -> list[ReviewedValue]:
 
     They are the leaves of its fields; of a page without fields the words with a digit in them.
     """
-    return list(_leaves(original, revised) if original.fields else _words(original, revised))
-
-
-def _leaves(original: Page, revised: Page) -> Iterator[ReviewedValue]:
+    if not original.fields:
+        return list(_words(original, revised))
     grounded = {leaf.path: leaf for leaf in original.grounding}
     now = dict(leaves_of(revised.fields or {}))
-    for path, value in leaves_of(original.fields or {}):
+    found: list[ReviewedValue] = []
+    for path, value in leaves_of(original.fields):
         leaf = grounded.get(path)
-        if value is None or (leaf and leaf.standing in (Standing.DIFFERS, Standing.NOT_ON_PAGE)):
-            continue
-        yield ReviewedValue(leaf.confidence if leaf else None, now.get(path) != value)
+        if value is not None and not (leaf and leaf.standing in (Standing.DIFFERS, Standing.NOT_ON_PAGE)):
+            found.append(ReviewedValue(leaf.confidence if leaf else None, now.get(path) != value))
+    return found
 
 
 def _words(original: Page, revised: Page) -> Iterator[ReviewedValue]:

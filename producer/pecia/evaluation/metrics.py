@@ -108,10 +108,10 @@ def marks(read: Sequence[Mark], true: Sequence[Mark]) -> Share:
     """Return the marks whose state is right, of all that are there or were read. A mark is found by its label."""
     left, right = list(read), 0
     for expected in true:
-        best = _most_alike(expected, left)
-        if best is not None:
-            left.remove(best)
-            right += best.state is expected.state
+        alike = [(fuzz.ratio(plain(expected.label), plain(one.label)), -n) for n, one in enumerate(left)]
+        likeness, number = max(alike, default=(0.0, 0))
+        if likeness >= _LIKENESS:
+            right += left.pop(-number).state is expected.state
     return Share(right, len(true) + len(left))
 
 
@@ -123,11 +123,9 @@ def order(read: str, true: str) -> float | None:
     """
     text, lines = plain(read), [plain(line) for line in true.splitlines()]
     whole = "\n".join(lines)
-    places = [
-        place
-        for line in lines
-        if len(line) >= _PLACED and whole.count(line) == 1 and (place := _place(line, text)) is not None
-    ]
+    once = [line for line in lines if _PLACED <= len(line) <= len(text) and whole.count(line) == 1]
+    found = [fuzz.partial_ratio_alignment(line, text, score_cutoff=_LIKENESS) for line in once]
+    places = [one.dest_start for one in found if one]
     pairs = [(earlier < later) - (earlier > later) for earlier, later in combinations(places, 2)]
     return sum(pairs) / len(pairs) if pairs else None
 
@@ -137,16 +135,3 @@ def _placed(table: Table) -> set[tuple[object, ...]]:
         (cell.row, cell.column, cell.row_span, cell.column_span, plain(cell.text).replace(" ", ""))
         for cell in table.cells
     }
-
-
-def _most_alike(mark: Mark, others: Sequence[Mark]) -> Mark | None:
-    alike = [(fuzz.ratio(plain(mark.label), plain(other.label)), -n) for n, other in enumerate(others)]
-    likeness, number = max(alike, default=(0.0, 0))
-    return others[-number] if likeness >= _LIKENESS else None
-
-
-def _place(line: str, text: str) -> int | None:
-    found = fuzz.partial_ratio_alignment(line, text, score_cutoff=_LIKENESS)
-    if found is None or len(text) < len(line):
-        return None
-    return found.dest_start

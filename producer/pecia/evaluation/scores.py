@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,8 +17,8 @@ from pecia.client import Client
 from pecia.evaluation import metrics
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.truth import Exhibit, TruePage
-from pecia.job import AnyJob, JobGroup
-from pecia_schemas.results import Captions, Document, Page, Verdict
+from pecia.job import JobGroup
+from pecia_schemas.results import Captions, Page, Verdict
 from pecia_schemas.tasks import CaptionVideo, Prefer, ReadDocument
 
 _WHOLE: Final = 0.99
@@ -195,30 +196,21 @@ class CaptionScore(BaseModel):
     """Words and stems that agree, and their order (METEOR). Synonyms do not count: WordNet is in no wheel."""
 
 
-class _NoSynonyms:
-    def synsets(self, word: str) -> list[object]:  # noqa: ARG002  NLTK's signature
-        return []
-
-
-_NO_SYNONYMS: Final[Any] = _NoSynonyms()
-
-
-class _Words:
-    def tokenize(self, text: str) -> list[str]:
-        return _WORD.findall(text.lower())
+# What the scorers call: of what they count as words, and of WordNet.
+_WORDS: Final[Any] = SimpleNamespace(tokenize=lambda text: _WORD.findall(text.lower()))
+_NO_SYNONYMS: Final[Any] = SimpleNamespace(synsets=lambda _word: [])
 
 
 def described(captions: Captions | None, references: Sequence[str], *, file: str) -> CaptionScore:
     """Compare the summary of captions, or the only segment's text, with the references; None: they failed."""
-    words = _Words()
     text = ""
     if captions:
         pieces = [captions.summary] if captions.summary else captions.segments
         text = "\n".join(piece.text for piece in pieces)
-    rouge = RougeScorer(["rougeL"], tokenizer=words).score_multi(references, text)
+    rouge = RougeScorer(["rougeL"], tokenizer=_WORDS).score_multi(references, text)
     meteor = meteor_score(
-        [words.tokenize(reference) for reference in references],
-        words.tokenize(text),
+        [_WORDS.tokenize(reference) for reference in references],
+        _WORDS.tokenize(text),
         stemmer=PorterStemmer(),
         wordnet=_NO_SYNONYMS,
     )
@@ -248,40 +240,34 @@ class Report(BaseModel):
 
 def hand_over(client: Client, exhibits: Sequence[Exhibit]) -> JobGroup[Any]:
     """Submit every file. Nothing read before is used."""
-    return client.submit_many(_task(one) for one in exhibits)
+    tasks: list[ReadDocument | CaptionVideo] = []
+    for one in exhibits:
+        language = one.truth.language
+        if one.media.is_video:
+            tasks.append(CaptionVideo(one.path, language=language or "en", cache=False))
+        else:
+            prefer = Prefer.PIXELS if one.is_own_truth else Prefer.AUTO
+            tasks.append(ReadDocument(one.path, language=language, prefer=prefer, cache=False))
+    return client.submit_many(tasks)
 
 
 def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
-    """Compare what jobs that are over made with the truth."""
+    """Compare what jobs that are over made with the truth: a page of it that was not read is missing whole."""
     pages: list[PageScore] = []
     captions: list[CaptionScore] = []
     for exhibit, job in zip(exhibits, jobs, strict=True):
+        result = job.result(timeout=0) if job.state.has_result else None
         if exhibit.media.is_video:
-            result = job.result(timeout=0) if job.state.has_result else None
             captions.append(described(result, exhibit.truth.captions, file=exhibit.name))
-        else:
-            pages.extend(_pages(exhibit, job))
-    read = {exhibit.name: job.id for exhibit, job in zip(exhibits, jobs, strict=True)}
-    return Report(pages=tuple(pages), captions=tuple(captions), jobs=read)
-
-
-def _task(exhibit: Exhibit) -> ReadDocument | CaptionVideo:
-    language = exhibit.truth.language
-    if exhibit.media.is_video:
-        return CaptionVideo(exhibit.path, language=language or "en", cache=False)
-    prefer = Prefer.PIXELS if exhibit.is_own_truth else Prefer.AUTO
-    return ReadDocument(exhibit.path, language=language, prefer=prefer, cache=False)
-
-
-def _pages(exhibit: Exhibit, job: AnyJob) -> Iterator[PageScore]:
-    """Yield a score for every page of the truth; what was not read is missing whole."""
-    document = job.result(timeout=0) if job.state.has_result else Document(pages=())
-    read = {page.number: page for page in document.pages}
-    why = {page.number: page.failure.code for page in document.failed}
-    for number, true in enumerate(exhibit.truth.pages, 1):
+            continue
+        read = {page.number: page for page in result.pages} if result else {}
+        why = {page.number: page.failure.code for page in result.failed} if result else {}
         of = {"file": exhibit.name, "kind": exhibit.kind}
-        if number in read:
-            yield score(read[number], true, **of)
-        else:
-            failed = why.get(number) or (job.failure.code if job.failure else job.state)
-            yield unread(true, number=number, why=failed, **of)
+        for number, true in enumerate(exhibit.truth.pages, 1):
+            if number in read:
+                pages.append(score(read[number], true, **of))
+            else:
+                failed = why.get(number) or (job.failure.code if job.failure else job.state)
+                pages.append(unread(true, number=number, why=failed, **of))
+    by_file = {exhibit.name: job.id for exhibit, job in zip(exhibits, jobs, strict=True)}
+    return Report(pages=tuple(pages), captions=tuple(captions), jobs=by_file)

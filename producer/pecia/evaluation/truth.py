@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from pecia_schemas.media import MediaType
 
 _NUMBER: Final = re.compile(r"[-_ ]*\d+$")
 _CORNERS: Final = 8
+_FORMS: Final = (".json", ".csv", ".txt")
 
 
 class _Truth(BaseModel):
@@ -70,45 +71,46 @@ class TruthError(ValueError):
 def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[Exhibit]:
     """Yield those of the files below a folder whose truth is known. Raises `TruthError`."""
     for path, media in files:
-        beside = _beside(path, media)
-        truth = beside or (_layer(path) if media is MediaType.PDF else None)
+        beside = truth = _beside(path, media)
+        if beside is None and media is MediaType.PDF:
+            # Its own text, which another distribution's decoder reads.
+            own_text = part_of_local("layer", "The text of PDFs is read by the fleet's decoder")
+            pages: list[tuple[str, str]] = own_text(path)
+            if pages and all(in_file.strip() for _, in_file in pages):
+                truth = Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
         if truth:
             name = str(path.relative_to(folder))
             yield Exhibit(path=path, name=name, media=media, truth=truth, is_own_truth=beside is None)
 
 
 def _beside(path: Path, media: MediaType) -> Truth | None:
-    """Return what the file of its name that comes first in `_FORMS` says; None if there is none."""
-    for suffix, form in _FORMS.items():
-        known = path.with_suffix(suffix)
-        if known.is_file():
-            try:
-                return form(known, media)
-            except ValueError as error:  # of an encoding and of pydantic, too
-                raise TruthError(f"'{known}' is not a truth that can be read: {_why(error)}") from None
-    return None
+    """Return what the first file of its name in one of the forms says; None if there is none."""
+    known = next((known for form in _FORMS if (known := path.with_suffix(form)).is_file()), None)
+    if known is None:
+        return None
+    try:
+        return _read(known, media)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValueError as error:  # of an encoding, too
+        why = str(error)
+    raise TruthError(f"'{known}' is not a truth that can be read: {why}")
 
 
-def _of_text(known: Path, media: MediaType) -> Truth:
+def _read(known: Path, media: MediaType) -> Truth:
+    if known.suffix == ".json":
+        return Truth.model_validate_json(known.read_bytes())
     text = known.read_text("utf-8-sig")
+    if known.suffix == ".csv":
+        # A line of print per row: its text stands behind eight corner coordinates, and may hold commas.
+        rows = [row.split(",", _CORNERS) for row in text.splitlines() if row.strip()]
+        if any(len(row) <= _CORNERS for row in rows):
+            raise ValueError("a row has less than eight coordinates and a text.")
+        return Truth(pages=(TruePage(text="\n".join(row[_CORNERS] for row in rows)),))
     if media.is_video:
         return Truth(captions=tuple(line for line in text.splitlines() if line.strip()))
     return Truth(pages=tuple(TruePage(text=page) for page in text.rstrip("\f").split("\f")))
-
-
-def _of_csv(known: Path, _media: MediaType) -> Truth:
-    """Read a line of print per row: its text stands behind eight corner coordinates, and may hold commas."""
-    rows = [row.split(",", _CORNERS) for row in known.read_text("utf-8-sig").splitlines() if row.strip()]
-    if any(len(row) <= _CORNERS for row in rows):
-        raise ValueError("a row has less than eight coordinates and a text.")
-    return Truth(pages=(TruePage(text="\n".join(row[_CORNERS] for row in rows)),))
-
-
-_FORMS: Final[dict[str, Callable[[Path, MediaType], Truth]]] = {
-    ".json": lambda known, _: Truth.model_validate_json(known.read_bytes()),
-    ".csv": _of_csv,
-    ".txt": _of_text,
-}
 
 
 def part_of_local(name: str, why: str) -> Any:
@@ -117,19 +119,3 @@ def part_of_local(name: str, why: str) -> Any:
         return next(iter(entry_points(group="pecia.local", name=name))).load()
     except (StopIteration, ImportError):
         raise ConfigurationError(f"{why}: pip install 'pecia[local]'.") from None
-
-
-def _layer(path: Path) -> Truth | None:
-    """Return the PDF's own text, which another distribution's decoder reads; None if a page of it has none."""
-    own_text = part_of_local("layer", "The text of PDFs is read by the fleet's decoder")
-    pages: list[tuple[str, str]] = own_text(path)
-    if not pages or not all(in_file.strip() for _, in_file in pages):
-        return None
-    return Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)

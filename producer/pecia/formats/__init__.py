@@ -38,7 +38,7 @@ class Format(StrEnum):
     @property
     def suffix(self) -> str:
         """What a file of this form ends in."""
-        return _SUFFIXES[self]
+        return _SUFFIXES.get(self, f".{self.value}")
 
     @property
     def is_binary(self) -> bool:
@@ -57,20 +57,9 @@ class Format(StrEnum):
         return found
 
 
-_SUFFIXES: Mapping[Format, str] = {
-    Format.TEXT: ".txt",
-    Format.MARKDOWN: ".md",
-    Format.HTML: ".html",
-    Format.CSV: ".csv",
-    Format.JSON: ".json",
-    Format.FIELDS: ".jsonl",
-    Format.HOCR: ".hocr",
-    Format.PDF: ".pdf",
-    Format.FACSIMILE: ".html",
-    Format.SRT: ".srt",
-    Format.VTT: ".vtt",
-}
-_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items() if form is not Format.FACSIMILE}
+_SUFFIXES = {Format.TEXT: ".txt", Format.MARKDOWN: ".md", Format.FIELDS: ".jsonl", Format.FACSIMILE: ".html"}
+"""Those that are not the form's own name."""
+_BY_SUFFIX = {form.suffix: form for form in Format if form is not Format.FACSIMILE}
 
 _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
     Format.TEXT: text.plain,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import tempfile
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +75,14 @@ class InvisibleFont:
         """Put the font into a document, once all its text has been encoded."""
         wide = [code for character, code in self._codes.items() if _width(character) == EM]
         boxes = [_WHOLE if _width(character) == EM else _HALF for character in self._codes]
+        entries = [
+            f"<{code:04X}> <{character.encode('utf-16-be', 'replace').hex()}>"
+            for character, code in self._codes.items()
+        ]
+        blocks = []
+        for start in range(0, len(entries), _GLYPHS_AT_ONCE):
+            block = entries[start : start + _GLYPHS_AT_ONCE]
+            blocks += [f"{len(block)} beginbfchar", *block, "endbfchar"]
         descendant = Dictionary(
             Type=Name.Font,
             Subtype=Name.CIDFontType2,
@@ -92,18 +100,9 @@ class InvisibleFont:
                 BaseFont=Name("/" + _NAME),
                 Encoding=Name("/Identity-H"),
                 DescendantFonts=Array([pdf.make_indirect(descendant)]),
-                ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(self._blocks())).encode()),
+                ToUnicode=pdf.make_stream(_CMAP.format(blocks="\n".join(blocks)).encode()),
             )
         )
-
-    def _blocks(self) -> Iterator[str]:
-        entries = [
-            f"<{code:04X}> <{character.encode('utf-16-be', 'replace').hex()}>"
-            for character, code in self._codes.items()
-        ]
-        for start in range(0, len(entries), _GLYPHS_AT_ONCE):
-            block = entries[start : start + _GLYPHS_AT_ONCE]
-            yield "\n".join([f"{len(block)} beginbfchar", *block, "endbfchar"])
 
 
 def _width(character: str) -> int:
@@ -148,17 +147,29 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
     """
     if page.lines:
         across, down = width / page.width, height / page.height
-        for line in page.lines:
-            for text, box in _pieces(line):
-                yield Placed(
-                    text=text,
-                    left=box.left * across,
-                    bottom=height - box.bottom * down,
-                    width=max(1, box.right - box.left) * across,
-                    height=max(1, box.bottom - box.top) * down,
-                )
-    else:
-        yield from _spread(page.text, width, height)
+        for text, box in chain.from_iterable(map(_pieces, page.lines)):
+            yield Placed(
+                text=text,
+                left=box.left * across,
+                bottom=height - box.bottom * down,
+                width=max(1, box.right - box.left) * across,
+                height=max(1, box.bottom - box.top) * down,
+            )
+        return
+    # From top to bottom in even steps, within the margins of the sheet.
+    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in page.text.splitlines()]
+    rows = [row for line in wrapped for row in line]
+    margin = _MARGIN * height
+    step = (height - 2 * margin) / max(1, len(rows))
+    size = min(_LARGEST_FONT, step * 0.9)
+    for number, row in enumerate(rows, 1):
+        yield Placed(
+            text=row,
+            left=_MARGIN * width,
+            bottom=height - margin - number * step,
+            width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
+            height=size,
+        )
 
 
 def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
@@ -177,34 +188,11 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
         yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
 
 
-def _spread(text: str, width: float, height: float) -> Iterator[Placed]:
-    """Yield the rows of a text from top to bottom in even steps, within the margins of the sheet."""
-    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in text.splitlines()]
-    rows = [row for line in wrapped for row in line]
-    margin = _MARGIN * height
-    step = (height - 2 * margin) / max(1, len(rows))
-    size = min(_LARGEST_FONT, step * 0.9)
-    for number, row in enumerate(rows, 1):
-        bottom = height - margin - number * step
-        yield Placed(
-            text=row,
-            left=_MARGIN * width,
-            bottom=bottom,
-            width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
-            height=size,
-        )
-
-
 _AT_ONCE: Final = 16  # pages in memory
 _POINTS: Final = 72  # in an inch
 _A4: Final = (595.0, 842.0)
 _LARGEST: Final = 14_400.0  # points; more is beyond what readers show
 _INVISIBLE: Final = 3  # text rendering mode
-_COLOURS: Final = {
-    Encoding.RGB: Name.DeviceRGB,
-    Encoding.GREY: Name.DeviceGray,
-    Encoding.BILEVEL: Name.DeviceGray,
-}
 
 
 def write(document: Document, pictures: PagePictures, target: Path) -> None:
@@ -218,40 +206,36 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
         pieces: list[str] = []
         while batch := list(islice(pages, _AT_ONCE)):
             pieces.append(f"{scratch}/{len(pieces)}.pdf")
-            _write_piece(batch, pictures, {} if pieces[1:] else about, pieces[-1])
+            font = InvisibleFont()
+            with Pdf.new() as pdf:
+                for page in batch:
+                    _add(pdf, page, pictures, font)
+                text = font.embed(pdf)
+                for sheet in pdf.pages:
+                    sheet.obj.Resources.Font.Text = text
+                for name, value in about.items():
+                    if value:
+                        pdf.docinfo[name] = value
+                pdf.save(pieces[-1])
+            about = {}
         # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece tells of the whole.
         Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
 
 
-def _write_piece(
-    pages: Iterable[Page | PageFailure], pictures: PagePictures, about: Mapping[str, str], target: str
-) -> None:
-    font = InvisibleFont()
-    with Pdf.new() as pdf:
-        for page in pages:
-            _add(pdf, page, _drawn(page, pictures), font)
-        text = font.embed(pdf)
-        for sheet in pdf.pages:
-            sheet.obj.Resources.Font.Text = text
-        for name, value in about.items():
-            if value:
-                pdf.docinfo[name] = value
-        pdf.save(target)
-
-
-def _drawn(page: Page | PageFailure, pictures: PagePictures) -> Picture | None:
+def _add(pdf: Pdf, page: Page | PageFailure, pictures: PagePictures, font: InvisibleFont) -> None:
+    """Add a sheet of the paper's size, or about that of A4 if it is unknown."""
     turned = (page.rotation, page.skew) if isinstance(page, Page) else (0, 0.0)
     try:
-        return pictures(page.number, rotation=turned[0], skew=turned[1])
+        picture = pictures(page.number, rotation=turned[0], skew=turned[1])
     except NoPictureError:
-        return None
-
-
-def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: InvisibleFont) -> None:
-    width, height = _size(picture)
+        picture = None
+    width, height = _A4
     content = bytearray()
     resources = Dictionary(Font=Dictionary())
     if picture:
+        longest = max(picture.width, picture.height)
+        scale = min(_POINTS / picture.dpi if picture.dpi else max(_A4) / longest, _LARGEST / longest)
+        width, height = picture.width * scale, picture.height * scale
         resources.XObject = Dictionary(Picture=_image(pdf, picture))
         content += f"q {width:.3f} 0 0 {height:.3f} 0 0 cm /Picture Do Q\n".encode()
     else:
@@ -271,31 +255,20 @@ def _add(pdf: Pdf, page: Page | PageFailure, picture: Picture | None, font: Invi
     pdf.pages.append(Sheet(sheet))
 
 
-def _size(picture: Picture | None) -> tuple[float, float]:
-    """Return the sheet's size in points: the paper's, or about that of A4 if it is unknown."""
-    if picture is None:
-        return _A4
-    scale = _POINTS / picture.dpi if picture.dpi else max(_A4) / max(picture.width, picture.height)
-    scale = min(scale, _LARGEST / max(picture.width, picture.height))
-    return picture.width * scale, picture.height * scale
-
-
 def _image(pdf: Pdf, picture: Picture) -> Object:
+    is_bilevel = picture.encoding is Encoding.BILEVEL
     image = pdf.make_stream(
         picture.data,
         Type=Name.XObject,
         Subtype=Name.Image,
         Width=picture.width,
         Height=picture.height,
-        ColorSpace=_COLOURS[picture.encoding],
+        ColorSpace=Name.DeviceRGB if picture.encoding is Encoding.RGB else Name.DeviceGray,
+        BitsPerComponent=1 if is_bilevel else 8,
+        Filter=Name.CCITTFaxDecode if is_bilevel else Name.DCTDecode,
     )
-    if picture.encoding is Encoding.BILEVEL:
-        image.BitsPerComponent = 1
-        image.Filter = Name.CCITTFaxDecode
+    if is_bilevel:
         image.DecodeParms = Dictionary(K=-1, Columns=picture.width, Rows=picture.height, BlackIs1=True)
-    else:
-        image.BitsPerComponent = 8
-        image.Filter = Name.DCTDecode
     return image
 
 

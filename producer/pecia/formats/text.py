@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from html import escape
 from importlib.metadata import version
-from itertools import chain
 from typing import Any
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Word
@@ -152,10 +151,13 @@ def webvtt(captions: Captions) -> str:
 
 def srt(captions: Captions) -> str:
     """Return SubRip: a cue for each segment that has a caption. It has no place for anything else."""
-    cues = [(one, text) for one in captions.segments if (text := _cue(one.text))]
-    return "\n".join(
-        f"{number}\n{_times(one, ',')}\n{_unmarked(text)}\n" for number, (one, text) in enumerate(cues, 1)
-    )
+    cues: list[str] = []
+    for segment in captions.segments:
+        if text := _cue(segment.text):
+            # What no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in.
+            text = _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
+            cues.append(f"{len(cues) + 1}\n{_times(segment, ',')}\n{text}\n")
+    return "\n".join(cues)
 
 
 def _times(segment: Segment, point: str) -> str:
@@ -178,11 +180,6 @@ def _lines(text: str) -> Iterator[str]:
 
 def _note(text: str) -> str:
     return "\n".join(["NOTE", *(_ARROW.sub("->", line) for line in _lines(text))])
-
-
-def _unmarked(text: str) -> str:
-    """Return what no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in."""
-    return _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
 
 
 _HOCR_HEAD = """\
@@ -217,20 +214,18 @@ def hocr(document: Document) -> str:
         pages=len(document.pages),
         missing=f'<meta name="x-pecia-missing" content="{lacking}"/>\n' if lacking else "",
     )
-    pages = (
-        [f"<!-- {lack_of(one)} -->\n"] if isinstance(one, PageFailure) else _page(one)
-        for one in every_page(document)
-    )
-    return "".join([head, *chain.from_iterable(pages), "</body>\n</html>\n"])
-
-
-def _page(page: Page) -> Iterator[str]:
-    whole = Box(left=0, top=0, right=page.width, bottom=page.height)
-    title = f"{_bbox(whole)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
-    yield f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n'
-    for number, block in enumerate(page.blocks, 1):
-        yield from _block(block, block.box or whole, f"{page.number}_{number}")
-    yield "</div>\n"
+    written = [head]
+    for page in every_page(document):
+        if isinstance(page, PageFailure):
+            written.append(f"<!-- {lack_of(page)} -->\n")
+            continue
+        whole = Box(left=0, top=0, right=page.width, bottom=page.height)
+        title = f"{_bbox(whole)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
+        written.append(f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n')
+        for number, block in enumerate(page.blocks, 1):
+            written += _block(block, block.box or whole, f"{page.number}_{number}")
+        written.append("</div>\n")
+    return "".join([*written, "</body>\n</html>\n"])
 
 
 def _block(block: Block, box: Box, name: str) -> Iterator[str]:
@@ -238,22 +233,22 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
     if block.lines:
         yield f'<p class="ocr_par" id="par_{name}" title="{_bbox(box)}">\n'
         for number, line in enumerate(block.lines, 1):
-            content = "".join(_words(line)) if line.words and line.has_every_word else _escaped(line.text)
+            text = _escaped(line.text)
+            if line.words and line.has_every_word:
+                text, rest = "", line.text
+                for word in line.words:  # with as much white space between them as the line has
+                    before, found, after = rest.partition(word.text)
+                    if found and not before.strip():
+                        text, rest = text + before, after
+                    elif text:
+                        text += " "
+                    text += f'<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
             title = f'id="line_{name}_{number}" title="{_title(line)}"'
-            yield f'<span class="ocr_line" {title}>{content}</span>\n'
+            yield f'<span class="ocr_line" {title}>{text}</span>\n'
         yield "</p>\n"
     elif block.text:
         yield f'<p class="ocr_par text" id="par_{name}" title="{_bbox(box)}">{_escaped(block.text)}</p>\n'
     yield "</div>\n"
-
-
-def _words(line: Line) -> Iterator[str]:
-    """Yield the words, with as much white space between them as the line has."""
-    rest = line.text
-    for number, word in enumerate(line.words):
-        before, found, after = rest.partition(word.text)
-        gap, rest = (before, after) if found and not before.strip() else (" " * bool(number), rest)
-        yield f'{gap}<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
 
 
 def _title(one: Line | Word) -> str:

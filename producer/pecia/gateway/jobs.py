@@ -234,14 +234,8 @@ async def stream_pages(
     """
     job = await bearer.client.job(job_id)
     read = ReadParts(sending.read_before(last_event_id))
-    ended = parts_as_they_end(
-        bearer.client.connections,
-        job.id,
-        sending.over(job),
-        Deadline(None),
-        in_order=not as_completed,
-        read=read,
-    )
+    connections = bearer.client.connections
+    ended = parts_as_they_end(connections, job, Deadline(None), in_order=not as_completed, read=read)
     return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
 
 
@@ -270,9 +264,7 @@ async def stream_events(
     """
     job = await bearer.client.job(job_id)
     read = ReadEvents(sending.number_of(last_event_id))
-    events = events_as_written(
-        bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read
-    )
+    events = events_as_written(bearer.client.connections, job, Deadline(None), read=read)
     return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(events, read))
 
 

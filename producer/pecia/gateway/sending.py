@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -36,15 +36,6 @@ _NAMES: Final = {Stage.READ: "page", Stage.CAPTION: "segment", Stage.SUMMARIZE: 
 def is_wanted(request: Request) -> bool:
     """Whether who asks takes events rather than JSON."""
     return MEDIA_TYPE in request.headers.get("accept", "")
-
-
-def over(job: AsyncJob[Any]) -> Callable[[], Awaitable[bool]]:
-    """Return what looks whether a job is over."""
-
-    async def look() -> bool:
-        return (await job.refresh()).done
-
-    return look
 
 
 def read_before(last: str | None) -> set[int]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from pecia.aio.job import AsyncJob
@@ -93,8 +93,15 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
     try:
         form = request.form(max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON)
         async with form as parts:
-            files, submission = _parts(parts)
-            return await _accept(bearer, request, response, submission, files)
+            files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
+            options = parts.get("request", "{}")
+            if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(options, str):
+                raise ProblemError(
+                    HTTPStatus.UNPROCESSABLE_ENTITY,
+                    "form",
+                    "A form has `file` parts, each with a file name, and one `request`.",
+                )
+            return await _accept(bearer, request, response, _meant(options), files)
     except (HTTPException, FormParserError):
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
@@ -111,18 +118,6 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
 async def upload(bearer: Submitter, request: Request, response: Response) -> Submitted:
     """Submit the documents of a form, as at `/v1/jobs`: for clients whose operations take one media type."""
     return await submit(bearer, request, response)
-
-
-def _parts(parts: FormData) -> tuple[list[UploadFile], Submission]:
-    files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
-    submission = parts.get("request", "{}")
-    if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(submission, str):
-        raise ProblemError(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "form",
-            "A form has `file` parts, each with a file name, and one `request`.",
-        )
-    return files, _meant(submission)
 
 
 def _meant(text: str | bytes) -> Submission:

@@ -60,12 +60,6 @@ class Caller:
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
         """Return what is answered, None for nothing. Raises what its problem stands for."""
-        answer = self._sent(method, path, given)
-        if not answer.is_success:
-            raise error_of(_said(answer), answer.status_code, job_id, _wait_of(answer))
-        return answer.json() if answer.content else None
-
-    def _sent(self, method: str, path: str, given: Any) -> httpx2.Response:
         for left in range(self._tries - 1, -1, -1):
             try:
                 answer = self._send(method, path, **given)
@@ -76,23 +70,16 @@ class Caller:
                     ) from None
                 self._sleep(_PAUSE_S)
                 continue
-            is_paced = (
-                answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and _said(answer).get("code") == "rate"
-            )
+            if answer.is_success:
+                return answer.json() if answer.content else None
+            media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
+            said = answer.json() if media_type.startswith("application/problem+json") else {}
+            wait = float(after) if after.isdigit() else 1.0
+            is_paced = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and said.get("code") == "rate"
             if not left or not is_paced:
-                return answer
-            self._sleep(_wait_of(answer))
+                raise error_of(said, answer.status_code, job_id, wait)
+            self._sleep(wait)
         raise AssertionError  # the last try returns or raises
-
-
-def _said(answer: httpx2.Response) -> dict[str, Any]:
-    is_problem = answer.headers.get("content-type", "").startswith("application/problem+json")
-    return answer.json() if is_problem else {}
-
-
-def _wait_of(answer: httpx2.Response) -> float:
-    said = answer.headers.get("retry-after", "")
-    return float(said) if said.isdigit() else 1.0
 
 
 def error_of(said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0) -> PeciaError:

@@ -43,7 +43,7 @@ from pecia.records import (
 from pecia.remote.calls import Caller, error_of
 from pecia.sources import Original
 from pecia.store import D_co, Statements, transaction, unrepeatable
-from pecia.submission import Item, Options, Submission
+from pecia.submission import Item, Options
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent, Webhook
 from pecia_schemas.media import PayloadRef, UrlRef, written
@@ -71,9 +71,20 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def submit(self, http: Caller, items: Sequence[Item], options: Options) -> list[Outcome]:
         """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
-        found = [
-            outcome for batch in _batches(items, options) for outcome in _submitted(http, batch, options)
-        ]
+        found: list[Outcome] = []
+        batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
+        size = 0
+        with ExitStack() as stack:  # of the documents of a batch
+            for item in items:
+                document = _opened(stack, item, options)
+                batch.append((item, document))
+                if document is not None and not isinstance(document, SubmitError):
+                    size += document.seek(0, os.SEEK_END)
+                if size >= _BYTES or len(batch) == _FILES:
+                    found += _submitted(http, batch, options)
+                    stack.close()
+                    batch, size = [], 0
+            found += _submitted(http, batch, options)
         return sorted(found, key=itemgetter(0))
 
     @transaction
@@ -89,8 +100,6 @@ class RemoteStore(Statements[D_co]):
         while len(found) < size:
             answer = http.get(
                 "/jobs",
-                verdict=list(listing.verdicts),
-                kind=listing.kind,
                 prefix=listing.prefix or None,
                 before=before and str(before),
                 limit=min(size - len(found), _AT_ONCE),
@@ -117,8 +126,7 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def counts(self, http: Caller, listing: Listing) -> Counts:
         """Return how far the jobs are."""
-        options = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
-        return Counts.model_validate(http.get("/counts", **options))
+        return Counts.model_validate(http.get("/counts", **_of(listing)))
 
     @transaction
     def found_pages(
@@ -132,7 +140,7 @@ class RemoteStore(Statements[D_co]):
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
         follows = after and f"{after.job_id}:{after.number}"
-        options = {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE), **_of(listing)}
+        options = _of(listing) | {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE)}
         return _PAGES.validate_python(http.get("/pages", **options)["pages"])
 
     @transaction
@@ -331,36 +339,15 @@ def not_offered(what: str) -> AccessError:
 
 def _of(listing: Listing) -> dict[str, Any]:
     """Return what filters jobs, as parameters."""
-    pairs = [f"{key}={value}" for key, value in (listing.metadata or {}).items()]
-    batch = listing.batch and str(listing.batch)
     return {
         "state": list(listing.states),
-        "batch": batch,
+        "verdict": list(listing.verdicts),
+        "kind": listing.kind,
+        "batch": listing.batch and str(listing.batch),
         "part": listing.part and str(listing.part),
-        "metadata": pairs,
+        "metadata": [f"{key}={value}" for key, value in (listing.metadata or {}).items()],
         "since": listing.since and listing.since.isoformat(),
     }
-
-
-def _batches(
-    items: Sequence[Item], options: Options
-) -> Iterator[list[tuple[Item, IO[bytes] | SubmitError | None]]]:
-    """Yield the tasks as many at a time as go in one request, with their open documents."""
-    batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
-    size = 0
-    with ExitStack() as stack:
-        for item in items:
-            document = _opened(stack, item, options)
-            batch.append((item, document))
-            size += (
-                0 if document is None or isinstance(document, SubmitError) else document.seek(0, os.SEEK_END)
-            )
-            if size >= _BYTES or len(batch) == _FILES:
-                yield batch
-                stack.close()
-                batch, size = [], 0
-        if batch:
-            yield batch
 
 
 def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | SubmitError | None:
@@ -372,20 +359,16 @@ def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | Submi
             raise InvalidSourceError(
                 "Through a gateway a document is sent, not named: submit the file itself."
             )
-        return (
-            None if isinstance(source, UrlRef) else _from_start(stack.enter_context(sources.opened(source)))
-        )
+        if isinstance(source, UrlRef):
+            return None
+        file = stack.enter_context(sources.opened(source))
+        if not isinstance(file.read(0), bytes):
+            return sources.unreadable(TypeError())
+        return io.BytesIO(file.read()) if file.tell() else file
     except SubmitError as error:
         return error
     except (OSError, TypeError) as error:
         return sources.unreadable(error)
-
-
-def _from_start(file: IO[bytes]) -> IO[bytes]:
-    """Return a file whose start is where this one stands."""
-    if not isinstance(file.read(0), bytes):
-        raise TypeError
-    return io.BytesIO(file.read()) if file.tell() else file
 
 
 def _submitted(
@@ -425,8 +408,21 @@ def _submitted(
 
 
 def _request(items: Sequence[Item], options: Options) -> Mapping[str, Any]:
+    from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
+
+    tasks: list[dict[str, Any]] = []
+    for own in (item.own for item in items):
+        url = own.task.source.url if isinstance(own.task.source, UrlRef) else None
+        about = {
+            "url": url,
+            "kind": own.task.kind,
+            "label": own.label,
+            "metadata": None if own.metadata is None else dict(own.metadata),
+        }
+        tasks.append(task_to_json(own.task, UrlRef(url=url or "")) | about)
+        del tasks[-1]["source"]
     return {
-        "tasks": [_task(item.own) for item in items],
+        "tasks": tasks,
         "priority": options.lane,
         "metadata": dict(options.metadata),
         "batch": options.batch and str(options.batch),
@@ -434,18 +430,4 @@ def _request(items: Sequence[Item], options: Options) -> Mapping[str, Any]:
         "not_before": _MOMENT.dump_python(options.not_before, mode="json"),
         "expires": _MOMENT.dump_python(options.expires, mode="json"),
         "idempotency_keys": [item.own.key or str(item.job_id) for item in items],
-    }
-
-
-def _task(own: Submission[Any]) -> dict[str, Any]:
-    from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
-
-    task = own.task
-    url = task.source.url if isinstance(task.source, UrlRef) else None
-    stored = task_to_json(task, UrlRef(url=url or ""))
-    return {name: value for name, value in stored.items() if name != "source"} | {
-        "url": url,
-        "kind": task.kind,
-        "label": own.label,
-        "metadata": None if own.metadata is None else dict(own.metadata),
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,7 +28,7 @@ from pecia.gateway import problems
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
-from pecia.review.statements import ReviewPage, StaleReviewError
+from pecia.review.statements import StaleReviewError
 from pecia.sources import Original, at_hand
 from pecia_schemas.media import NoPictureError
 from pecia_schemas.payloads import PayloadStore
@@ -79,28 +79,19 @@ class _Body(BaseModel):
 
 def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
     """Return the server as an ASGI application. It connects when it starts."""
-
-    @asynccontextmanager
-    async def open_stores(app: Starlette) -> AsyncIterator[None]:
-        connections = AsyncConnections(settings)
-        app.state.desk = _Desk(connections, work)
-        try:
-            yield
-        finally:
-            await connections.close()
-
+    desk = _Desk(settings, work)
     page = "/{token}/api/pages/{job:uuid}/{number:int}"
     app = Starlette(
         routes=[
-            Route("/{token}/api/pages", _list),
-            Route(page, _look),
-            Route(page, _decide, methods=["POST"]),
-            Route("/{token}/pictures/{job:uuid}/{number:int}", _draw),
-            *(Route(f"/{{token}}/{path}", _asset) for path in _ASSETS),
+            Route("/{token}/api/pages", desk.pages),
+            Route(page, desk.look),
+            Route(page, desk.decide, methods=["POST"]),
+            Route("/{token}/pictures/{job:uuid}/{number:int}", desk.picture),
+            *(Route(f"/{{token}}/{path}", desk.asset) for path in _ASSETS),
         ],
-        lifespan=open_stores,
+        lifespan=desk.opened,
         exception_handlers={
-            StaleReviewError: _answer_stale,
+            StaleReviewError: desk.answer_stale,
             **dict.fromkeys((PeciaError, HTTPException, Exception), problems.answer),
         },
     )
@@ -134,44 +125,93 @@ class _Guarded:
 
 
 class _Desk:
-    """What the requests share."""
+    """Answers the requests of a review."""
 
-    def __init__(self, connections: AsyncConnections, work: Work) -> None:
-        self.reviews = connections.reviews
-        self._connections = connections
+    _connections: AsyncConnections
+
+    def __init__(self, settings: ClientSettings, work: Work) -> None:
+        self._settings = settings
         self._work = work
         self._drawing = asyncio.Lock()  # one process that decodes at a time
         self._pictures: OrderedDict[tuple[UUID, int], tuple[str, bytes]] = OrderedDict()
         self._seen: dict[tuple[UUID, int], Page] = {}
         """The page that was looked at last."""
 
-    async def pages(self) -> Sequence[ReviewPage]:
-        """Return what is to be reviewed."""
-        work = self._work
-        if work.sample is not None:
-            return await self.reviews.sample(
-                work.listing, work.job_ids, work.sample, work.seed, reviewed=False
-            )
-        return await self.reviews.doubtful(work.listing, work.job_ids, work.limit)
+    @asynccontextmanager
+    async def opened(self, _app: Starlette) -> AsyncIterator[None]:
+        """Reach the fleet's stores meanwhile."""
+        self._connections = AsyncConnections(self._settings)
+        try:
+            yield
+        finally:
+            await self._connections.close()
 
-    async def look(self, job_id: UUID, number: int) -> Page:
+    async def pages(self, _request: Request) -> Response:
+        """Answer with what is to be reviewed."""
+        work, reviews = self._work, self._connections.reviews
+        if work.sample is None:
+            found = await reviews.doubtful(work.listing, work.job_ids, work.limit)
+        else:
+            found = await reviews.sample(work.listing, work.job_ids, work.sample, work.seed, reviewed=False)
+        return JSONResponse([page.model_dump(mode="json") for page in found])
+
+    async def look(self, request: Request) -> Response:
+        """Answer with a page as it is now."""
+        return JSONResponse(shown(await self._look(*_place(request))))
+
+    async def _look(self, job_id: UUID, number: int) -> Page:
         """Return a page as it is now, noted in the audit trail."""
-        _, page = await self.reviews.look(job_id, number)
+        _, page = await self._connections.reviews.look(job_id, number)
         self._seen = {(job_id, number): page}
         return page
 
-    async def picture(self, job_id: UUID, number: int) -> tuple[str, bytes]:
-        """Return a page's picture and its media type. Raises `NoPictureError` or `DocumentGoneError`."""
-        key = job_id, number
+    async def decide(self, request: Request) -> Response:
+        """Write what a person has decided about a page, and answer with the page."""
+        if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
+            raise HTTPException(415)
+        text = b""
+        async for piece in request.stream():
+            text += piece
+            if len(text) > _MOST_BYTES:
+                raise HTTPException(413)
+        try:
+            body = _Body.model_validate_json(text)
+        except ValidationError:
+            raise HTTPException(422) from None
+        decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
+        page = await self._connections.reviews.revise(*_place(request), body.revision, decision)
+        return JSONResponse(shown(page))
+
+    async def picture(self, request: Request) -> Response:
+        """Answer with a page's picture; 404 if there is none that can be drawn."""
+        job_id, number = key = _place(request)
         async with self._drawing:
             if key not in self._pictures:
-                page = self._seen.get(key) or await self.look(job_id, number)
+                page = self._seen.get(key) or await self._look(job_id, number)
                 original = await self._connections.store.original(job_id)
-                drawn = await finish_in_thread(_drawn, original, self._connections.payloads, page)
+                try:
+                    drawn = await finish_in_thread(_drawn, original, self._connections.payloads, page)
+                except (NoPictureError, ChildProcessError):
+                    raise HTTPException(404) from None
                 self._pictures[key] = drawn
                 if len(self._pictures) > _KEPT:
                     self._pictures.popitem(last=False)
-            return self._pictures[key]
+            media_type, data = self._pictures[key]
+        return Response(data, media_type=media_type)
+
+    async def asset(self, request: Request) -> Response:
+        """Answer with a file of the page itself."""
+        name = _ASSETS[request.url.path.rsplit("/", 1)[1]]
+        content = resources.files("pecia.review").joinpath("assets", name).read_bytes()
+        return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
+
+    async def answer_stale(self, _request: Request, error: Exception) -> Response:
+        """Answer that the page is another by now."""
+        return JSONResponse({"code": "stale", "detail": str(error)}, 409)
+
+
+def _place(request: Request) -> tuple[UUID, int]:
+    return request.path_params["job"], request.path_params["number"]
 
 
 def _drawn(original: Original, payloads: PayloadStore, page: Page) -> tuple[str, bytes]:
@@ -181,59 +221,3 @@ def _drawn(original: Original, payloads: PayloadStore, page: Page) -> tuple[str,
         opening(path, password=original.password, quality=_QUALITY) as pictures,
     ):
         return for_browsers(pictures(page.number, rotation=page.rotation, skew=page.skew))
-
-
-def _desk(request: Request) -> _Desk:
-    desk: _Desk = request.app.state.desk
-    return desk
-
-
-def _place(request: Request) -> tuple[UUID, int]:
-    return request.path_params["job"], request.path_params["number"]
-
-
-async def _list(request: Request) -> Response:
-    return JSONResponse([page.model_dump(mode="json") for page in await _desk(request).pages()])
-
-
-async def _look(request: Request) -> Response:
-    return JSONResponse(shown(await _desk(request).look(*_place(request))))
-
-
-async def _decide(request: Request) -> Response:
-    try:
-        body = _Body.model_validate_json(await _body(request))
-    except ValidationError:
-        raise HTTPException(422) from None
-    decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
-    page = await _desk(request).reviews.revise(*_place(request), body.revision, decision)
-    return JSONResponse(shown(page))
-
-
-async def _body(request: Request) -> bytes:
-    if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
-        raise HTTPException(415)
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(413)
-    return body
-
-
-async def _draw(request: Request) -> Response:
-    try:
-        media_type, data = await _desk(request).picture(*_place(request))
-    except (NoPictureError, ChildProcessError):
-        raise HTTPException(404) from None
-    return Response(data, media_type=media_type)
-
-
-async def _asset(request: Request) -> Response:
-    name = _ASSETS[request.url.path.rsplit("/", 1)[1]]
-    content: Any = resources.files("pecia.review").joinpath("assets", name).read_bytes()
-    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
-
-
-async def _answer_stale(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"code": "stale", "detail": str(error)}, 409)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,17 +31,8 @@ class Decision:
     """The whole page was compared with its picture."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class By:
-    """Which revision it is, whose, and when."""
-
-    number: int
-    name: str
-    at: datetime
-
-
-def revised(page: Page, decision: Decision, by: By) -> Page:
-    """Return the page as it is after the decision. Raises `InvalidOptionError` if that cannot be meant."""
+def revised(page: Page, decision: Decision, *, number: int, by: str, at: datetime) -> Page:
+    """Return that revision of the page. Raises `InvalidOptionError` if the decision cannot be meant."""
     targets = [target.name if target else None for target in targets_of(page)]
     settled = {number for number in decision.accepted if number < len(targets)}
     accepted = len(settled)
@@ -68,12 +58,7 @@ def revised(page: Page, decision: Decision, by: By) -> Page:
             ),
             "verdict": verdict,
             "revision": Revision(
-                number=by.number,
-                by=by.name,
-                at=by.at,
-                correction=correction,
-                accepted=accepted,
-                checked=checked,
+                number=number, by=by, at=at, correction=correction, accepted=accepted, checked=checked
             ),
         }
     )
@@ -97,18 +82,16 @@ def _corrected(page: Page, target: str, text: str) -> tuple[Page, Correction]:
                 return _with_field(page, named["path"], text)
             if named["doubt"]:
                 return _with_more(page, int(named["doubt"]), text)
-            return _with_block(page, int(named["block"]), named, text)
+            number = int(named["block"])
+            if named["cell"]:
+                changed = _with_cell(page.blocks[number], int(named["cell"]), text, f"/blocks/{number}")
+            else:
+                run = range(int(named["start"]), int(named["end"]))
+                changed = _with_text(page.blocks[number], run, text, f"/blocks/{number}")
+            block, correction = changed
+            blocks = (*page.blocks[:number], *([block] if block.text else []), *page.blocks[number + 1 :])
+            return page.model_copy(update={"blocks": blocks}), correction
     raise InvalidOptionError("That is not on the page as it is now: look at it again.")
-
-
-def _with_block(page: Page, number: int, named: re.Match[str], text: str) -> tuple[Page, Correction]:
-    if named["cell"]:
-        block, correction = _with_cell(page.blocks[number], int(named["cell"]), text, f"/blocks/{number}")
-    else:
-        run = range(int(named["start"]), int(named["end"]))
-        block, correction = _with_text(page.blocks[number], run, text, f"/blocks/{number}")
-    blocks = (*page.blocks[:number], *([block] if block.text else []), *page.blocks[number + 1 :])
-    return page.model_copy(update={"blocks": blocks}), correction
 
 
 def _with_text(block: Block, run: range, text: str, place: str) -> tuple[Block, Correction]:
@@ -235,12 +218,10 @@ def _typed(text: str, *, like: Any) -> Any:
         return None
     if isinstance(like, str) or like is None:
         return text
-    try:
+    with suppress(ValueError):
         value = json.loads(text)
-    except ValueError:
-        value = None
-    if isinstance(value, bool) == isinstance(like, bool) and isinstance(value, bool | int | float):
-        return value
+        if isinstance(value, bool) == isinstance(like, bool) and isinstance(value, bool | int | float):
+            return value
     raise InvalidOptionError(
         "That field is " + ("true or false." if isinstance(like, bool) else "a number, as in 12.5.")
     )

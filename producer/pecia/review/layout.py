@@ -218,48 +218,44 @@ def targets_of(page: Page) -> list[Target | None]:
     """
     unsure = [leaf for leaf in page.grounding if leaf.standing in _UNSURE]
     texts = max(len(page.doubts) - len(unsure), 0)
-    finder = _Finder(page.blocks)
-    found = [finder.target(number, doubt) for number, doubt in enumerate(page.doubts[:texts])]
+    tokens = [tokens_of(block) for block in page.blocks]
+    found: list[Target | None] = []
+    for number, doubt in enumerate(page.doubts[:texts]):
+        if needle := "".join(doubt.text.split()):
+            taken = {one.name for one in found if one}
+            candidates = _candidates(page.blocks, tokens, needle)
+            best = max(candidates, key=lambda one: (_fit(one, doubt), one.name not in taken), default=None)
+            found.append(best)
+        else:
+            found.append(Target(f"d{number}", "", doubt.box) if doubt.reason in _MISSING else None)
     for leaf in unsure[: len(page.doubts) - texts]:
         box = leaf.places[0].box if leaf.places else None
         found.append(Target(f"f{leaf.path}", written(leaf.value), box))
     return found
 
 
-class _Finder:
-    """Finds the text that a doubt is about. A doubt has text and place, and several may have the same."""
+def _candidates(
+    blocks: Sequence[Block], tokens_of_blocks: Sequence[Sequence[Token]], needle: str
+) -> Iterator[Target]:
+    """Yield where a text stands, spaces aside: several places may have the same."""
+    for number, (block, tokens) in enumerate(zip(blocks, tokens_of_blocks, strict=True)):
+        for place, cell in enumerate(block.table.cells if block.table else ()):
+            if needle in "".join(cell.text.split()):
+                yield Target(f"b{number}c{place}", cell.text, cell_box(block, tokens, place))
+        texts = [] if block.table else [token.text for token in tokens]
+        for start, end in _windows(texts, needle):
+            text = block.text[tokens[start].start : tokens[end - 1].end]
+            box = _around([token.box for token in tokens[start:end]])
+            yield Target(f"b{number}t{start}-{end}", text, box)
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self._blocks = blocks
-        self._tokens = [tokens_of(block) for block in blocks]
-        self._taken: set[str] = set()
 
-    def target(self, number: int, doubt: Doubt) -> Target | None:
-        """Return what the doubt is about."""
-        needle = "".join(doubt.text.split())
-        if not needle:
-            return Target(f"d{number}", "", doubt.box) if doubt.reason in _MISSING else None
-        found = [*self._candidates(needle)]
-        best = max(found, key=lambda one: self._fit(one, doubt), default=None)
-        if best:
-            self._taken.add(best.name)
-        return best
-
-    def _fit(self, one: Target, doubt: Doubt) -> tuple[int, bool]:
-        if doubt.box and one.box:
-            return 2 * _meet(doubt.box, one.box), one.name not in self._taken
-        return 1 + (doubt.box is one.box), one.name not in self._taken
-
-    def _candidates(self, needle: str) -> Iterator[Target]:
-        for number, (block, tokens) in enumerate(zip(self._blocks, self._tokens, strict=True)):
-            for place, cell in enumerate(block.table.cells if block.table else ()):
-                if needle in "".join(cell.text.split()):
-                    yield Target(f"b{number}c{place}", cell.text, cell_box(block, tokens, place))
-            texts = [] if block.table else [token.text for token in tokens]
-            for start, end in _windows(texts, needle):
-                text = block.text[tokens[start].start : tokens[end - 1].end]
-                box = _around([token.box for token in tokens[start:end]])
-                yield Target(f"b{number}t{start}-{end}", text, box)
+def _fit(one: Target, doubt: Doubt) -> int:
+    """Return how well a place fits that of a doubt: 0 if both are known and do not meet."""
+    if not doubt.box or not one.box:
+        return 1 + (doubt.box is one.box)
+    across = min(doubt.box.right, one.box.right) - max(doubt.box.left, one.box.left)
+    down = min(doubt.box.bottom, one.box.bottom) - max(doubt.box.top, one.box.top)
+    return 2 * (across > 0 and down > 0)
 
 
 def _windows(texts: Sequence[str], needle: str) -> Iterator[tuple[int, int]]:
@@ -286,9 +282,3 @@ def _around(boxes: Sequence[Box | None]) -> Box | None:
         right=max(box.right for box in known),
         bottom=max(box.bottom for box in known),
     )
-
-
-def _meet(one: Box, other: Box) -> bool:
-    across = min(one.right, other.right) - max(one.left, other.left)
-    down = min(one.bottom, other.bottom) - max(one.top, other.top)
-    return across > 0 and down > 0

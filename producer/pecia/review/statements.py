@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
 from pecia.records import AuditAction, Listing
-from pecia.review.correcting import By, Decision, revised
+from pecia.review.correcting import Decision, revised
 from pecia.store import (
     Connection,
     D_co,
@@ -130,27 +130,21 @@ class Reviews(Statements[D_co]):
     @transaction
     def look(self, connection: Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
         """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
-        row = self._row(connection, job_id, number)
+        _, original, now = self._read(connection, job_id, number)
         note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
-        return self._original(row), self._now(row)
+        return original, now
 
-    def _row(self, connection: Connection, job_id: UUID, number: int) -> Any:
+    def _read(self, connection: Connection, job_id: UUID, number: int) -> tuple[Any, Page, Page]:
         row = connection.execute(_NOW, {"job_id": job_id, "ordinal": number - 1}).first()
         if row is None:
             raise JobNotFoundError(job_id)
-        return row
-
-    def _now(self, row: Any) -> Page:
-        return self._original(row) if row.revision is None else self._unsealed(row.content, row.revision)
-
-    def _original(self, row: Any) -> Page:
-        return self._unsealed(row.original, row.id)
-
-    def _unsealed(self, content: Any, about: UUID) -> Page:
         try:
-            return Page.model_validate(self._keys.unseal(content, about))
+            original = now = Page.model_validate(self._keys.unseal(row.original, row.id))
+            if row.revision is not None:
+                now = Page.model_validate(self._keys.unseal(row.content, row.revision))
         except DecryptionError as error:
             raise InvalidSettingError(f"A result cannot be read. {error}") from None
+        return row, original, now
 
     @unrepeatable
     def revise(
@@ -164,23 +158,17 @@ class Reviews(Statements[D_co]):
         job = connection.execute(_LOCK, {"job_id": job_id}).first()
         if job is not None and job.erased_at is not None:
             raise JobErasedError(job_id, job.erased_at)
-        row = self._row(connection, job_id, number)
-        page = self._now(row)
+        row, _, page = self._read(connection, job_id, number)
         if seen != (page.revision.number if page.revision else 0):
             raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
-        page = revised(page, decision, By(number=row.next, name=self._client, at=row.at))
-        self._write(connection, job_id, row.id, page)
-        return page
-
-    def _write(self, connection: Connection, job_id: UUID, part_id: UUID, page: Page) -> None:
-        assert page.revision is not None  # noqa: S101  it was made just now
+        page = revised(page, decision, number=row.next, by=self._client, at=row.at)
         own = new_id()
         written = {
             "id": own,
             "job_id": job_id,
-            "part_id": part_id,
-            "number": page.revision.number,
-            "checked": page.revision.checked,
+            "part_id": row.id,
+            "number": row.next,
+            "checked": bool(page.revision and page.revision.checked),
             "content": self._keys.seal(page.stored_json(), own),
             "actor": f"client:{self._client}",
             "verdict": page.verdict,
@@ -188,7 +176,8 @@ class Reviews(Statements[D_co]):
         }
         connection.execute(_WRITE, written)
         note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
-        connection.execute(PROMISE_REVISED, {"part_ids": [part_id]})
+        connection.execute(PROMISE_REVISED, {"part_ids": [row.id]})
+        return page
 
 
 def _pages(
