@@ -102,6 +102,8 @@ class NewJob:
     options: Options
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
+    turns: bytes | None
+    """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
     deposited: bool
     """Whether this submit put its document into the store; False: it named one that was there."""
 
@@ -115,15 +117,6 @@ class NewJob:
     def key(self) -> str:
         """The idempotency key, as it is stored."""
         return str(self.row["key"])
-
-    @property
-    def turns(self) -> bytes | None:
-        """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
-        options = self.options
-        by, value = options.fair_by, options.metadata.get(options.fair_by)
-        if options.tenant is not None:
-            by, value = "", options.tenant
-        return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
     @property
     def is_simple(self) -> bool:
@@ -194,7 +187,12 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
-    return NewJob(row=row, options=options, digests=tuple(digests), deposited=source.sha256 is not None)
+    by, value = options.fair_by, options.metadata.get(options.fair_by)
+    if options.tenant is not None:
+        by, value = "", options.tenant
+    turns = None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
+    deposited = source.sha256 is not None
+    return NewJob(row=row, options=options, digests=tuple(digests), turns=turns, deposited=deposited)
 
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
