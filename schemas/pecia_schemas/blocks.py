@@ -341,7 +341,17 @@ def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return packed blocks as plain JSON."""
-    return [{**block, "lines": list(_lines(block))} for block in blocks]
+    plain = []
+    for block in blocks:
+        lines, texts = [], block["text"].split("\n")
+        for number, line in enumerate(block.get("lines", ())):
+            whole = {"text": texts[number], **line} if "text" not in line else line
+            words = line.get("words", ())
+            if words and not isinstance(words[0], Mapping):
+                whole = {**whole, "words": list(_words(whole["text"], line["box"], words))}
+            lines.append(whole)
+        plain.append({**block, "lines": lines})
+    return plain
 
 
 def _lengths(line: Line) -> list[list[int | None]] | None:
@@ -356,15 +366,6 @@ def _lengths(line: Line) -> list[list[int | None]] | None:
         words.append([len(word.text), *place, sure])
         rest = rest[len(word.text) :]
     return words
-
-
-def _lines(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    texts = block["text"].split("\n")
-    for number, line in enumerate(block.get("lines", ())):
-        whole = {"text": texts[number], **line} if "text" not in line else line
-        words = line.get("words", ())
-        are_packed = words and not isinstance(words[0], Mapping)
-        yield {**whole, "words": list(_words(whole["text"], line["box"], words))} if are_packed else whole
 
 
 def _words(text: str, line: Mapping[str, int], words: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -371,7 +371,24 @@ _OF_POSTGRES = (
 
 def refusal_of_redis(error: BaseException, url: str) -> str | None:
     """Return in a sentence why Redis refuses us; None if it is away or something else is the matter."""
-    said, parts = _said_by_redis(error, encrypted=url.startswith("rediss://")), urlsplit(url)
+    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
+
+    said, parts = None, urlsplit(url)
+    for cause in _causes(error):
+        match cause:
+            case AuthenticationError():
+                said = "refuses the account or its password: correct {setting}."
+            case NoPermissionError():
+                said = "does not let the account do what Pecia does: give it the ACL of docs/security.md."
+            case ssl.SSLCertVerificationError():
+                said = _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
+            case ssl.SSLError():
+                said = "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
+            case FileNotFoundError() if parts.scheme == "rediss":
+                said = "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
+            case _:
+                continue
+        break
     where = parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]  # without the account
     return said and f"Redis at {where} {said.format(setting='PECIA_REDIS_URL')}"
 
@@ -403,23 +420,6 @@ def explain(error: BaseException, url: str) -> str:
         f"{where} refuses what is to be written ({name}): a value is too long or too large, or none that it can hold. "
         "Change it; if it should fit, please report this with the code."
     )
-
-
-def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
-    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
-
-    for cause in _causes(error):
-        if isinstance(cause, AuthenticationError):
-            return "refuses the account or its password: correct {setting}."
-        if isinstance(cause, NoPermissionError):
-            return "does not let the account do what Pecia does: give it the ACL of docs/security.md."
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
-        if isinstance(cause, ssl.SSLError):
-            return "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
-        if isinstance(cause, FileNotFoundError) and encrypted:
-            return "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
-    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

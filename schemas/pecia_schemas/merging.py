@@ -104,23 +104,25 @@ def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
 
 
 def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
-    groups: list[list[Filled]] = []
+    alike: list[tuple[Any, list[Filled]]] = []
     for one in given:
-        for group in groups:
-            if _same(group[0].value, one.value):
-                group.append(one)
-                break
+        value = one.value  # true is not 1; of texts, case and blanks make no difference
+        said = " ".join(value.casefold().split()) if isinstance(value, str) else (type(value) is bool, value)
+        group = next((group for known, group in alike if known == said), None)
+        if group:
+            group.append(one)
         else:
-            groups.append([one])
+            alike.append((said, [one]))
+    groups = [group for _, group in alike]
     groups.sort(key=lambda group: (-sum(_weight(one) for one in group), group[0].page))
     chosen, *others = groups
     leaves = list(_leaves(max(chosen, key=_weight), path))
     if len(leaves) == 1 and leaves[0].path == path:
-        alike = [one.leaf(path) for one in chosen]
+        agreeing = [one.leaf(path) for one in chosen]
         leaves[0] = leaves[0].model_copy(
             update={
                 "pages": tuple(one.page for one in chosen),
-                "places": tuple(place for leaf in alike for place in leaf.places),
+                "places": tuple(place for leaf in agreeing for place in leaf.places),
                 "conflicts": tuple(group[0].leaf(path) for group in others),
             }
         )
@@ -152,9 +154,3 @@ def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
             yield from _leaves(one.inner(number), pointer(path, number))
     else:
         yield one.leaf(path)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, str) and isinstance(other, str):
-        return " ".join(one.casefold().split()) == " ".join(other.casefold().split())
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

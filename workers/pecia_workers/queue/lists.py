@@ -36,10 +36,7 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_ur
 from redis.retry import Retry
 
 from pecia_schemas import messages
-from pecia_schemas.messages import (
-    quarantine_name,
-    queue_name,
-)
+from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 
@@ -298,8 +295,17 @@ def held_parts(redis: Redis) -> set[str]:
 
     In the order in which they move, so that none is missed: behind a turn, in a list, taken.
     """
+    held: set[str] = set()
     rests = [messages.rest_name(*rest) for rest in _rests(redis)]
-    held = {part for queue in (*rests, *_LISTS) for part in _waiting(redis, queue)}
+    for queue in (*rests, *_LISTS):
+        # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
+        start = 0
+        waiting: Any
+        while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
+            for message in waiting:
+                with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
+                    held.add(str(json.loads(message)["part"]))
+            start += len(waiting)
     return held.union(part.removesuffix("+") for part, _ in _taken(redis))
 
 
@@ -327,17 +333,6 @@ def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
         queue, _, flow = name.partition(":")
         if queue in QUEUES:
             yield queue, flow
-
-
-def _waiting(redis: Redis, queue: str) -> Iterator[str]:
-    # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
-    start = 0
-    waiting: Any
-    while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
-        for message in waiting:
-            with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
-                yield str(json.loads(message)["part"])
-        start += len(waiting)
 
 
 def _source(name: str) -> str:

@@ -69,7 +69,12 @@ class Spool:
             copy.users -= 1
             if not copy.users and not copy.verified:
                 self._forget(reference.sha256)
-            self._evict()
+            excess = sum(one.size for one in self._copies.values()) - self._most_bytes
+            for key in [key for key, one in self._copies.items() if not one.users]:
+                if excess <= 0 and len(self._copies) <= _MOST_COPIES:
+                    break
+                excess -= self._copies[key].size
+                self._forget(key)
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
         """Remove copies that are not being read: decrypted ones, and those that `unheld` names, which no job holds."""
@@ -100,14 +105,6 @@ class Spool:
             await self._store.download(reference, copy.path)
         else:
             await asyncio.to_thread(verify, copy.path, reference)
-
-    def _evict(self) -> None:
-        excess = sum(copy.size for copy in self._copies.values()) - self._most_bytes
-        for key in [key for key, copy in self._copies.items() if not copy.users]:
-            if excess <= 0 and len(self._copies) <= _MOST_COPIES:
-                return
-            excess -= self._copies[key].size
-            self._forget(key)
 
     def _forget(self, key: str) -> None:
         copy = self._copies.pop(key)
