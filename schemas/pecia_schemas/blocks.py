@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -346,9 +346,16 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         lines, texts = [], block["text"].split("\n")
         for number, line in enumerate(block.get("lines", ())):
             whole = {"text": texts[number], **line} if "text" not in line else line
-            words = line.get("words", ())
+            words, rest, inner = line.get("words", ()), whole["text"], []
             if words and not isinstance(words[0], Mapping):
-                whole = {**whole, "words": list(_words(whole["text"], line["box"], words))}
+                for length, left, top, width, height, sure in words:
+                    rest = rest.lstrip(" ")
+                    x, y = line["box"]["left"] + left, line["box"]["top"] + top
+                    box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
+                    confidence = None if sure is None else sure / _SURE
+                    inner.append({"text": rest[:length], "box": box, "confidence": confidence})
+                    rest = rest[length:]
+                whole = {**whole, "words": inner}
             lines.append(whole)
         plain.append({**block, "lines": lines})
     return plain
@@ -366,13 +373,3 @@ def _lengths(line: Line) -> list[list[int | None]] | None:
         words.append([len(word.text), *place, sure])
         rest = rest[len(word.text) :]
     return words
-
-
-def _words(text: str, line: Mapping[str, int], words: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for length, left, top, width, height, sure in words:
-        text = text.lstrip(" ")
-        x, y = line["left"] + left, line["top"] + top
-        box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
-        confidence = None if sure is None else sure / _SURE
-        yield {"text": text[:length], "box": box, "confidence": confidence}
-        text = text[length:]

@@ -284,8 +284,13 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
     def bound_statements(connection: Any, *_: object) -> None:
         _driver(connection).bound_statements(timeout)
 
-    def remember_pool(_connection: object, record: Any) -> None:
+    def prepare(connection: Any, record: Any) -> None:
         record.info["pool"] = engine.pool
+        driver, cursor = _driver(connection), connection.cursor()
+        cursor.execute(BACKEND)
+        if cursor.fetchone() == (driver.info.backend_pid,):  # no pooler is between
+            driver.prepare_threshold = PREPARED_AFTER
+        cursor.close()
 
     def come_back(connection: Any, record: Any) -> None:
         if connection is None:  # it was closed instead
@@ -296,15 +301,13 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
             _driver(connection).bound_ping(ping or timeout)
 
     def leave(context: ExceptionContext) -> None:
-        if ends_connection(context.original_exception):
-            context.is_disconnect = True
+        context.is_disconnect |= ends_connection(context.original_exception)
 
     dialect: Any = engine.dialect
     dialect.do_ping = partial(_ping, begin_bounded)
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
-    event.listen(engine, "connect", remember_pool)
-    event.listen(engine, "connect", _prepare_if_direct)
+    event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     event.listen(engine, "checkout", bound_statements)
     event.listen(engine, "checkin", come_back)
@@ -323,14 +326,6 @@ def _ping(begin: str, connection: Any) -> bool:
     cursor.execute(begin)
     cursor.close()
     return True
-
-
-def _prepare_if_direct(connection: Any, *_: object) -> None:
-    driver, cursor = _driver(connection), connection.cursor()
-    cursor.execute(BACKEND)
-    if cursor.fetchone() == (driver.info.backend_pid,):
-        driver.prepare_threshold = PREPARED_AFTER
-    cursor.close()
 
 
 def _driver(connection: Any) -> Any:

@@ -66,19 +66,15 @@ def settings_page() -> str:
             match field, below:
                 case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(about))):
                     default = settings.model_fields[name].get_default(call_default_factory=True)
-                    text = " ".join(about.split())
-                    lines.append(f"| `{PREFIX}{name.upper()}` | {_shown(default)} | {text} |")
+                    if isinstance(default, SecretStr):
+                        default = default.get_secret_value()
+                    if isinstance(default, timedelta):
+                        default = f"{default.total_seconds():g} s"
+                    if isinstance(default, dict | tuple) and default:
+                        default = json.dumps(default)
+                    shown = f"`{default}`" if default not in ("", (), {}) else ""
+                    lines.append(f"| `{PREFIX}{name.upper()}` | {shown} | {' '.join(about.split())} |")
     return "\n".join(lines) + "\n"
-
-
-def _shown(default: Any) -> str:
-    if isinstance(default, SecretStr):
-        default = default.get_secret_value()
-    if isinstance(default, timedelta):
-        default = f"{default.total_seconds():g} s"
-    if isinstance(default, dict | tuple) and default:
-        default = json.dumps(default)
-    return f"`{default}`" if default not in ("", (), {}) else ""
 
 
 def failures_page() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -84,10 +85,8 @@ _BARE_DICOM: Final = re.compile(
 )
 _PATTERNS = ((_PDF, MediaType.PDF), (_PNM, MediaType.PPM), (_BARE_DICOM, MediaType.DICOM))
 """Of files whose first bytes are few, common or not the first: what must follow."""
-_PCX_HEADER: Final = 128
-_PCX_VERSIONS, _PCX_DEPTHS, _PCX_PLANES = (
-    frozenset(known) for known in ((0, 2, 3, 5), (1, 2, 4, 8), (1, 2, 3, 4))
-)
+# Mark, version, encoding, bits of a plane; sides; 0, planes.
+_PCX: Final = re.compile(rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08].{60}\0[\x01-\x04].{62}", re.DOTALL)
 _BMP_HEADERS = frozenset({12, 16, 40, 52, 56, 64, 108, 124})  # bytes of the second header
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # what an MP4, or an old QuickTime file, may begin with
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
@@ -106,15 +105,10 @@ def sniff(head: bytes) -> MediaType | None:
     found = next((media for signature, media in _SIGNATURES if head.startswith(signature)), None)
     found = found or _sniff_container(head)
     found = found or next((media for pattern, media in _PATTERNS if pattern.match(head)), None)
-    return found or (MediaType.PCX if _is_pcx(head) else None)
-
-
-def _is_pcx(head: bytes) -> bool:
-    if len(head) < _PCX_HEADER or head[0] != 0x0A or head[2] != 1 or head[64]:  # noqa: PLR2004  mark, encoding, reserved
-        return False
-    left, top, right, bottom = (int.from_bytes(head[at : at + 2], "little") for at in range(4, 12, 2))
-    known = head[1] in _PCX_VERSIONS and head[3] in _PCX_DEPTHS and head[65] in _PCX_PLANES
-    return known and left <= right and top <= bottom
+    if found or not _PCX.match(head):
+        return found
+    left, top, right, bottom = struct.unpack("<4H", head[4:12])
+    return MediaType.PCX if left <= right and top <= bottom else None
 
 
 def _sniff_container(head: bytes) -> MediaType | None:

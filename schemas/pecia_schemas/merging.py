@@ -94,7 +94,9 @@ def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
     total = sum(leaf.value for leaf in leaves)
     if not leaves:
         return None, [Grounding(path=path, value=None)]
-    weakest = min(leaves, key=_trust)
+    sure = (Standing.AGREES, Standing.CONFIRMED)
+    trust = [(leaf.standing in sure, -1.0 if leaf.confidence is None else leaf.confidence) for leaf in leaves]
+    weakest = leaves[trust.index(min(trust))]
     summed = {
         "value": total,
         "pages": tuple(dict.fromkeys(page for leaf in leaves for page in leaf.pages)),
@@ -137,11 +139,6 @@ def _weight(one: Filled) -> int:
     leaf = one.grounding.get(one.path)
     standing = leaf.standing if leaf else None
     return {Standing.CONFIRMED: 100_000_000, Standing.AGREES: 10_000, None: 2}.get(standing, 1)
-
-
-def _trust(leaf: Grounding) -> tuple[bool, float]:
-    confirmed = leaf.standing in (Standing.AGREES, Standing.CONFIRMED)
-    return confirmed, -1.0 if leaf.confidence is None else leaf.confidence
 
 
 def _leaves(one: Filled, path: str) -> Iterator[Grounding]:

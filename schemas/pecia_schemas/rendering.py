@@ -26,26 +26,26 @@ _LEVEL: Final = 2
 
 def markdown_of(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown, a blank line between them."""
-    return "\n\n".join(filter(None, map(_markdown, blocks)))
-
-
-def _markdown(block: Block) -> str:
-    if block.table:  # as GFM has it: its first row is the heading, spans are empty cells
-        escaping = block.table.to_rows()
-        rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
-        rows.insert(1, ["---"] * block.table.columns)
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    if block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
-        level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
-        return f"{'#' * level} {escaped(' '.join(block.text.split()))}"
-    if block.kind is BlockKind.LIST:
-        lines = []
-        for line in _BREAK.split(block.text):
-            item = _ITEM.fullmatch(line)
-            start = f"{item['indent']}{item['number'] or '-'}" if item else " "
-            lines.append(f"{start} {escaped(item['text'] if item else line)}")
-        return "\n".join(lines)
-    return escaped(block.text)
+    written = []
+    for block in blocks:
+        if block.table:  # as GFM has it: its first row is the heading, spans are empty cells
+            escaping = block.table.to_rows()
+            rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
+            rows.insert(1, ["---"] * block.table.columns)
+            written.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        elif block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
+            level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
+            written.append(f"{'#' * level} {escaped(' '.join(block.text.split()))}")
+        elif block.kind is BlockKind.LIST:
+            lines = []
+            for line in _BREAK.split(block.text):
+                item = _ITEM.fullmatch(line)
+                start = f"{item['indent']}{item['number'] or '-'}" if item else " "
+                lines.append(f"{start} {escaped(item['text'] if item else line)}")
+            written.append("\n".join(lines))
+        else:
+            written.append(escaped(block.text))
+    return "\n\n".join(filter(None, written))
 
 
 def escaped(text: str) -> str:
@@ -63,25 +63,23 @@ def escaped(text: str) -> str:
 
 def html_of(blocks: Iterable[Block]) -> str:
     """Return blocks as HTML elements with their kind as class, one after the other."""
-    return "\n".join(filter(None, map(_html, blocks)))
-
-
-def _html(block: Block) -> str:
-    if table := block.table:
-        rows = [""] * table.rows
-        for cell in table.cells:
-            spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
-            spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
-            rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
-        return "\n".join(["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"])
-    if not block.text.strip():
-        return ""
-    if block.kind is BlockKind.LIST:
-        items = "".join(f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip())
-        return f'<ul class="list">{items}</ul>'
-    heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
-    element = _ELEMENTS.get(block.kind, heading)
-    return f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>'
+    written = []
+    for block in blocks:
+        if table := block.table:
+            rows = [""] * table.rows
+            for cell in table.cells:
+                spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
+                spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
+                rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
+            written += ["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
+        elif block.kind is BlockKind.LIST and block.text.strip():
+            items = [f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip()]
+            written.append(f'<ul class="list">{"".join(items)}</ul>')
+        elif block.text.strip():
+            heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
+            element = _ELEMENTS.get(block.kind, heading)
+            written.append(f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>')
+    return "\n".join(written)
 
 
 def _html_text(text: str) -> str:

@@ -258,8 +258,22 @@ class Lists:
         # The last goes back first, so that the first of them is served first.
         parts = *ended.finished, *reversed(ended.unfinished)
         taken, more = self._claim(keys, [*given, len(ended.finished), *parts])
-        claimed = tuple(_claimed(taken[i : i + _FIELDS]) for i in range(0, len(taken), _FIELDS))
-        return Claim(parts=claimed, more=bool(more) or 0 < slots == len(claimed))
+        claimed = []
+        for start in range(0, len(taken), _FIELDS):
+            part, queue, lane, cost, deaths, trace = taken[start : start + _FIELDS]
+            suspect = queue in QUARANTINES
+            claimed.append(
+                Claimed(
+                    part=part,
+                    stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
+                    lane=Lane(lane),
+                    cost=cost,
+                    deaths=deaths,
+                    suspect=suspect,
+                    traceparent=trace or None,
+                )
+            )
+        return Claim(parts=tuple(claimed), more=bool(more) or 0 < slots == len(claimed))
 
 
 def takers(redis: Redis) -> set[str]:
@@ -339,17 +353,3 @@ def _source(name: str) -> str:
     scripts = files("pecia_workers.queue")
     common, own = (scripts.joinpath(f"{file}.lua").read_text(encoding="utf-8") for file in ("common", name))
     return _NAMES + common + own
-
-
-def _claimed(reply: Sequence[Any]) -> Claimed:
-    part, queue, lane, cost, deaths, trace = reply
-    suspect = queue in QUARANTINES
-    return Claimed(
-        part=part,
-        stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
-        lane=Lane(lane),
-        cost=cost,
-        deaths=deaths,
-        suspect=suspect,
-        traceparent=trace or None,
-    )

@@ -219,27 +219,20 @@ class Runtime:
         if it failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine
         is gone. After any other exception the part is requeued.
         """
-        try:
-            return task_result(await self._run(part, deaths=deaths, begun=begun))
-        except Ignore:
-            if await self._ledger.withdrawn(part):
-                raise PartCancelledError from None
-            raise
-
-    async def _run(self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]) -> Outcome:
         await self._direct.idle()
-        if part in self._claimed:
-            raise Ignore("it runs here already, claimed without a message")
-        self._claimed.add(part)
-        try:
-            claimed_at = time_ns()
-            claimed = await _finish(self._ledger.claim(part, deaths=deaths))
-            if claimed is None:
-                raise Ignore("nothing to do: done, cancelled or another worker's")
-            begun(task_arguments(claimed))
-            return await self._run_claimed(claimed, claimed_at)
-        finally:
-            self._claimed.discard(part)
+        with suppress(Ignore):
+            if part not in self._claimed:  # else it runs here already, claimed without a message
+                self._claimed.add(part)
+                try:
+                    claimed_at = time_ns()
+                    if claimed := await _finish(self._ledger.claim(part, deaths=deaths)):
+                        begun(task_arguments(claimed))
+                        return task_result(await self._run_claimed(claimed, claimed_at))
+                finally:
+                    self._claimed.discard(part)
+        if await self._ledger.withdrawn(part):
+            raise PartCancelledError
+        raise Ignore("nothing to do: done, taken over, another worker's or here without a message")
 
     async def _run_without_message(self, part: ClaimedPart) -> None:
         """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
