@@ -18,7 +18,27 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from pecia_schemas.storable import storable_text
+_DEEPEST: Final = 64
+"""Levels of nesting; serializers end at a few hundred."""
+
+
+def storable_text(text: str) -> str:
+    """Return the text without NUL, and with a replacement for each half of a character that stands alone."""
+    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def storable(value: Any, depth: int = 0) -> Any:
+    """Return the same for every text in a JSON value. Raises `ValueError` if it is nested too deeply."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, dict):
+        return {storable_text(name): storable(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [storable(inner, depth + 1) for inner in value]
+    return value
+
 
 Text = Annotated[str, AfterValidator(storable_text)]
 Confidence = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: round(value, 3))]
