@@ -49,8 +49,12 @@ def upgrade(database_url: str, revision: str = "head") -> None:
 
     Raises `LockedError` if another transaction is in the way for long, `RevisionError`.
     """
-    if revision == "head" and _is_current(database_url):
-        return
+    if revision == "head":
+        with open_engine(database_url).connect() as connection:
+            if inspect(connection).has_table("alembic_version"):
+                committed = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+                if committed == REVISION:
+                    return
     _migrate("upgrade", database_url, revision)
 
 
@@ -75,10 +79,19 @@ def _migrate(how: str, database_url: str, revision: str) -> None:
             if sqlstate_of(error) != _NOT_AVAILABLE:
                 raise
             if pause is None:
-                raise LockedError(_complaint(database_url)) from None
+                break
             sleep(pause)
         else:
             return
+    with open_engine(database_url).connect() as connection:
+        found = connection.execute(_IN_THE_WAY).one_or_none()
+    what = (
+        f"process {found.pid} of Postgres ({found.usename}, {found.application_name or 'without a name'}), "
+        f"whose transaction is open for {found.seconds:.0f} s, holds a table"
+        if found
+        else "other transactions held a table each time"
+    )
+    raise LockedError(f"Nothing was migrated: {what}. End it, or wait until it is over, and try again.")
 
 
 def has_pending_changes(database_url: str) -> bool:
@@ -93,29 +106,9 @@ def has_pending_changes(database_url: str) -> bool:
     return False
 
 
-def _is_current(database_url: str) -> bool:
-    """Return whether the newest migration has been committed to the database."""
-    with open_engine(database_url).connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return False
-        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == REVISION
-
-
 def open_engine(database_url: str) -> Engine:
     """Return connections that are closed after use."""
     return create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
-
-
-def _complaint(database_url: str) -> str:
-    with open_engine(database_url).connect() as connection:
-        found = connection.execute(_IN_THE_WAY).one_or_none()
-    what = (
-        f"process {found.pid} of Postgres ({found.usename}, {found.application_name or 'without a name'}), "
-        f"whose transaction is open for {found.seconds:.0f} s, holds a table"
-        if found
-        else "other transactions held a table each time"
-    )
-    return f"Nothing was migrated: {what}. End it, or wait until it is over, and try again."
 
 
 def _config(database_url: str) -> Config:

@@ -13,15 +13,11 @@ from pecia_schemas.tables import Base
 _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version
 
 
-def _run() -> None:
-    # The attribute is ours; the variable serves the plain `alembic` command during development.
-    url = context.config.attributes.get("database_url") or os.environ["PECIA_DATABASE_URL"]
-    with open_engine(url).connect() as connection:
-        context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=False)
-        with context.begin_transaction():
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-            connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
-            context.run_migrations()
-
-
-_run()
+# The attribute is ours; the variable serves the plain `alembic` command during development.
+_URL = context.config.attributes.get("database_url") or os.environ["PECIA_DATABASE_URL"]
+with open_engine(_URL).connect() as connection:
+    context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=False)
+    with context.begin_transaction():
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
+        context.run_migrations()

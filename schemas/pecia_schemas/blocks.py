@@ -12,13 +12,33 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from pecia_schemas.storable import storable_text
+_DEEPEST: Final = 64
+"""Levels of nesting; serializers end at a few hundred."""
+
+
+def storable_text(text: str) -> str:
+    """Return the text without NUL, and with a replacement for each half of a character that stands alone."""
+    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def storable(value: Any, depth: int = 0) -> Any:
+    """Return the same for every text in a JSON value. Raises `ValueError` if it is nested too deeply."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, dict):
+        return {storable_text(name): storable(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [storable(inner, depth + 1) for inner in value]
+    return value
+
 
 Text = Annotated[str, AfterValidator(storable_text)]
 Confidence = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: round(value, 3))]
@@ -341,7 +361,24 @@ def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return packed blocks as plain JSON."""
-    return [{**block, "lines": list(_lines(block))} for block in blocks]
+    plain = []
+    for block in blocks:
+        lines, texts = [], block["text"].split("\n")
+        for number, line in enumerate(block.get("lines", ())):
+            whole = {"text": texts[number], **line} if "text" not in line else line
+            words, rest, inner = line.get("words", ()), whole["text"], []
+            if words and not isinstance(words[0], Mapping):
+                for length, left, top, width, height, sure in words:
+                    rest = rest.lstrip(" ")
+                    x, y = line["box"]["left"] + left, line["box"]["top"] + top
+                    box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
+                    confidence = None if sure is None else sure / _SURE
+                    inner.append({"text": rest[:length], "box": box, "confidence": confidence})
+                    rest = rest[length:]
+                whole = {**whole, "words": inner}
+            lines.append(whole)
+        plain.append({**block, "lines": lines})
+    return plain
 
 
 def _lengths(line: Line) -> list[list[int | None]] | None:
@@ -356,22 +393,3 @@ def _lengths(line: Line) -> list[list[int | None]] | None:
         words.append([len(word.text), *place, sure])
         rest = rest[len(word.text) :]
     return words
-
-
-def _lines(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    texts = block["text"].split("\n")
-    for number, line in enumerate(block.get("lines", ())):
-        whole = {"text": texts[number], **line} if "text" not in line else line
-        words = line.get("words", ())
-        are_packed = words and not isinstance(words[0], Mapping)
-        yield {**whole, "words": list(_words(whole["text"], line["box"], words))} if are_packed else whole
-
-
-def _words(text: str, line: Mapping[str, int], words: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for length, left, top, width, height, sure in words:
-        text = text.lstrip(" ")
-        x, y = line["left"] + left, line["top"] + top
-        box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
-        confidence = None if sure is None else sure / _SURE
-        yield {"text": text[:length], "box": box, "confidence": confidence}
-        text = text[length:]

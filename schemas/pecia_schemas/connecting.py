@@ -284,8 +284,13 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
     def bound_statements(connection: Any, *_: object) -> None:
         _driver(connection).bound_statements(timeout)
 
-    def remember_pool(_connection: object, record: Any) -> None:
+    def prepare(connection: Any, record: Any) -> None:
         record.info["pool"] = engine.pool
+        driver, cursor = _driver(connection), connection.cursor()
+        cursor.execute(BACKEND)
+        if cursor.fetchone() == (driver.info.backend_pid,):  # no pooler is between
+            driver.prepare_threshold = PREPARED_AFTER
+        cursor.close()
 
     def come_back(connection: Any, record: Any) -> None:
         if connection is None:  # it was closed instead
@@ -296,15 +301,13 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
             _driver(connection).bound_ping(ping or timeout)
 
     def leave(context: ExceptionContext) -> None:
-        if ends_connection(context.original_exception):
-            context.is_disconnect = True
+        context.is_disconnect |= ends_connection(context.original_exception)
 
     dialect: Any = engine.dialect
     dialect.do_ping = partial(_ping, begin_bounded)
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
-    event.listen(engine, "connect", remember_pool)
-    event.listen(engine, "connect", _prepare_if_direct)
+    event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     event.listen(engine, "checkout", bound_statements)
     event.listen(engine, "checkin", come_back)
@@ -323,14 +326,6 @@ def _ping(begin: str, connection: Any) -> bool:
     cursor.execute(begin)
     cursor.close()
     return True
-
-
-def _prepare_if_direct(connection: Any, *_: object) -> None:
-    driver, cursor = _driver(connection), connection.cursor()
-    cursor.execute(BACKEND)
-    if cursor.fetchone() == (driver.info.backend_pid,):
-        driver.prepare_threshold = PREPARED_AFTER
-    cursor.close()
 
 
 def _driver(connection: Any) -> Any:
@@ -371,7 +366,24 @@ _OF_POSTGRES = (
 
 def refusal_of_redis(error: BaseException, url: str) -> str | None:
     """Return in a sentence why Redis refuses us; None if it is away or something else is the matter."""
-    said, parts = _said_by_redis(error, encrypted=url.startswith("rediss://")), urlsplit(url)
+    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
+
+    said, parts = None, urlsplit(url)
+    for cause in _causes(error):
+        match cause:
+            case AuthenticationError():
+                said = "refuses the account or its password: correct {setting}."
+            case NoPermissionError():
+                said = "does not let the account do what Pecia does: give it the ACL of docs/security.md."
+            case ssl.SSLCertVerificationError():
+                said = _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
+            case ssl.SSLError():
+                said = "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
+            case FileNotFoundError() if parts.scheme == "rediss":
+                said = "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
+            case _:
+                continue
+        break
     where = parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]  # without the account
     return said and f"Redis at {where} {said.format(setting='PECIA_REDIS_URL')}"
 
@@ -403,23 +415,6 @@ def explain(error: BaseException, url: str) -> str:
         f"{where} refuses what is to be written ({name}): a value is too long or too large, or none that it can hold. "
         "Change it; if it should fit, please report this with the code."
     )
-
-
-def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
-    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
-
-    for cause in _causes(error):
-        if isinstance(cause, AuthenticationError):
-            return "refuses the account or its password: correct {setting}."
-        if isinstance(cause, NoPermissionError):
-            return "does not let the account do what Pecia does: give it the ACL of docs/security.md."
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
-        if isinstance(cause, ssl.SSLError):
-            return "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
-        if isinstance(cause, FileNotFoundError) and encrypted:
-            return "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
-    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

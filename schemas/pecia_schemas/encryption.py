@@ -76,12 +76,14 @@ class Keyring:
         if not setting:
             return cls()
         try:
-            entries = json.loads(setting.get_secret_value(), object_pairs_hook=_without_repetition)
+            pairs = json.loads(setting.get_secret_value(), object_pairs_hook=tuple)  # arrays are lists
         except (json.JSONDecodeError, RecursionError):
-            entries = None
-        if not isinstance(entries, dict) or not entries:
+            pairs = None
+        if not isinstance(pairs, tuple) or not pairs:
             raise ValueError(f"holds no keys: {_FORM}")
-        return cls({checked_key_id(name): _key(encoded) for name, encoded in entries.items()})
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("names a key twice: each name stands for one key.")
+        return cls({checked_key_id(name): _key(encoded) for name, encoded in pairs})
 
     @property
     def current(self) -> str | None:
@@ -165,12 +167,6 @@ def checked_key_id(key: str) -> str:
     if not _KEY_ID.fullmatch(key):
         raise ValueError("names a key by 1 to 64 letters, digits, dots, dashes and underscores.")
     return key
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("names a key twice: each name stands for one key.")
-    return dict(pairs)
 
 
 def _key(encoded: Any) -> bytes:

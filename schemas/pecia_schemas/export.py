@@ -35,52 +35,46 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
+_SETTINGS = {
+    "Client and fleet": ConnectionSettings,
+    "Client": ClientSettings,
+    "Fleet": worker.WorkerSettings,
+    "Engine": worker.EngineSettings,
+    "What is in the engine at a time": worker.BatchingSettings,
+    "Reading and captioning": worker.ReadingSettings,
+    "Documents": worker.DocumentSettings,
+    "Callbacks": worker.WebhookSettings,
+    "Retention": worker.RetentionSettings,
+    "Flower": worker.FlowerSettings,
+    "Gateway": worker.GatewaySettings,
+}
+
+
 def settings_page() -> str:
     """Return the page that lists every setting."""
-    groups = {
-        "Client and fleet": ConnectionSettings,
-        "Client": ClientSettings,
-        "Fleet": worker.WorkerSettings,
-        "Engine": worker.EngineSettings,
-        "What is in the engine at a time": worker.BatchingSettings,
-        "Reading and captioning": worker.ReadingSettings,
-        "Documents": worker.DocumentSettings,
-        "Callbacks": worker.WebhookSettings,
-        "Retention": worker.RetentionSettings,
-        "Flower": worker.FlowerSettings,
-        "Gateway": worker.GatewaySettings,
-    }
     lines = [
         _GENERATED,
         "# Settings\n",
         "An argument wins over the environment, the environment over `.env`. An unknown `PECIA_*` name is refused.",
         "Durations are seconds or ISO 8601 (`PT15S`).",
     ]
-    for title, settings in groups.items():
+    for title, settings in _SETTINGS.items():
         lines += [f"\n## {title}\n", "| name | default | what it does |", "|---|---|---|"]
-        for name, about in _described(settings):
-            default = settings.model_fields[name].get_default(call_default_factory=True)
-            lines.append(f"| `{PREFIX}{name.upper()}` | {_shown(default)} | {about} |")
+        # The class's own fields, and the text below each: pydantic reads it too, but slowly and in every process.
+        (definition,) = ast.parse(inspect.getsource(settings)).body
+        for field, below in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(about))):
+                    default = settings.model_fields[name].get_default(call_default_factory=True)
+                    if isinstance(default, SecretStr):
+                        default = default.get_secret_value()
+                    if isinstance(default, timedelta):
+                        default = f"{default.total_seconds():g} s"
+                    if isinstance(default, dict | tuple) and default:
+                        default = json.dumps(default)
+                    shown = f"`{default}`" if default not in ("", (), {}) else ""
+                    lines.append(f"| `{PREFIX}{name.upper()}` | {shown} | {' '.join(about.split())} |")
     return "\n".join(lines) + "\n"
-
-
-def _described(settings: type[ConnectionSettings]) -> Iterator[tuple[str, str]]:
-    """Yield the class's own fields and the text below each. Pydantic reads it too, but slowly and in every process."""
-    (definition,) = ast.parse(inspect.getsource(settings)).body
-    for field, below in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(about))):
-                yield name, " ".join(about.split())
-
-
-def _shown(default: Any) -> str:
-    if isinstance(default, SecretStr):
-        default = default.get_secret_value()
-    if isinstance(default, timedelta):
-        default = f"{default.total_seconds():g} s"
-    if isinstance(default, dict | tuple) and default:
-        default = json.dumps(default)
-    return f"`{default}`" if default not in ("", (), {}) else ""
 
 
 def failures_page() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -71,21 +72,21 @@ _SIGNATURES = (
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
 _EBML = b"\x1a\x45\xdf\xa3"
 _EBML_BYTES = 64
-_PDF_BYTES = 1024
-"""How far readers look for a PDF's first line: mail and print systems put lines of theirs before it."""
 _DICOM_AT = 128
+# A PDF's first line is looked for in 1,024 bytes: mail and print systems put lines of theirs before it.
+_PDF: Final = re.compile(rb".{0,1019}?%PDF-", re.DOTALL)
+_PNM: Final = re.compile(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*\d{1,9}\s+(?:#[^\n]*\n\s*)*\d{1,9}\s")
+# Without a preamble, as those files begin that archives cut from a transfer.
 _BARE_DICOM: Final = re.compile(
     rb"\x02\0\0\0UL\x04\0"  # the file's own group
     rb"|\x08\0[\0-\x18]\0(?:CS|DA|TM|UI|UL)"  # the first of the others, with the kinds of values
     rb"|\x08\0(?:\0\0\x04\0\0\0|\x05\0.\0\0\0ISO|\x08\0.\0\0\0(?:ORIG|DERI)|\x16\0.\0\0\x001\.2\.)",
     re.DOTALL,
 )
-"""How a DICOM file begins that has no preamble, as those that archives cut from a transfer."""
-_PNM: Final = re.compile(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*\d{1,9}\s+(?:#[^\n]*\n\s*)*\d{1,9}\s")
-_PCX_HEADER: Final = 128
-_PCX_VERSIONS, _PCX_DEPTHS, _PCX_PLANES = (
-    frozenset(known) for known in ((0, 2, 3, 5), (1, 2, 4, 8), (1, 2, 3, 4))
-)
+_PATTERNS = ((_PDF, MediaType.PDF), (_PNM, MediaType.PPM), (_BARE_DICOM, MediaType.DICOM))
+"""Of files whose first bytes are few, common or not the first: what must follow."""
+# Mark, version, encoding, bits of a plane; sides; 0, planes.
+_PCX: Final = re.compile(rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08].{60}\0[\x01-\x04].{62}", re.DOTALL)
 _BMP_HEADERS = frozenset({12, 16, 40, 52, 56, 64, 108, 124})  # bytes of the second header
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # what an MP4, or an old QuickTime file, may begin with
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
@@ -102,40 +103,22 @@ def sniff(head: bytes) -> MediaType | None:
     if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
         return MediaType.BMP
     found = next((media for signature, media in _SIGNATURES if head.startswith(signature)), None)
-    found = found or _sniff_boxes(head) or _sniff_video(head)
-    found = found or (MediaType.PDF if b"%PDF-" in head[:_PDF_BYTES] else None)
-    return found or _sniff_unsigned(head)
+    found = found or _sniff_container(head)
+    found = found or next((media for pattern, media in _PATTERNS if pattern.match(head)), None)
+    if found or not _PCX.match(head):
+        return found
+    left, top, right, bottom = struct.unpack("<4H", head[4:12])
+    return MediaType.PCX if left <= right and top <= bottom else None
 
 
-def _sniff_unsigned(head: bytes) -> MediaType | None:
-    """Tell files whose first bytes are few or common by what must follow them."""
-    if _PNM.match(head):
-        return MediaType.PPM
-    if _BARE_DICOM.match(head):
-        return MediaType.DICOM
-    return MediaType.PCX if _is_pcx(head) else None
-
-
-def _is_pcx(head: bytes) -> bool:
-    if len(head) < _PCX_HEADER or head[0] != 0x0A or head[2] != 1 or head[64]:  # noqa: PLR2004  mark, encoding, reserved
-        return False
-    left, top, right, bottom = (int.from_bytes(head[at : at + 2], "little") for at in range(4, 12, 2))
-    known = head[1] in _PCX_VERSIONS and head[3] in _PCX_DEPTHS and head[65] in _PCX_PLANES
-    return known and left <= right and top <= bottom
-
-
-def _sniff_boxes(head: bytes) -> MediaType | None:
-    """Tell photos from films: both are files of boxes, of which the first names the brands."""
-    if head[4:8] not in _BOXES:
-        return None
-    end = min(int.from_bytes(head[:4], "big"), len(head))
-    brands = head[8:12], *(head[at : at + 4] for at in range(16, end, 4))
-    if head[4:8] != b"ftyp" or brands[0] not in _AVIF_BRANDS | _HEIC_BRANDS:
-        return MediaType.MP4
-    return MediaType.HEIC if _AVIF_BRANDS.isdisjoint(brands) else MediaType.AVIF
-
-
-def _sniff_video(head: bytes) -> MediaType | None:
+def _sniff_container(head: bytes) -> MediaType | None:
+    """Tell films from each other and from photos, which may be files of boxes too: the first box names the brands."""
+    if head[4:8] in _BOXES:
+        end = min(int.from_bytes(head[:4], "big"), len(head))
+        brands = head[8:12], *(head[at : at + 4] for at in range(16, end, 4))
+        if head[4:8] != b"ftyp" or brands[0] not in _AVIF_BRANDS | _HEIC_BRANDS:
+            return MediaType.MP4
+        return MediaType.HEIC if _AVIF_BRANDS.isdisjoint(brands) else MediaType.AVIF
     if head.startswith(_EBML):
         return MediaType.WEBM if b"webm" in head[:_EBML_BYTES] else MediaType.MATROSKA
     if len(head) > 2 * _TS_PACKET and set(head[: 3 * _TS_PACKET : _TS_PACKET]) == {_TS_SYNC}:
@@ -187,7 +170,17 @@ class PageRanges:
         """Return what the text means, however it is ordered. Raises `ValueError`."""
         if len(text) > storable.PAGES:
             raise storable.invalid(f"pages have at most {storable.PAGES:,} characters")
-        return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
+        ranges: list[tuple[int, int | None]] = []
+        for one in text.split(","):
+            found = _RANGE.fullmatch(one)
+            if found is None or (found[3] and not found[2]):
+                raise storable.invalid(_FORM)
+            first = int(found[1])
+            last = int(found[3]) if found[3] else None if found[2] else first
+            if first < 1 or (last is not None and last < first):
+                raise storable.invalid(_FORM)
+            ranges.append((first, last))
+        return cls(tuple(_folded(sorted(ranges, key=lambda one: one[0]))))
 
     def __str__(self) -> str:
         return ",".join(
@@ -213,17 +206,6 @@ class PageRanges:
         """Yield them, counted from 0, in a document of so many pages, which has them all."""
         for first, last in self.ranges:
             yield from range(first - 1, count if last is None else last)
-
-
-def _parsed(text: str) -> tuple[int, int | None]:
-    found = _RANGE.fullmatch(text)
-    if found is None or (found[3] and not found[2]):
-        raise storable.invalid(_FORM)
-    first = int(found[1])
-    last = int(found[3]) if found[3] else None if found[2] else first
-    if first < 1 or (last is not None and last < first):
-        raise storable.invalid(_FORM)
-    return first, last
 
 
 def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:

@@ -94,7 +94,9 @@ def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
     total = sum(leaf.value for leaf in leaves)
     if not leaves:
         return None, [Grounding(path=path, value=None)]
-    weakest = min(leaves, key=_trust)
+    sure = (Standing.AGREES, Standing.CONFIRMED)
+    trust = [(leaf.standing in sure, -1.0 if leaf.confidence is None else leaf.confidence) for leaf in leaves]
+    weakest = leaves[trust.index(min(trust))]
     summed = {
         "value": total,
         "pages": tuple(dict.fromkeys(page for leaf in leaves for page in leaf.pages)),
@@ -104,23 +106,25 @@ def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
 
 
 def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
-    groups: list[list[Filled]] = []
+    alike: list[tuple[Any, list[Filled]]] = []
     for one in given:
-        for group in groups:
-            if _same(group[0].value, one.value):
-                group.append(one)
-                break
+        value = one.value  # true is not 1; of texts, case and blanks make no difference
+        said = " ".join(value.casefold().split()) if isinstance(value, str) else (type(value) is bool, value)
+        group = next((group for known, group in alike if known == said), None)
+        if group:
+            group.append(one)
         else:
-            groups.append([one])
+            alike.append((said, [one]))
+    groups = [group for _, group in alike]
     groups.sort(key=lambda group: (-sum(_weight(one) for one in group), group[0].page))
     chosen, *others = groups
     leaves = list(_leaves(max(chosen, key=_weight), path))
     if len(leaves) == 1 and leaves[0].path == path:
-        alike = [one.leaf(path) for one in chosen]
+        agreeing = [one.leaf(path) for one in chosen]
         leaves[0] = leaves[0].model_copy(
             update={
                 "pages": tuple(one.page for one in chosen),
-                "places": tuple(place for leaf in alike for place in leaf.places),
+                "places": tuple(place for leaf in agreeing for place in leaf.places),
                 "conflicts": tuple(group[0].leaf(path) for group in others),
             }
         )
@@ -137,11 +141,6 @@ def _weight(one: Filled) -> int:
     return {Standing.CONFIRMED: 100_000_000, Standing.AGREES: 10_000, None: 2}.get(standing, 1)
 
 
-def _trust(leaf: Grounding) -> tuple[bool, float]:
-    confirmed = leaf.standing in (Standing.AGREES, Standing.CONFIRMED)
-    return confirmed, -1.0 if leaf.confidence is None else leaf.confidence
-
-
 def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
     """Yield what a page has there, leaf by leaf, at another path."""
     if isinstance(one.value, dict):
@@ -152,9 +151,3 @@ def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
             yield from _leaves(one.inner(number), pointer(path, number))
     else:
         yield one.leaf(path)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, str) and isinstance(other, str):
-        return " ".join(one.casefold().split()) == " ".join(other.casefold().split())
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

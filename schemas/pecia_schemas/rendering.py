@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from pecia_schemas.blocks import Block, BlockKind, Table
+from pecia_schemas.blocks import Block, BlockKind
 
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
@@ -26,75 +26,60 @@ _LEVEL: Final = 2
 
 def markdown_of(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown, a blank line between them."""
-    return "\n\n".join(filter(None, map(_markdown, blocks)))
-
-
-def _markdown(block: Block) -> str:
-    if block.table:
-        return _markdown_table(block.table)
-    if block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
-        level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
-        return f"{'#' * level} {escaped(' '.join(block.text.split()))}"
-    if block.kind is BlockKind.LIST:
-        return "\n".join(map(_markdown_item, _BREAK.split(block.text)))
-    return escaped(block.text)
-
-
-def _markdown_item(line: str) -> str:
-    item = _ITEM.fullmatch(line)
-    return (
-        f"{item['indent']}{item['number'] or '-'} {escaped(item['text'])}" if item else f"  {escaped(line)}"
-    )
-
-
-def _markdown_table(table: Table) -> str:
-    """Return the table as GFM has it: its first row is the heading, spans are empty cells."""
-    escaping = table.to_rows()
-    first, *others = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * table.columns, *others))
+    written = []
+    for block in blocks:
+        if block.table:  # as GFM has it: its first row is the heading, spans are empty cells
+            escaping = block.table.to_rows()
+            rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
+            rows.insert(1, ["---"] * block.table.columns)
+            written.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        elif block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
+            level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
+            written.append(f"{'#' * level} {escaped(' '.join(block.text.split()))}")
+        elif block.kind is BlockKind.LIST:
+            lines = []
+            for line in _BREAK.split(block.text):
+                item = _ITEM.fullmatch(line)
+                start = f"{item['indent']}{item['number'] or '-'}" if item else " "
+                lines.append(f"{start} {escaped(item['text'] if item else line)}")
+            written.append("\n".join(lines))
+        else:
+            written.append(escaped(block.text))
+    return "\n\n".join(filter(None, written))
 
 
 def escaped(text: str) -> str:
     """Return plain text as paragraphs that show it line by line, with nothing in it taken for Markdown."""
-    lines = [_escaped_line(line) for line in _BREAK.split(text)]
+    lines = []
+    for line in _BREAK.split(text):
+        inner = _MARKUP.sub(r"\\\g<0>", line.strip())
+        if opening := _OPENING.match(inner):
+            place = opening.end() if opening["number"] else 0
+            inner = f"{inner[:place]}\\{inner[place:]}"
+        lines.append(inner)
     pairs = zip(lines, [*lines[1:], ""], strict=True)
     return "\n".join(f"{line}\\" if line and following else line for line, following in pairs).strip("\n")
 
 
-def _escaped_line(line: str) -> str:
-    inner = _MARKUP.sub(r"\\\g<0>", line.strip())
-    opening = _OPENING.match(inner)
-    if opening is None:
-        return inner
-    place = opening.end() if opening["number"] else 0
-    return f"{inner[:place]}\\{inner[place:]}"
-
-
 def html_of(blocks: Iterable[Block]) -> str:
     """Return blocks as HTML elements with their kind as class, one after the other."""
-    return "\n".join(filter(None, map(_html, blocks)))
-
-
-def _html(block: Block) -> str:
-    if block.table:
-        return _html_table(block.table)
-    if not block.text.strip():
-        return ""
-    if block.kind is BlockKind.LIST:
-        items = "".join(f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip())
-        return f'<ul class="list">{items}</ul>'
-    heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
-    element = _ELEMENTS.get(block.kind, heading)
-    return f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>'
-
-
-def _html_table(table: Table) -> str:
-    rows = [""] * table.rows
-    for cell in table.cells:
-        spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
-        spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
-        rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
-    return "\n".join(["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"])
+    written = []
+    for block in blocks:
+        if table := block.table:
+            rows = [""] * table.rows
+            for cell in table.cells:
+                spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
+                spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
+                rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
+            written += ["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
+        elif block.kind is BlockKind.LIST and block.text.strip():
+            items = [f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip()]
+            written.append(f'<ul class="list">{"".join(items)}</ul>')
+        elif block.text.strip():
+            heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
+            element = _ELEMENTS.get(block.kind, heading)
+            written.append(f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>')
+    return "\n".join(written)
 
 
 def _html_text(text: str) -> str:

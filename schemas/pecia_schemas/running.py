@@ -75,7 +75,14 @@ def withdraw(home: str, pid: int) -> None:
 
 def running_fleets() -> list[RunningFleet]:
     """Return the fleets that run for this user now, by home."""
-    found = [note for path in notes().glob("*.json") if (note := _read(path)) and _is_ours(note)]
+    found = []
+    for path in notes().glob("*.json"):
+        with suppress(OSError):
+            note = _read(path)
+            # The very process that wrote it still runs, as this user.
+            owned = note and Path(f"/proc/{note.pid}").stat().st_uid == os.geteuid()
+            if note and owned and _start_time(note.pid) == note.started:
+                found.append(note)
     return sorted(found, key=lambda fleet: fleet.home)
 
 
@@ -111,14 +118,6 @@ def _read(path: Path) -> RunningFleet | None:
         if path.stat().st_uid == os.geteuid():
             return RunningFleet.model_validate_json(path.read_bytes())
     return None
-
-
-def _is_ours(note: RunningFleet) -> bool:
-    """Whether the very process that wrote the note still runs, as this user."""
-    with suppress(OSError):
-        owner = Path(f"/proc/{note.pid}").stat().st_uid
-        return owner == os.geteuid() and _start_time(note.pid) == note.started
-    return False
 
 
 def _start_time(pid: int) -> int | None:

@@ -1,32 +1,10 @@
-"""What Postgres and JSON can keep: texts without what they refuse, and no longer than their columns."""
+"""How long texts may be, as their columns in Postgres are, and what is said of one that cannot be stored."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from pydantic_core import PydanticCustomError
-
-_DEEPEST: Final = 64
-"""Levels of nesting; serializers end at a few hundred."""
-
-
-def storable_text(text: str) -> str:
-    """Return the text without NUL, and with a replacement for each half of a character that stands alone."""
-    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def storable(value: Any, depth: int = 0) -> Any:
-    """Return the same for every text in a JSON value. Raises `ValueError` if it is nested too deeply."""
-    if depth > _DEEPEST:
-        raise ValueError("nested too deeply")
-    if isinstance(value, str):
-        return storable_text(value)
-    if isinstance(value, dict):
-        return {storable_text(name): storable(inner, depth + 1) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [storable(inner, depth + 1) for inner in value]
-    return value
-
 
 IDEMPOTENCY_KEY: Final = 512
 METADATA: Final = 512

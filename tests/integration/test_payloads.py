@@ -21,6 +21,7 @@ from pecia_schemas.payloads import (
     PayloadStore,
     key_of,
     payload_named,
+    verify,
 )
 from pecia_workers.worker.payloads import Spool
 
@@ -139,21 +140,26 @@ def test_a_payload_that_was_changed_or_removed_is_told_as_such(case: Case) -> No
         case.read(PayloadRef(sha256="0" * 64, size=1, media_type=None))
 
 
-async def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
+async def test_many_readers_of_one_payload_fetch_it_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = case.store.put(PNG)
     downloads = []
-    provide = case.spool._provide
+    download = PayloadStore.download
 
-    async def count(copy: object, reference: PayloadRef) -> None:
+    async def count(store: PayloadStore, reference: PayloadRef, path: Path) -> None:
         downloads.append(reference)
-        await provide(copy, reference)  # type: ignore[arg-type]
+        await download(store, reference, path)
+
+    def count_in_place(path: Path, reference: PayloadRef) -> None:
+        downloads.append(reference)
+        verify(path, reference)
 
     async def read(_: int) -> bytes:
         async with case.spool.open(reference) as path:
             await asyncio.sleep(0.01)
             return path.read_bytes()
 
-    case.spool._provide = count  # type: ignore[method-assign]
+    monkeypatch.setattr(PayloadStore, "download", count)
+    monkeypatch.setattr("pecia_workers.worker.payloads.verify", count_in_place)
     assert await asyncio.gather(*map(read, range(20))) == [PNG] * 20
     assert len(downloads) == 1
 

@@ -63,10 +63,16 @@ def waiting(redis: Redis) -> int:
 
 
 class OpenGate:
+    def __init__(self) -> None:
+        self.reported: list[str] = []
+
     def capacity(self) -> Capacity:
         return Capacity(slots=3, tokens=None, idle=True)
 
     def dispatch(self) -> None: ...
+
+    def overdue(self, part: str) -> None:
+        self.reported.append(part)
 
 
 def open_keeper(redis: Redis, **more: Any) -> Keeper:
@@ -270,11 +276,11 @@ def test_whatever_breaks_off_every_message_is_delivered_and_none_while_its_part_
 
 def test_a_part_that_is_held_for_too_long_is_reported_once(redis: Redis) -> None:
     """Time in which the clock stands still is none, nor is time in which the part waited for others."""
-    now, waited, reported = [0.0], [5.0], list[str]()
+    now, waited, gate = [0.0], [5.0], OpenGate()
     keeper = open_keeper(
         redis, hold_limit=timedelta(0), clock=lambda: now[0], waited_s=lambda _part: waited[0]
     )
-    keeper.on_overdue = reported.append
+    keeper.gate = gate
     finished, part = send_new(redis, 2)
     claimed(keeper)
 
@@ -283,7 +289,7 @@ def test_a_part_that_is_held_for_too_long_is_reported_once(redis: Redis) -> None
         with breaking_off(keeper):
             keeper.finish(finished)
             keeper.tend()
-        return reported
+        return gate.reported
 
     assert reported_at(5.0) == []
     assert reported_at(5.1) == [part]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat_server import serving
+from pecia_schemas.blocks import storable
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_schemas.storable import storable
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.ladder import Reading

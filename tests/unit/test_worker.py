@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 from threading import Event
@@ -87,18 +88,19 @@ def test_postgres_may_be_away_for_longer_than_the_limit() -> None:
     run(work)
 
 
-def test_the_store_may_take_longer_than_the_limit(tmp_path: Path) -> None:
+def test_the_store_may_take_longer_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another part is fetching the same document."""
+    monkeypatch.setattr("pecia_workers.worker.payloads.verify", lambda *_: time.sleep(LONG_S))
     store = PayloadStore.open(str(tmp_path))
     reference = store.deposit(b"content").reference
     spool = Spool(store, tmp_path)
 
     async def work() -> None:
-        fetching = spool._enter(reference).ready
-        await fetching.acquire()
-        asyncio.get_running_loop().call_later(LONG_S, fetching.release)
-        async with spool.open(reference):
-            pass
+        async def read() -> None:
+            async with spool.open(reference):
+                pass
+
+        await asyncio.gather(read(), read())
 
     run(work)
 

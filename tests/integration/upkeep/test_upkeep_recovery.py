@@ -22,9 +22,9 @@ from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.database import change, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import Judge, pardon
+from pecia_workers.ledger.recovery import _DECLARE_DEAD, Judge, pardon
 from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
 from pecia_workers.upkeep.loop import Stores, expire, relay
 
@@ -139,10 +139,9 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House)
     tables.add_worker("alive", silent=timedelta(seconds=1))
 
     async def story(database: AsyncEngine) -> None:
-        judge = Judge(database, house.settings(), hear_nothing)
         before = tables.query("SELECT seen_at FROM workers")[0]["seen_at"]
         tables.query("UPDATE workers SET seen_at = now()")
-        await judge._declare_dead("alive", before)
+        assert await change(database, _DECLARE_DEAD, name="alive", seen_at=before) == 0
 
     house.ask(story)
 

@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from pecia_schemas import tracing
+from pecia_schemas.blocks import storable_text
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Segment, Shrunk, Summary, Timings
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.storable import storable_text
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo
 from pecia_workers.caching import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator

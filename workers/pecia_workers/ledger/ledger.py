@@ -188,10 +188,12 @@ class Ledger:
         self._withdrawals = Grouped(self._find_withdrawn)
         self._searches = Grouped(self._find_all)
 
-    async def idle(self) -> None:
-        """Return once no statement of a group is in flight: before its connections are closed."""
-        for groups in (self._claims, self._commits, self._withdrawals, self._searches):
-            await groups.idle()
+    async def idle(self, *, limit_s: float) -> None:
+        """Return once no statement of a group is in flight, or after so long: before its connections are closed."""
+        with suppress(TimeoutError):  # Postgres is away
+            async with asyncio.timeout(limit_s):
+                for groups in (self._claims, self._commits, self._withdrawals, self._searches):
+                    await groups.idle()
 
     async def claim(self, part: UUID, deaths: int = 0) -> ClaimedPart | None:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it.

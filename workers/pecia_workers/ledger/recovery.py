@@ -380,15 +380,12 @@ class Judge:
         """Look once; return how many parts were taken back."""
         beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
-            await self._declare_dead(name, beats[name])
+            if await change(self._database, _DECLARE_DEAD, name=name, seen_at=beats[name]):
+                metrics.WORKERS_LOST.inc()
+                log.warning("worker_lost", worker=name)
         orphaned = await find_orphaned(self._database, limit=_PARTS)
         if not orphaned:
             return 0
         taken_back, jobs = await requeue_orphaned(self._database, orphaned, max_deaths=self._max_deaths)
         await self._announce(jobs)
         return taken_back
-
-    async def _declare_dead(self, name: str, seen_at: datetime) -> None:
-        if await change(self._database, _DECLARE_DEAD, name=name, seen_at=seen_at):
-            metrics.WORKERS_LOST.inc()
-            log.warning("worker_lost", worker=name)

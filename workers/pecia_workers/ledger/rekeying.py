@@ -19,10 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import encryption
 from pecia_schemas.discards import DISCARD, HOLD
-from pecia_schemas.encryption import (
-    DecryptionError,
-    Keyring,
-)
+from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState

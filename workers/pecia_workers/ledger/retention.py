@@ -263,19 +263,18 @@ class StraySearch:
         """Have strays removed that are older than documents are kept, and than a day; return how many were found."""
         if time.monotonic() < self._rests_until:
             return 0
-        names = await asyncio.to_thread(self._old_names, f"{self._next:02x}")
+        before = datetime.now(UTC) - self._age
+        try:
+            store = await asyncio.to_thread(_store, self._settings)
+            there = await asyncio.to_thread(list, store.names(f"{self._next:02x}"))
+        except (BaseError, OSError) as error:
+            raise PayloadStoreSilentError(type(error).__name__) from error
+        names = [name for name, written in there if written < before]
         found = await _let_go(database, discards.UNHELD, payloads=names) if names else 0
         self._next = (self._next + 1) % _BEGINNINGS
         if self._next == 0:
             self._rests_until = time.monotonic() + _SEARCHES_EVERY_S
         return found
-
-    def _old_names(self, beginning: str) -> list[str]:
-        before = datetime.now(UTC) - self._age
-        try:
-            return [name for name, written in _store(self._settings).names(beginning) if written < before]
-        except (BaseError, OSError) as error:
-            raise PayloadStoreSilentError(type(error).__name__) from error
 
 
 def _store(settings: WorkerSettings) -> PayloadStore:

@@ -227,31 +227,28 @@ class Heartbeat:
     async def _beat(self) -> None:
         # One beat may find its connection half-open: the next must still come within the lease.
         database = open_database(self._database_url, connections=1, ping=self._every)
+        missed = False
         try:
-            await self._keep_beating(database)
+            while not self._stopping.is_set():
+                try:
+                    if self.known and self._alive() and not await beat(database, self._worker):
+                        self._known.clear()
+                        self._on_lost()
+                    if not self.known:
+                        await register(database, self._worker)
+                        self._known.set()
+                    missed = False
+                except Exception as error:  # noqa: BLE001  without a heartbeat the worker counts as dead for ever
+                    if not missed:
+                        log.warning("heartbeat_missed", error=name_of(error))
+                    missed = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), self._every.total_seconds())
             with suppress(TimeoutError), outage_suppressed():
                 # Of its own will: what it still holds is no strike against the part.
                 await asyncio.wait_for(change(database, _STOPPED, name=self._worker.name), _FAREWELL_S)
         finally:
             await database.dispose()
-
-    async def _keep_beating(self, database: AsyncEngine) -> None:
-        missed = False
-        while not self._stopping.is_set():
-            try:
-                if self.known and self._alive() and not await beat(database, self._worker):
-                    self._known.clear()
-                    self._on_lost()
-                if not self.known:
-                    await register(database, self._worker)
-                    self._known.set()
-                missed = False
-            except Exception as error:  # noqa: BLE001  without a heartbeat the worker counts as dead for ever
-                if not missed:
-                    log.warning("heartbeat_missed", error=name_of(error))
-                missed = True
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._every.total_seconds())
 
 
 def new_name(role: str) -> str:

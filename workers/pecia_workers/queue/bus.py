@@ -1,4 +1,4 @@
-"""Redis as a worker's loop uses it: announces that jobs moved, hears of cancelled jobs, publishes new parts."""
+"""Redis as a worker's loop uses it: announces jobs, hears of cancelled ones, publishes parts; claims without it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from uuid import UUID
 
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from pecia_schemas import messages
-from pecia_schemas.messages import (
-    PartMessage,
-)
+from pecia_schemas.connecting import name_of
+from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import JobState, Lane, Stage
+from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
 
 log = structlog.get_logger(__name__)
 
+_LOOK_S = 1.0
 _RETRY_S = 1.0
 _REST_S = 5.0
 """How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
@@ -96,13 +96,16 @@ class Bus:
         ):
             free = self._window - length - int(behind or 0)
             parts = free if free > 0 else max(0, free + self._reserve)
+            flow = NO_FLOW
+            with suppress(ValueError):  # written by hand
+                flow = UUID((after or b"").decode("ascii", "replace"))
             spaces.append(
                 ListSpace(
                     stage=stage,
                     lane=lane,
                     parts=min(parts, most),
                     turn=most if free > 0 else messages.TURN,
-                    after=_flow_of(after),
+                    after=flow,
                     is_waited_for=left is not None,
                 )
             )
@@ -135,7 +138,13 @@ class Bus:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                     await pubsub.subscribe(messages.CANCEL_CHANNEL)
-                    await _pass_on(pubsub, cancelled)
+                    while True:
+                        message = await pubsub.get_message(timeout=SOCKET_TIMEOUT_S - 1)
+                        if message is None:
+                            await pubsub.ping()  # a half-open connection fails here
+                        elif message["type"] == "message":
+                            with suppress(ValueError):
+                                cancelled(UUID(message["data"].decode()))
             except Exception as error:  # noqa: BLE001  a deaf worker would finish cancelled jobs
                 log.debug("cancellations_unheard", error=type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
@@ -145,18 +154,64 @@ class Bus:
         await self._redis.aclose()
 
 
-def _flow_of(relayed: bytes | None) -> UUID:
-    with suppress(ValueError):  # written by hand
-        return UUID((relayed or b"").decode("ascii", "replace"))
-    return NO_FLOW
+class DirectClaims:
+    """Looks after Redis every second, and begins waiting parts while it does not answer."""
 
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]],
+        claimed: set[UUID],
+        free: Callable[[], int],
+        run: Callable[[ClaimedPart], Awaitable[None]],
+    ) -> None:
+        """`claim` claims up to so many, which become `claimed`; `free` is how many may begin.
 
-async def _pass_on(pubsub: PubSub, cancelled: Callable[[UUID], None]) -> None:
-    while True:
-        message = await pubsub.get_message(timeout=SOCKET_TIMEOUT_S - 1)
-        if message is None:
-            await pubsub.ping()  # a half-open connection fails here
-            continue
-        if message["type"] == "message":
-            with suppress(ValueError):
-                cancelled(UUID(message["data"].decode()))
+        `run` runs one to its end without raising.
+        """
+        self._bus = bus
+        self._claim = claim
+        self._claimed = claimed
+        self._claiming = asyncio.Lock()
+        self._free = free
+        self._run = run
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def keep_claiming(self) -> None:
+        """Look after Redis, for ever, and begin what fits while it is away."""
+        away = False
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            was_away, away = away, not await self._bus.answers()
+            if away != was_away:
+                log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))
+            try:
+                while away and (slots := self._free()) > 0:
+                    async with self._claiming:
+                        parts = await self._claim(slots)
+                        self._claimed.update(part.id for part in parts)
+                    if not parts:
+                        break
+                    for part in parts:
+                        task = asyncio.ensure_future(self._run(part))
+                        self._running.add(task)
+                        task.add_done_callback(self._running.discard)
+                    await asyncio.sleep(0)  # they begin, and so take their room
+            except Exception as error:  # noqa: BLE001  the next look may succeed, and nothing else claims now
+                log.warning("direct_claim_failed", error=name_of(error))
+
+    async def idle(self) -> None:
+        """Return once no claim is in flight: a message's claim beside it could take the same part."""
+        if self._claiming.locked():
+            async with self._claiming:
+                pass
+
+    async def stop(self) -> None:
+        """Cancel what runs, after `keep_claiming` was: `run` gives it back."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)

@@ -36,10 +36,7 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_ur
 from redis.retry import Retry
 
 from pecia_schemas import messages
-from pecia_schemas.messages import (
-    quarantine_name,
-    queue_name,
-)
+from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 
@@ -261,8 +258,22 @@ class Lists:
         # The last goes back first, so that the first of them is served first.
         parts = *ended.finished, *reversed(ended.unfinished)
         taken, more = self._claim(keys, [*given, len(ended.finished), *parts])
-        claimed = tuple(_claimed(taken[i : i + _FIELDS]) for i in range(0, len(taken), _FIELDS))
-        return Claim(parts=claimed, more=bool(more) or 0 < slots == len(claimed))
+        claimed = []
+        for start in range(0, len(taken), _FIELDS):
+            part, queue, lane, cost, deaths, trace = taken[start : start + _FIELDS]
+            suspect = queue in QUARANTINES
+            claimed.append(
+                Claimed(
+                    part=part,
+                    stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
+                    lane=Lane(lane),
+                    cost=cost,
+                    deaths=deaths,
+                    suspect=suspect,
+                    traceparent=trace or None,
+                )
+            )
+        return Claim(parts=tuple(claimed), more=bool(more) or 0 < slots == len(claimed))
 
 
 def takers(redis: Redis) -> set[str]:
@@ -298,8 +309,17 @@ def held_parts(redis: Redis) -> set[str]:
 
     In the order in which they move, so that none is missed: behind a turn, in a list, taken.
     """
+    held: set[str] = set()
     rests = [messages.rest_name(*rest) for rest in _rests(redis)]
-    held = {part for queue in (*rests, *_LISTS) for part in _waiting(redis, queue)}
+    for queue in (*rests, *_LISTS):
+        # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
+        start = 0
+        waiting: Any
+        while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
+            for message in waiting:
+                with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
+                    held.add(str(json.loads(message)["part"]))
+            start += len(waiting)
     return held.union(part.removesuffix("+") for part, _ in _taken(redis))
 
 
@@ -329,32 +349,7 @@ def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
             yield queue, flow
 
 
-def _waiting(redis: Redis, queue: str) -> Iterator[str]:
-    # From the end that producers push to: a part that moves meanwhile is met twice rather than missed.
-    start = 0
-    waiting: Any
-    while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
-        for message in waiting:
-            with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
-                yield str(json.loads(message)["part"])
-        start += len(waiting)
-
-
 def _source(name: str) -> str:
     scripts = files("pecia_workers.queue")
     common, own = (scripts.joinpath(f"{file}.lua").read_text(encoding="utf-8") for file in ("common", name))
     return _NAMES + common + own
-
-
-def _claimed(reply: Sequence[Any]) -> Claimed:
-    part, queue, lane, cost, deaths, trace = reply
-    suspect = queue in QUARANTINES
-    return Claimed(
-        part=part,
-        stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
-        lane=Lane(lane),
-        cost=cost,
-        deaths=deaths,
-        suspect=suspect,
-        traceparent=trace or None,
-    )

@@ -70,6 +70,9 @@ class Gate(Protocol):
     def dispatch(self) -> None:
         """Begin with what came; called after all parts of one claim were delivered."""
 
+    def overdue(self, part: str) -> None:
+        """Hear once of a part that has been held for too long."""
+
 
 class Keeper:
     """The parts that one process has taken from Redis. Claims and settles on the thread of Celery's event loop.
@@ -87,7 +90,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
         waited_s: Callable[[str], float] = lambda _part: 0.0,
     ) -> None:
-        """Report a part to `on_overdue` that has been held for longer than `hold_limit`.
+        """Report a part to the gate that has been held for longer than `hold_limit`.
 
         `clock` measures how long parts are held: it stands still while they wait for Postgres. `waited_s` is how long
         one of them has waited for others besides.
@@ -97,7 +100,6 @@ class Keeper:
         self.worker = self.key
         """The name under which the worker takes parts, in Redis and in Postgres: the pool sets it before the gate."""
         self.gate: Gate | None = None
-        self.on_overdue: Callable[[str], None] = lambda _part: None
         self._redis = redis
         self._lists = Lists(redis, rules)
         self._hold_limit_s = hold_limit.total_seconds()
@@ -215,7 +217,8 @@ class Keeper:
                 self._overdue.add(part)
                 metrics.OVERDUE_PARTS.inc()
                 _log.error("held for too long: %s", part, extra={"part": part})
-                self.on_overdue(part)
+                if self.gate:
+                    self.gate.overdue(part)
 
     def stop(self) -> None:
         """Hand everything back that Redis still has for this worker. If Redis is away, upkeep does it later."""

@@ -15,9 +15,8 @@ from itertools import accumulate, pairwise, takewhile
 from textwrap import indent
 from typing import Any, Final, NamedTuple
 
-from pecia_schemas.blocks import Block, BlockKind, Box, Source, text_of
+from pecia_schemas.blocks import Block, BlockKind, Box, Source, storable_text, text_of
 from pecia_schemas.results import Verdict
-from pecia_schemas.storable import storable_text
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.ladder import unfenced

@@ -16,8 +16,7 @@ from markdown_it.rules_block.table import escapedSplit
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table, plain_blocks
-from pecia_schemas.storable import storable_text
+from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table, plain_blocks, storable_text
 
 _MOST_PLACES: Final = 100_000
 """Of a table; a model that loops may write any span."""

@@ -18,11 +18,10 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from pecia_schemas import tracing
-from pecia_schemas.blocks import MergeRule, mean_confidence, text_of
+from pecia_schemas.blocks import MergeRule, mean_confidence, storable, storable_text, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
-from pecia_schemas.storable import storable, storable_text
 from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
 from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator

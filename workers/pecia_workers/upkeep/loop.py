@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import structlog
 from redis import Redis
@@ -183,16 +182,12 @@ async def expire(stores: Stores) -> int:
     expired = await recovery.expire_jobs(stores.database, limit=_BATCH)
     if expired:
         await stores.bus.announce(dict.fromkeys(expired, JobState.EXPIRED))
-        with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
-            await asyncio.to_thread(_notify_workers, stores.redis, expired)
-    return len(expired)
-
-
-def _notify_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
-    with redis.pipeline(transaction=False) as pipe:
-        for job_id in jobs:
+        pipe = stores.redis.pipeline(transaction=False)
+        for job_id in expired:
             pipe.publish(CANCEL_CHANNEL, str(job_id))
-        pipe.execute()
+        with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
+            await asyncio.to_thread(pipe.execute)
+    return len(expired)
 
 
 async def relay(stores: Stores) -> int:
@@ -249,7 +244,15 @@ class Measurement:
             return 0
         async with stores.database.connect() as connection:
             left = await connection.run_sync(self.show_postgres)
-        await asyncio.to_thread(_show_lists, stores.redis, left)
+        in_postgres = {(one.stage, one.lane): one.parts for one in left}
+        waiting = await asyncio.to_thread(lists.count_waiting, stores.redis)
+        for queue, (stage, lane) in lists.QUEUES.items():
+            metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
+        for queue, stage in lists.QUARANTINES.items():
+            metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
+        strange: Any = await asyncio.to_thread(stores.redis.llen, lists.DEAD)
+        metrics.LEASED_PARTS.set((await asyncio.to_thread(lists.count_taken, stores.redis)).total())
+        metrics.STRANGE_MESSAGES.set(strange)
         metrics.MEASURED.set_to_current_time()
         self._not_before = time.monotonic() + _MEASURE_EVERY_S
         return 0
@@ -272,18 +275,6 @@ class Measurement:
         metrics.DUE_WEBHOOKS_OLDEST.set(lag.deliveries_s)
         metrics.PAUSED_RECEIVERS.set(lag.paused)
         return left
-
-
-def _show_lists(redis: Redis, left: Sequence[standing.Left]) -> None:
-    in_postgres = {(one.stage, one.lane): one.parts for one in left}
-    waiting = lists.count_waiting(redis)
-    for queue, (stage, lane) in lists.QUEUES.items():
-        metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
-    for queue, stage in lists.QUARANTINES.items():
-        metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
-    strange: Any = redis.llen(lists.DEAD)
-    metrics.LEASED_PARTS.set(lists.count_taken(redis).total())
-    metrics.STRANGE_MESSAGES.set(strange)
 
 
 async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:

@@ -57,19 +57,36 @@ class Spool:
 
         Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`.
         """
-        copy = self._enter(reference)
+        key = reference.sha256
+        if key not in self._copies:
+            here = self._store.path_of(reference)
+            path = here or self._directory / key
+            self._copies[key] = _Copy(
+                path, reference.size, owned=not here, decrypted=reference.key is not None
+            )
+        self._copies.move_to_end(key)
+        copy = self._copies[key]
+        copy.users += 1
+        copy.idle = False
         try:
             with waiting():
                 async with copy.ready:
-                    if not copy.verified:
-                        await self._provide(copy, reference)
-                        copy.verified = True
+                    if not copy.verified and copy.owned:
+                        await self._store.download(reference, copy.path)
+                    elif not copy.verified:
+                        await asyncio.to_thread(verify, copy.path, reference)
+                    copy.verified = True
             yield copy.path
         finally:
             copy.users -= 1
             if not copy.users and not copy.verified:
-                self._forget(reference.sha256)
-            self._evict()
+                self._forget(key)
+            excess = sum(one.size for one in self._copies.values()) - self._most_bytes
+            for unused in [name for name, one in self._copies.items() if not one.users]:
+                if excess <= 0 and len(self._copies) <= _MOST_COPIES:
+                    break
+                excess -= self._copies[unused].size
+                self._forget(unused)
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
         """Remove copies that are not being read: decrypted ones, and those that `unheld` names, which no job holds."""
@@ -82,32 +99,6 @@ class Spool:
         for key in await unheld(idle) if idle else ():
             if (idler := self._copies.get(key)) and not idler.users:
                 self._forget(key)
-
-    def _enter(self, reference: PayloadRef) -> _Copy:
-        copy = self._copies.get(reference.sha256)
-        if copy is None:
-            here = self._store.path_of(reference)
-            path = here or self._directory / reference.sha256
-            copy = _Copy(path, reference.size, owned=here is None, decrypted=reference.key is not None)
-            self._copies[reference.sha256] = copy
-        self._copies.move_to_end(reference.sha256)
-        copy.users += 1
-        copy.idle = False
-        return copy
-
-    async def _provide(self, copy: _Copy, reference: PayloadRef) -> None:
-        if copy.owned:
-            await self._store.download(reference, copy.path)
-        else:
-            await asyncio.to_thread(verify, copy.path, reference)
-
-    def _evict(self) -> None:
-        excess = sum(copy.size for copy in self._copies.values()) - self._most_bytes
-        for key in [key for key, copy in self._copies.items() if not copy.users]:
-            if excess <= 0 and len(self._copies) <= _MOST_COPIES:
-                return
-            excess -= self._copies[key].size
-            self._forget(key)
 
     def _forget(self, key: str) -> None:
         copy = self._copies.pop(key)

@@ -81,7 +81,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
         )
         self.limit = self._budget.slots
         self._keeper.worker = self._runtime.name
-        self._keeper.on_overdue = self._on_overdue
         self._keeper.gate = self
         task_revoked.connect(self._on_revoked)
 
@@ -214,7 +213,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             for item in self._hub._pop_ready():  # noqa: SLF001  nothing else runs them once the hub has stopped
                 item()
 
-    def _on_overdue(self, part: str) -> None:
+    def overdue(self, part: str) -> None:
+        """Give a part up that has been held for too long."""
         if job := self._jobs.get(UUID(part)):
             job.interrupt(Interruption.LOST)
             self._runner.overdue(job.part)
@@ -243,35 +243,26 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
         In a cold shutdown Celery calls this from a signal handler: then `on_terminate`, which follows, does the work.
         """
-        if not _is_set(state.should_terminate):
-            self._drain()
-            self._close_down()
+        if _is_set(state.should_terminate):
+            return
+        deadline = time.monotonic() + self._settings.drain_timeout.total_seconds()
+        while self._jobs and not self._broken and not _is_set(state.should_terminate):
+            if time.monotonic() > deadline:
+                break
+            self._finish_all()
+            self._run_ready()
+            self._keeper.settle()
+            time.sleep(_PUMP_S)
+        self._close_down()
 
     def on_terminate(self) -> None:
         """Give everything back now."""
         self._close_down()
 
-    def _drain(self) -> None:
-        deadline = time.monotonic() + self._settings.drain_timeout.total_seconds()
-        while self._jobs and not self._broken and not _is_set(state.should_terminate):
-            if time.monotonic() > deadline:
-                return
-            self._finish_all()
-            self._run_ready()
-            self._keeper.settle()
-            time.sleep(_PUMP_S)
-
     def _close_down(self) -> None:
         if self._stopped:
             return
         self._stopped = True
-        self._requeue_all()
-        task_revoked.disconnect(self._on_revoked)
-        self._keeper.gate = None
-        self._keeper.stop()
-        self._runner.stop()
-
-    def _requeue_all(self) -> None:
         self.dispatch()
         left = list(self._jobs.values())
         for job in left:
@@ -284,6 +275,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         deadline = time.monotonic() + _SETTLE_S
         while not self._keeper.settle() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
+        task_revoked.disconnect(self._on_revoked)
+        self._keeper.gate = None
+        self._keeper.stop()
+        self._runner.stop()
 
     def _get_info(self) -> dict[str, Any]:
         own: dict[str, Any] = super()._get_info()

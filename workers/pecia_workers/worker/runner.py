@@ -99,25 +99,20 @@ class Ending:
 
     @classmethod
     def failed(cls, error: Exception, seconds: float) -> Ending:
-        """Say that it ended with one of the exceptions that a runtime may raise."""
-        return cls(result=(1, ErrorInfo(_bare(error)), seconds))
+        """Say that it ended with one of the exceptions that a runtime may raise, of which the code alone is kept."""
+        bare = error
+        if isinstance(error, Retry):
+            bare = Retry(exc=error.exc if isinstance(error.exc, PartFailedError) else None)
+        elif isinstance(error, Ignore):
+            bare = Ignore()
+        elif isinstance(error, PartCancelledError):
+            bare = Terminated(CANCELLED)
+        return cls(result=(1, ErrorInfo(bare), seconds))
 
     @classmethod
     def requeued(cls, seconds: float, *, timed_out: bool = False) -> Ending:
         """Say that it did not end here: its message goes back to its list."""
         return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
-
-
-def _bare(error: Exception) -> Exception:
-    """Return the error with nothing but its code, whatever the runtime put into it."""
-    bare = error
-    if isinstance(error, Retry):
-        bare = Retry(exc=error.exc if isinstance(error.exc, PartFailedError) else None)
-    elif isinstance(error, Ignore):
-        bare = Ignore()
-    elif isinstance(error, PartCancelledError):
-        bare = Terminated(CANCELLED)
-    return bare
 
 
 class PartRequest(Request):  # type: ignore[misc]
@@ -141,10 +136,6 @@ _PAUSE_S = 1.0
 
 _UNWIND_S = 5.0
 _STOP_S = 10.0
-
-
-class _TimeLimitError(Exception):
-    """Celery's time limit is over; a runtime's own timeout is not."""
 
 
 class PartRunner:
@@ -229,39 +220,31 @@ class PartRunner:
             self._notify(job, ending)
 
     async def _run_to_end(self, job: PartInFlight) -> Ending | None:
-        timed_out = False
+        while job.former and job.former.task:
+            await asyncio.wait([job.former.task])
+            job.former = job.former.former  # which it did not wait for itself, if it was lost meanwhile
+        if job.interruption:
+            return await self._unfinished(job)
+        timed_out, limit = False, asyncio.timeout(job.limit_s)
         try:
-            result = await self._work(job)
+            async with limit:
+                result = await self._runtime.run(job.part, deaths=job.deaths, begun=partial(self._begun, job))
         except (Ignore, Retry, PartFailedError, PartCancelledError) as error:
             return Ending.failed(error, _age(job))
-        except _TimeLimitError:
-            timed_out = True
         except asyncio.CancelledError:
             pass  # `_unfinished` asks why
         except RuntimeLostError as error:
             self._fatal(error)
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
-            # The type alone: an exception's text may hold the document's.
-            found = type(error).__name__
-            _log.error("part %s thrown out: %s", job.part, found, extra={"part": str(job.part)})
+            # A timeout of the runtime's own is a fault too.
+            timed_out = isinstance(error, TimeoutError) and limit.expired()
+            if not timed_out:
+                # The type alone: an exception's text may hold the document's.
+                found = type(error).__name__
+                _log.error("part %s thrown out: %s", job.part, found, extra={"part": str(job.part)})
         else:
             return Ending.done(result, _age(job))
         return await self._unfinished(job, timed_out=timed_out)
-
-    async def _work(self, job: PartInFlight) -> Mapping[str, Any] | None:
-        while job.former and job.former.task:
-            await asyncio.wait([job.former.task])
-            job.former = job.former.former  # which it did not wait for itself, if it was lost meanwhile
-        if job.interruption:
-            raise asyncio.CancelledError
-        limit = asyncio.timeout(job.limit_s)
-        try:
-            async with limit:
-                return await self._runtime.run(job.part, deaths=job.deaths, begun=partial(self._begun, job))
-        except TimeoutError:
-            if limit.expired():
-                raise _TimeLimitError from None
-            raise
 
     async def _unfinished(self, job: PartInFlight, *, timed_out: bool = False) -> Ending | None:
         """Return the end of a part that did not end by itself; None if `abandon` takes care of it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
-from pecia_schemas.connecting import name_of, outage_suppressed
+from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.batching import meter
@@ -36,7 +36,7 @@ from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailab
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
-from pecia_workers.queue.bus import Bus
+from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import watch_workers
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
@@ -105,7 +105,7 @@ class Runtime:
         self._ledger = Ledger(
             self._database, identity.name, announce=self._bus.announce, keys=settings.keyring
         )
-        self._resources.push_async_callback(self._let_ledger_end)
+        self._resources.push_async_callback(self._ledger.idle, limit_s=_END_S)
         self._stages = self.stages(settings, identity, engine, self._ledger, self._database, self._resources)
         budget = await self._stages.start(priced)
         self._engine_seen = meter.EngineWatch(engine.capabilities.name) if engine else None
@@ -124,18 +124,18 @@ class Runtime:
         self._in_background(self._keep_sight())
         self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
         self._direct = DirectClaims(
-            self._bus, claim=self._claim_waiting, free=self._free, run=self._run_without_message
+            self._bus,
+            claim=partial(self._ledger.claim_waiting, self._served, without=self._claimed),
+            claimed=self._claimed,
+            free=self._free,
+            run=self._run_without_message,
         )
-        self._direct.start()
         self._resources.push_async_callback(self._direct.stop)
+        self._in_background(self._direct.keep_claiming())
         return budget
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         self._resources.push_async_callback(end, asyncio.ensure_future(work))
-
-    async def _let_ledger_end(self) -> None:
-        with suppress(TimeoutError):  # Postgres is away
-            await asyncio.wait_for(self._ledger.idle(), _END_S)
 
     async def _keep_turning(self) -> None:
         while True:
@@ -219,32 +219,20 @@ class Runtime:
         if it failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine
         is gone. After any other exception the part is requeued.
         """
-        try:
-            return task_result(await self._run(part, deaths=deaths, begun=begun))
-        except Ignore:
-            if await self._ledger.withdrawn(part):
-                raise PartCancelledError from None
-            raise
-
-    async def _run(self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]) -> Outcome:
         await self._direct.idle()
-        if part in self._claimed:
-            raise Ignore("it runs here already, claimed without a message")
-        self._claimed.add(part)
-        try:
-            claimed_at = time_ns()
-            claimed = await _finish(self._ledger.claim(part, deaths=deaths))
-            if claimed is None:
-                raise Ignore("nothing to do: done, cancelled or another worker's")
-            begun(task_arguments(claimed))
-            return await self._run_claimed(claimed, claimed_at)
-        finally:
-            self._claimed.discard(part)
-
-    async def _claim_waiting(self, slots: int) -> list[ClaimedPart]:
-        parts = await self._ledger.claim_waiting(self._served, slots, without=self._claimed)
-        self._claimed.update(part.id for part in parts)
-        return parts
+        with suppress(Ignore):
+            if part not in self._claimed:  # else it runs here already, claimed without a message
+                self._claimed.add(part)
+                try:
+                    claimed_at = time_ns()
+                    if claimed := await _finish(self._ledger.claim(part, deaths=deaths)):
+                        begun(task_arguments(claimed))
+                        return task_result(await self._run_claimed(claimed, claimed_at))
+                finally:
+                    self._claimed.discard(part)
+        if await self._ledger.withdrawn(part):
+            raise PartCancelledError
+        raise Ignore("nothing to do: done, taken over, another worker's or here without a message")
 
     async def _run_without_message(self, part: ClaimedPart) -> None:
         """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
@@ -378,71 +366,3 @@ async def _finish(work: Coroutine[Any, Any, R]) -> R:
     except asyncio.CancelledError:
         await task
         raise
-
-
-class DirectClaims:
-    """Looks after Redis every second, and begins waiting parts while it does not answer."""
-
-    def __init__(
-        self,
-        bus: Bus,
-        *,
-        claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]],
-        free: Callable[[], int],
-        run: Callable[[ClaimedPart], Awaitable[None]],
-    ) -> None:
-        """`claim` claims up to so many, `free` is how many may begin, `run` runs one to its end without raising."""
-        self._bus = bus
-        self._claim = claim
-        self._claiming = asyncio.Lock()
-        self._free = free
-        self._run = run
-        self._running: set[asyncio.Task[None]] = set()
-        self._looking: asyncio.Task[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def start(self) -> None:
-        """Begin to look after Redis."""
-        self._looking = asyncio.create_task(self._look())
-
-    async def stop(self) -> None:
-        """Begin nothing more, and cancel what runs: `run` gives it back."""
-        if self._looking:
-            await end(self._looking)
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def idle(self) -> None:
-        """Return once no claim is in flight: a message's claim beside it could take the same part."""
-        if self._claiming.locked():
-            async with self._claiming:
-                pass
-
-    async def _look(self) -> None:
-        away = False
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            was_away, away = away, not await self._bus.answers()
-            if away != was_away:
-                log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))
-            try:
-                while away and await self._begin():
-                    pass
-            except Exception as error:  # noqa: BLE001  the next look may succeed, and nothing else claims now
-                log.warning("direct_claim_failed", error=name_of(error))
-
-    async def _begin(self) -> bool:
-        """Begin what fits; return whether more may."""
-        if (slots := self._free()) <= 0:
-            return False
-        async with self._claiming:
-            parts = await self._claim(slots)
-        for part in parts:
-            task = asyncio.ensure_future(self._run(part))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        await asyncio.sleep(0)  # they begin, and so take their room
-        return bool(parts)

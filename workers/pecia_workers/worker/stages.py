@@ -109,7 +109,11 @@ class Stages:
         batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
         self.resources.callback(_report_use, engine, batcher)
         generator = self.meter.on(batcher)
-        fallback = await self._fallback()
+        fallback: base.Generator | None = None
+        if settings.fallback_engine not in ("", settings.engine) and Stage.READ in self.identity.stages:
+            changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
+            second = create_engine(settings.model_copy(update=changed))
+            fallback = self.meter.on(TracedGenerator(await self._started(second)))
         witnesses, seconds = await self._witnesses(engine, priced)
         engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
         cache = self.cache = ResultCache(self.ledger.earlier, settings, engines)
@@ -131,15 +135,6 @@ class Stages:
         self.resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         return engine
-
-    async def _fallback(self) -> base.Generator | None:
-        """Start the engine for what the worker's own could not read; None if the settings name no other."""
-        settings = self.settings
-        if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self.identity.stages:
-            return None
-        changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
-        engine = create_engine(settings.model_copy(update=changed))
-        return self.meter.on(TracedGenerator(await self._started(engine)))
 
     async def _witnesses(
         self, engine: base.Engine, priced: Priced
