@@ -59,7 +59,7 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
     hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
-    circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
+    circles = list(_circles(ink, words, height))
     found = [
         *((MarkKind.CHECKBOX, box, _state(ink, box)) for box in boxes),
         *((MarkKind.RADIO, box, _state(ink, box)) for box in circles if _peers(box, circles) > 1),
@@ -81,49 +81,47 @@ def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list
     _, _, stats, _ = cv2.connectedComponentsWithStats(across, connectivity=8)
     for left, top, width, depth, _ in stats[1:].tolist():
         box = box_of(left, top, left + width, top + depth)
-        label = next((piece for piece in labels if _is_beside(box, piece.box, height)), None)
-        if label is not None:
-            names = (middle(piece.box) for piece in pieces if piece is not label)
-            signed = any(left <= x <= left + width and 0 <= top - y < 1.5 * height for x, y in names)
-            state = MarkState.TICKED if signed else MarkState.EMPTY
-            marks.append(Mark(kind=MarkKind.SIGNATURE_LINE, box=box, state=state, label=label.text))
+        for label in labels:
+            x, y = middle(label.box)
+            below = 0 <= y - box.bottom < 1.5 * height and box.left - height < x < box.right
+            before = (
+                0 <= box.left - label.box.right < 2 * height and abs(label.box.bottom - box.bottom) < height
+            )
+            if below or before:
+                names = (middle(piece.box) for piece in pieces if piece is not label)
+                signed = any(left <= x <= left + width and 0 <= top - y < 1.5 * height for x, y in names)
+                state = MarkState.TICKED if signed else MarkState.EMPTY
+                marks.append(Mark(kind=MarkKind.SIGNATURE_LINE, box=box, state=state, label=label.text))
+                break
     return marks
 
 
-def _is_beside(line: Box, label: Box, height: float) -> bool:
-    x, y = middle(label)
-    below = 0 <= y - line.bottom < 1.5 * height and line.left - height < x < line.right
-    before = 0 <= line.left - label.right < 2 * height and abs(label.bottom - line.bottom) < height
-    return below or before
-
-
 def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> list[Line]:
-    """Return the pieces with each box and circle as a sign where it stands."""
+    """Return the pieces with each box and circle as a sign where it stands.
+
+    It takes the place of what the engine took the mark for, or stands between two words.
+    """
     pieces, near = list(pieces), 0.3 * height
     for mark in marks:
         x, y = middle(mark.box)
         number = 2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)
         sign = Word(text=SIGNS[number], box=mark.box)
-        for number, box in enumerate(piece.box for piece in pieces):
+        for place, piece in enumerate(pieces):
+            box = piece.box
             if box.top < y < box.bottom and box.left - near < x < box.right + near:
-                pieces[number] = _signed(pieces[number], sign)
+                words = [word for word in words_of(piece) if not _is_glyph(word, mark.box)]
+                before = [word for word in words if middle(word.box)[0] < x]
+                after = [word for word in words if middle(word.box)[0] >= x]
+                if after:
+                    after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
+                glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
+                parts = (glue.join(word.text for word in some) for some in (before, [sign], after) if some)
+                box, found = around([box, mark.box]), (*before, sign, *after)
+                pieces[place] = Line(text=" ".join(parts), box=box, confidence=piece.confidence, words=found)
                 break
         else:
             pieces.append(Line(text=sign.text, box=mark.box, words=(sign,)))
     return pieces
-
-
-def _signed(piece: Line, sign: Word) -> Line:
-    """Return the piece with the sign in place of what the engine took the mark for, or between its words."""
-    x, _ = middle(sign.box)
-    before = [word for word in words_of(piece) if middle(word.box)[0] < x and not _is_glyph(word, sign.box)]
-    after = [word for word in words_of(piece) if middle(word.box)[0] >= x and not _is_glyph(word, sign.box)]
-    if after:
-        after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
-    glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
-    parts = (glue.join(word.text for word in words) for words in (before, [sign], after) if words)
-    box, found = around([piece.box, sign.box]), (*before, sign, *after)
-    return Line(text=" ".join(parts), box=box, confidence=piece.confidence, words=found)
 
 
 def _is_glyph(word: Word, mark: Box) -> bool:
@@ -165,16 +163,28 @@ def _is_square(part: NDArray[np.bool_], beyond: int) -> bool:
     )
 
 
-def _circles(ink: Mask, height: float) -> Iterator[Box]:
-    """Yield the rings: all directions have ink at one distance from the middle."""
+def _circles(ink: Mask, words: Sequence[Word], height: float) -> Iterator[Box]:
+    """Yield the rings, which have ink at one distance from the middle in all directions.
+
+    White space around a ring and a label behind it tell it from a letter.
+    """
     for box, part in _components(ink, height, _MIN_CIRCLE, _MAX_ASPECT):
-        y, x = np.nonzero(part)
-        y, x = y - (part.shape[0] - 1) / 2, x - (part.shape[1] - 1) / 2
-        radius, direction = np.hypot(x, y), (np.degrees(np.arctan2(y, x)) // 15 % 24).astype(np.intp)
+        down, across = np.nonzero(part)
+        down, across = down - (part.shape[0] - 1) / 2, across - (part.shape[1] - 1) / 2
+        radius, angle = np.hypot(across, down), np.degrees(np.arctan2(down, across))
         outer = np.zeros(24)
-        np.maximum.at(outer, direction, radius)
+        np.maximum.at(outer, (angle // 15 % 24).astype(np.intp), radius)
         ring = float((radius > 0.7 * outer.max()).mean())
-        if outer.std() < _ROUND * outer.mean() and ring > 0.5:  # noqa: PLR2004  of its ink
+        if outer.std() >= _ROUND * outer.mean() or ring <= 0.5:  # noqa: PLR2004  of its ink
+            continue
+        left = ink[box.top : box.bottom, max(0, box.left - round(0.45 * height)) : box.left]
+        right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
+        x, y = middle(box)
+        level = [
+            word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)
+        ]
+        after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
+        if not left.any() and not right.any() and after - box.right < _LABEL_GAP * height:
             yield box
 
 
@@ -246,16 +256,6 @@ def _is_comb(box: Box, boxes: Sequence[Box]) -> bool:
     near = [right - left < 1.6 * side for left, right in pairwise(row)]
     place = row.index(box.left)
     return any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1)))
-
-
-def _is_alone(ink: Mask, box: Box, words: Sequence[Word], height: float) -> bool:
-    """Return whether white space around the circle and a label behind it tell it from a letter."""
-    left = ink[box.top : box.bottom, max(0, box.left - round(0.45 * height)) : box.left]
-    right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
-    x, y = middle(box)
-    level = [word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)]
-    after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
-    return not left.any() and not right.any() and after - box.right < _LABEL_GAP * height
 
 
 def _peers(box: Box, boxes: Sequence[Box]) -> int:
