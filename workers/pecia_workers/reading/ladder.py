@@ -6,9 +6,11 @@ import asyncio
 import math
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 import structlog
@@ -110,29 +112,18 @@ def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[D
     """
     found: list[Doubt] = []
     before = ""
-    for word, least in _words(tokens):
-        text = word.strip(_MARKUP + string.whitespace)
+    shown = [(text, logged) for text, logged in tokens if text]
+    ends = [*accumulate(len(text) for text, _ in shown)]
+    for word in re.finditer(r"(\S+)\s*", "".join(text for text, _ in shown)):
+        first, last = bisect_right(ends, word.start()), bisect_left(ends, word.end(1))
+        least = min(logged for _, logged in shown[first : last + 1])
+        text = word[0].strip(_MARKUP + string.whitespace)
         on_value = is_value(text, before)
         is_unsure = least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
         if is_unsure and any(map(str.isalnum, text)) and text in written:
             found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
-        before = "" if word.endswith("\n") else f"{before}{text} "
+        before = "" if word[0].endswith("\n") else f"{before}{text} "
     return tuple(found)
-
-
-def _words(tokens: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-    """Yield each word, with the white space after it, and the log-probability of its least likely token."""
-    word, least = "", 0.0
-    for text, logged in tokens:
-        for piece in text.splitlines(keepends=True):
-            for part in re.findall(r"\s+|\S+", piece):
-                if word and word[-1].isspace() and not part[0].isspace():
-                    yield word, least
-                    word, least = "", 0.0
-                word += part
-                least = min(least, logged) if not part.isspace() else least
-    if word.strip():
-        yield word, least
 
 
 _RUNGS: Final = {

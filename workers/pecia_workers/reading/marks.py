@@ -56,7 +56,7 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
     words = [word for piece in pieces for word in words_of(piece)]
     squares = list(_squares(ink, height))
-    boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
+    boxes = [box for box in squares if not _is_of_letters(ink, box, squares, pieces)]
     hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
     circles = list(_circles(ink, words, height))
@@ -130,37 +130,34 @@ def _is_glyph(word: Word, mark: Box) -> bool:
 
 
 def _squares(ink: Mask, height: float) -> Iterator[Box]:
-    """Yield the boxes: four sides, as straight runs that meet in corners, so that a tick may go beyond them."""
+    """Yield the boxes: four sides of about one length, as straight runs that meet in corners.
+
+    A tick may go beyond them, but no side far above or below its corners, as the stem of P, b or d does.
+    """
     length = max(7, round(0.42 * height))
     across = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((1, length), dtype=np.uint8))
     down = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((length, 1), dtype=np.uint8))
     for place, part in _components(np.maximum(across, down), height, _SIDES[0], _MAX_ASPECT + 0.4):
         rows, columns = (np.flatnonzero(part.sum(axis) >= 0.7 * min(part.shape)) for axis in (1, 0))
-        if rows.size and columns.size:
-            high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-            sides = part[:, wide]
-            edges = np.hstack([sides[:, :_CORNER], sides[:, -_CORNER:]]).sum(axis=1) > 0
-            if _is_square(part[high, wide], int(edges.sum() - edges[high].sum())):
-                left, top = place.left, place.top
-                yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
-
-
-def _is_square(part: NDArray[np.bool_], beyond: int) -> bool:
-    """Return whether the ink has four sides of about one length that meet in corners.
-
-    `beyond`: by how much its left or right side goes on above or below it, as the stem of P, b or d does.
-    """
-    edge = max(2, round(0.15 * min(part.shape)))
-    sides = (part[:edge].any(0), part[-edge:].any(0), part[:, :edge].any(1), part[:, -edge:].any(1))
-    ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
-    corners = (part[y, x] for y in ends for x in ends)
-    return (
-        max(part.shape) <= _MAX_ASPECT * min(part.shape)
-        and min(part.shape) >= _MIN_PIXELS
-        and all(side.mean() > _MIN_SIDE_INK for side in sides)
-        and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
-        and beyond <= _MAX_STEM * len(part)
-    )
+        if not rows.size or not columns.size:
+            continue
+        high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+        whole, ends = part[high, wide], (np.s_[:_CORNER], np.s_[-_CORNER:])
+        upright = np.hstack([part[:, wide][:, end] for end in ends]).any(axis=1)
+        beyond = int(upright.sum() - upright[high].sum())
+        least = min(whole.shape)
+        edge = max(2, round(0.15 * least))
+        sides = (whole[:edge].any(0), whole[-edge:].any(0), whole[:, :edge].any(1), whole[:, -edge:].any(1))
+        corners = (whole[y, x] for y in ends for x in ends)
+        if (
+            max(whole.shape) <= _MAX_ASPECT * least
+            and least >= _MIN_PIXELS
+            and all(side.mean() > _MIN_SIDE_INK for side in sides)
+            and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
+            and beyond <= _MAX_STEM * len(whole)
+        ):
+            left, top = place.left, place.top
+            yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
 
 
 def _circles(ink: Mask, words: Sequence[Word], height: float) -> Iterator[Box]:
@@ -227,10 +224,16 @@ def _inside(ink: Mask, box: Box, inset: float) -> Mask:
     return ink[box.top + edge : box.bottom - edge, box.left + edge : box.right - edge]
 
 
-def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
-    """Return whether the box is a letter, or a part of one: close to the next one, or read by the engine."""
+def _is_of_letters(ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[Line]) -> bool:
+    """Return whether the box is one of several for a letter each, or a letter: close to the next, or read as one."""
+    side = box.right - box.left
+    row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
+    near = [right - left < 1.6 * side for left, right in pairwise(row)]
+    place = row.index(box.left)
+    if any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1))):
+        return True
     x, y = middle(box)
-    close = max(4, round(0.17 * (box.right - box.left)))
+    close = max(4, round(0.17 * side))
     if ink[round(y) : box.bottom, box.right + 2 : box.right + close].any():  # a tick goes beyond it above
         return True
     for piece in pieces:
@@ -240,22 +243,13 @@ def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
         letters = "".join(piece.text.split())
         glyphs = set(_GLYPHS) if letters.startswith("口") else set(_GLYPHS) - {"口"}
         place = int((x - piece.box.left) / (piece.box.right - piece.box.left) * len(letters))
-        near = letters[max(0, place - 1) : place + 2]
-        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in near) and not set(near) & glyphs:
+        there = letters[max(0, place - 1) : place + 2]
+        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in there) and not set(there) & glyphs:
             return True
         words = [word for word in words_of(piece) if word.box.left + edge < x < word.box.right - edge]
         if any(len(word.text) > 1 and word.text[0].isascii() for word in words):
             return True
     return False
-
-
-def _is_comb(box: Box, boxes: Sequence[Box]) -> bool:
-    """Return whether the box is one of several for a letter each."""
-    side = box.right - box.left
-    row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
-    near = [right - left < 1.6 * side for left, right in pairwise(row)]
-    place = row.index(box.left)
-    return any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1)))
 
 
 def _peers(box: Box, boxes: Sequence[Box]) -> int:
