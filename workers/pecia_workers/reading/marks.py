@@ -57,7 +57,7 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     words = [word for piece in pieces for word in words_of(piece)]
     squares = list(_squares(ink, height))
     boxes = [box for box in squares if not _is_of_letters(ink, box, squares, pieces)]
-    hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
+    hollow = [box for box in boxes if _filled(ink, box, 0.18, until=0.32) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
     circles = list(_circles(ink, words, height))
     found = [
@@ -66,10 +66,24 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     ]
     places = [box for _, box, _ in found]
     words = [word for word in words if not any(_is_glyph(word, box) for box in places)]
-    return [
-        Mark(kind=kind, box=box, state=state, label=_label(box, places, words, height))
-        for kind, box, state in found
-    ]
+    marks = []
+    for (
+        kind,
+        box,
+        state,
+    ) in found:  # its label is behind it, up to the next mark or wide white space, or before it
+        x, y = middle(box)
+        level = sorted(
+            (one for one in words if one.box.top < y < one.box.bottom), key=lambda one: one.box.left
+        )
+        stops = [middle(mark)[0] for mark in places if abs(middle(mark)[1] - y) < 0.5 * height]
+        last = max((stop for stop in stops if stop < x - 1), default=-1.0)
+        following = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)
+        behind = _close([one for one in level if x < middle(one.box)[0] < following], box.right, height)
+        before = _close([one for one in reversed(level) if last < middle(one.box)[0] < x], box.left, height)
+        label = " ".join(_FUSED.sub("", word.text) for word in behind or reversed(before))
+        marks.append(Mark(kind=kind, box=box, state=state, label=label))
+    return marks
 
 
 def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list[Mark]:
@@ -142,12 +156,13 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
         if not rows.size or not columns.size:
             continue
         high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-        whole, ends = part[high, wide], (np.s_[:_CORNER], np.s_[-_CORNER:])
-        upright = np.hstack([part[:, wide][:, end] for end in ends]).any(axis=1)
+        whole, tall = part[high, wide], part[:, wide]
+        upright = np.hstack([tall[:, :_CORNER], tall[:, -_CORNER:]]).sum(axis=1) > 0
         beyond = int(upright.sum() - upright[high].sum())
         least = min(whole.shape)
         edge = max(2, round(0.15 * least))
         sides = (whole[:edge].any(0), whole[-edge:].any(0), whole[:, :edge].any(1), whole[:, -edge:].any(1))
+        ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
         corners = (whole[y, x] for y in ends for x in ends)
         if (
             max(whole.shape) <= _MAX_ASPECT * least
@@ -207,15 +222,10 @@ def _state(ink: Mask, box: Box) -> MarkState:
     return MarkState.EMPTY if _filled(ink, lit, 0.25) <= _EMPTY else MarkState.UNCLEAR
 
 
-def _filled(ink: Mask, box: Box, inset: float) -> float:
-    """Return the share of ink inside a box, so much of its side from its edges."""
-    inside = _inside(ink, box, inset)
-    return float(inside.mean()) if inside.size else 0.0
-
-
-def _rim(ink: Mask, box: Box) -> float:
-    """Return the share of ink between the sides of a box and its middle."""
-    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)
+def _filled(ink: Mask, box: Box, inset: float, until: float | None = None) -> float:
+    """Return the share of ink inside a box, so much of its side from its edges, and until so much from them."""
+    outer = _inside(ink, box, inset)
+    inner = outer[:0] if until is None else _inside(ink, box, until)
     return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
 
 
@@ -256,21 +266,6 @@ def _peers(box: Box, boxes: Sequence[Box]) -> int:
     """Return how many have the size of this one."""
     side = box.right - box.left
     return sum(abs(other.right - other.left - side) <= max(2, 0.1 * side) for other in boxes)
-
-
-def _label(box: Box, marks: Sequence[Box], words: Sequence[Word], height: float) -> str:
-    """Return the words behind the mark, up to the next mark or wide white space; if there are none, those before it."""
-    x, y = middle(box)
-    level = [word for word in words if word.box.top < y < word.box.bottom]
-    level.sort(key=lambda word: word.box.left)
-    stops = [middle(mark)[0] for mark in marks if abs(middle(mark)[1] - y) < 0.5 * height]
-    next_mark = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)
-    last_mark = max((stop for stop in stops if stop < x - 1), default=-1.0)
-    behind = _close([word for word in level if x < middle(word.box)[0] < next_mark], box.right, height)
-    before = _close(
-        [word for word in reversed(level) if last_mark < middle(word.box)[0] < x], box.left, height
-    )
-    return " ".join(_FUSED.sub("", word.text) for word in behind or reversed(before))
 
 
 def _close(words: Sequence[Word], edge: float, height: float) -> list[Word]:

@@ -260,25 +260,20 @@ def in_a_row(numbers: Sequence[int]) -> Iterator[range]:
 
 
 def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
+    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
+    written, seen = found.written[ours.start : ours.stop], found.seen[theirs.start : theirs.stop]
+    if len(ours) * len(theirs) > _MOST_WINDOW:
+        keys = [token.key for token in written], [token.key for token in seen]
+        one = other = 0
+        for block in SequenceMatcher(None, *keys, autojunk=True).get_matching_blocks():
+            if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
+                _window(found, ours[one : block.a], theirs[other : block.b], comparison)
+            one, other = block.a + block.size, block.b + block.size
+            found.match_all(ours[block.a : one], theirs[block.b : other])
+        return
     if not ours or not theirs:
         return
-    if len(ours) * len(theirs) <= _MOST_WINDOW:
-        _at_least_cost(found, ours, theirs, comparison)
-        return
-    keys = [found.written[one].key for one in ours], [found.seen[one].key for one in theirs]
-    one = other = 0
-    for block in SequenceMatcher(None, *keys, autojunk=True).get_matching_blocks():
-        if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
-            _window(found, ours[one : block.a], theirs[other : block.b], comparison)
-        one, other = block.a + block.size, block.b + block.size
-        found.match_all(ours[block.a : one], theirs[block.b : other])
-
-
-def _at_least_cost(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
-    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
     rows, columns = len(ours) + 1, len(theirs) + 1
-    written = [found.written[one] for one in ours]
-    seen = [found.seen[one] for one in theirs]
     costs = [[0.0] * columns for _ in range(rows)]
     steps: list[list[tuple[int, int, bool]]] = [[(0, 0, False)] * columns for _ in range(rows)]
     for row in range(rows):
