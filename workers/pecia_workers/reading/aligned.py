@@ -48,13 +48,8 @@ def aligned_grids(
     pieces: Sequence[Line], rows: Sequence[Sequence[int]], rules: Rules, height: float
 ) -> list[Grid]:
     """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
-    grids = (_Aligned(pieces, run, rules, height).grid() for run in _runs(pieces, rows, height))
-    return [grid for grid in grids if grid is not None]
-
-
-def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) -> Iterator[list[list[int]]]:
-    """Yield neighbouring rows of several pieces each, and of single short pieces between these."""
-    run: list[list[int]] = []
+    runs: list[list[list[int]]] = []
+    run: list[list[int]] = []  # neighbouring rows of several pieces, and of single short pieces between these
     for row in rows:
         boxes = [pieces[one].box for one in row]
         is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
@@ -64,11 +59,13 @@ def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) 
             width = 0.65 * (whole.right - whole.left)
             is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
             if not (-0.6 * height < below < _NEAR * height and (is_apart or is_short)):
-                yield from _ended(pieces, run, height)
+                runs += _ended(pieces, run, height)
                 run = []
         if is_apart or run:
             run.append(list(row))
-    yield from _ended(pieces, run, height)
+    runs += _ended(pieces, run, height)
+    grids = (_Aligned(pieces, run, rules, height).grid() for run in runs)
+    return [grid for grid in grids if grid is not None]
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:

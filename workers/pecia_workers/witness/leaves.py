@@ -135,8 +135,18 @@ class _Search:
         else:
             found = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
         standing = Standing.AGREES if found else Standing.DIFFERS
-        runs, seen = found or self._nearly([*tokens_of(str(value))]), self._witness.seen
-        return [_Spot(run, around(seen[number].box for number in run), standing) for run in runs]
+        tokens = [*tokens_of(str(value))]
+        ours = "".join(token.key for token in tokens)
+        if not found and len(ours) >= _LONG:
+            most = int(_ALIKE * len(ours))
+            for start in range(len(self._seen) - len(tokens) + 1):
+                window = self._seen[start : start + len(tokens)]
+                theirs = "".join(token.key for token in window)
+                same_kind = [one.is_number for one in window] == [one.is_number for one in tokens]
+                if same_kind and abs(len(theirs) - len(ours)) <= most and distance(ours, theirs) <= most:
+                    found.append(range(start, start + len(tokens)))
+        seen = self._witness.seen
+        return [_Spot(run, around(seen[number].box for number in run), standing) for run in found]
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
@@ -186,19 +196,6 @@ class _Search:
                 if numbers in with_name if months == [month] else not months and numbers in without:
                     yield range(start, end)
                     break
-
-    def _nearly(self, tokens: Sequence[Token]) -> Iterator[range]:
-        """Yield where as many tokens stand that are another reading of these."""
-        ours = "".join(token.key for token in tokens)
-        if len(ours) < _LONG:
-            return
-        most = int(_ALIKE * len(ours))
-        for start in range(len(self._seen) - len(tokens) + 1):
-            window = self._seen[start : start + len(tokens)]
-            theirs = "".join(token.key for token in window)
-            same_kind = [one.is_number for one in window] == [one.is_number for one in tokens]
-            if same_kind and abs(len(theirs) - len(ours)) <= most and distance(ours, theirs) <= most:
-                yield range(start, start + len(tokens))
 
 
 def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
