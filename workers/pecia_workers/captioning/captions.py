@@ -77,7 +77,22 @@ class CaptionSegment:
             return Done(look.found.model_copy(update=here))
         generation = await self._engine.generate(request)
         took = {"engine": monotonic() - requested, "first_token": generation.first_token_s}
-        return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
+        count, height, width, _ = clip.frames.shape
+        seen = generation.shrunk_to
+        return look.done(
+            Segment(
+                **_place_of(part, clip),
+                text=storable_text(generation.text),
+                verdict=generation.verdict,
+                frames=count,
+                width=width,
+                height=height,
+                engine=self._engine.capabilities.name,
+                shrunk=Shrunk(width=seen[0], height=seen[1]) if seen else None,
+                usage=generation.usage,
+                timings=timings.model_copy(update=took),
+            )
+        )
 
     def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
         # The frames' places in the source by its average rate, each behind the one before.
@@ -99,22 +114,6 @@ class CaptionSegment:
             tenant=self._cache.tenant(part),
             priority=part.lane.rank,
             max_output_tokens=most,
-        )
-
-    def _segment(self, part: ClaimedPart, clip: Clip, generation: Generation, timings: Timings) -> Segment:
-        count, height, width, _ = clip.frames.shape
-        seen = generation.shrunk_to
-        return Segment(
-            **_place_of(part, clip),
-            text=storable_text(generation.text),
-            verdict=generation.verdict,
-            frames=count,
-            width=width,
-            height=height,
-            engine=self._engine.capabilities.name,
-            shrunk=Shrunk(width=seen[0], height=seen[1]) if seen else None,
-            usage=generation.usage,
-            timings=timings,
         )
 
 

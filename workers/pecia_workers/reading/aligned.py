@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, takewhile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -48,13 +48,8 @@ def aligned_grids(
     pieces: Sequence[Line], rows: Sequence[Sequence[int]], rules: Rules, height: float
 ) -> list[Grid]:
     """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
-    grids = (_Aligned(pieces, run, rules, height).grid() for run in _runs(pieces, rows, height))
-    return [grid for grid in grids if grid is not None]
-
-
-def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) -> Iterator[list[list[int]]]:
-    """Yield neighbouring rows of several pieces each, and of single short pieces between these."""
-    run: list[list[int]] = []
+    runs: list[list[list[int]]] = []
+    run: list[list[int]] = []  # neighbouring rows of several pieces, and of single short pieces between these
     for row in rows:
         boxes = [pieces[one].box for one in row]
         is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
@@ -64,19 +59,33 @@ def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) 
             width = 0.65 * (whole.right - whole.left)
             is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
             if not (-0.6 * height < below < _NEAR * height and (is_apart or is_short)):
-                yield from _ended(pieces, run, height)
+                runs += _ended(pieces, run, height)
                 run = []
         if is_apart or run:
             run.append(list(row))
-    yield from _ended(pieces, run, height)
+    runs += _ended(pieces, run, height)
+    grids = (_Aligned(pieces, run, rules, height).grid() for run in runs)
+    return [grid for grid in grids if grid is not None]
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
     """Yield the run without what only goes before or follows it.
 
-    A last single piece is of the table if it is of a column. Fields above it, as those of a patient, are of none.
+    Fields with their values above the table, as those of a patient, begin where no column of it does. A last single
+    piece is of the table if it is of a column.
     """
-    run = run[_fields_before([[pieces[one] for one in row] for row in run], height) :]
+    texts = [[pieces[one] for one in row] for row in run]
+    full = _FULL_ROW * max(map(len, run), default=0)
+    first = next((number for number, row in enumerate(run) if len(row) >= full), 0)
+    starts = np.array([piece.box.left for row in texts[first:] if len(row) >= full for piece in row[1:]])
+    before = 0
+    for row in texts[:first]:
+        fields = sum(bool(_FIELD.search(piece.text)) for piece in row)
+        near = (np.mean(np.abs(starts - piece.box.left) < 0.5 * height) for piece in row[1:])
+        if 2 * fields < len(row) or max(near, default=0) > _IN_COLUMN:
+            break
+        before += 1
+    run = run[before:]
     if sum(len(row) > 1 for row in run) < _MIN_ROWS:
         return
     rows = [[pieces[one].box for one in row] for row in run]
@@ -90,21 +99,6 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
             break
         count += 1
     yield run[:count]
-
-
-def _fields_before(rows: Sequence[Sequence[Line]], height: float) -> int:
-    """Return how many of the first rows are fields with their values that begin where no column of the others does."""
-    full = _FULL_ROW * max((len(row) for row in rows), default=0)
-    first = next((number for number, row in enumerate(rows) if len(row) >= full), 0)
-    starts = np.array([piece.box.left for row in rows[first:] if len(row) >= full for piece in row[1:]])
-
-    def is_apart(row: Sequence[Line]) -> bool:
-        fields = sum(bool(_FIELD.search(piece.text)) for piece in row)
-        return 2 * fields >= len(row) and not any(
-            np.mean(np.abs(starts - piece.box.left) < 0.5 * height) > _IN_COLUMN for piece in row[1:]
-        )
-
-    return sum(1 for _ in takewhile(is_apart, rows[:first]))
 
 
 class _Aligned:
@@ -126,9 +120,12 @@ class _Aligned:
         placed = [self._placed(row, walls, starts) for row in self.rows]
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
-        if not self._are_cells(placed):
-            return None
-        pieces = float(np.mean([len(row) for row in self.rows]))
+        texts = [piece for row in placed for _, _, piece in row]
+        options = sum(piece.text[:1] in SIGNS for piece in texts)
+        width = np.median([piece.box.right - piece.box.left for piece in texts])
+        if options > _MAX_OPTIONS * len(texts) or width > _MAX_CELL * self.height:
+            return None  # boxes to be ticked with their labels, or prose
+        pieces = np.mean([len(row) for row in self.rows])
         if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
             unclear = pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS
             return Grid(box=self.box, table=None, lines=(), members=self.members) if unclear else None
@@ -136,10 +133,9 @@ class _Aligned:
         if columns == _MIN_COLUMNS and sum(bool(_NUMBER.fullmatch(end)) for end in ends) <= 0.7 * len(ends):
             return None
         groups = self._groups(placed)
-        tops = [min(piece.box.top for row in group for _, _, piece in row) for group in groups]
-        bottoms = [max(piece.box.bottom for row in group for _, _, piece in row) for group in groups]
-        middles = [(bottom + top) / 2 for bottom, top in zip(bottoms, tops[1:], strict=False)]
-        ys = [tops[0], *middles, bottoms[-1]]
+        boxes = [around(piece.box for row in group for _, _, piece in row) for group in groups]
+        middles = [(above.bottom + below.top) / 2 for above, below in pairwise(boxes)]
+        ys = [boxes[0].top, *middles, boxes[-1].bottom]
         owners = np.arange(len(groups) * columns).reshape(len(groups), columns)
         draft = Draft([self.box.left, *walls, self.box.right], ys, owners)
         draft.members |= self.members
@@ -167,36 +163,28 @@ class _Aligned:
         ]
 
     def _placed(self, row: Sequence[Line], walls: list[float], starts: list[float]) -> _Row:
-        """Return the parts of a row's pieces with the first and the last column of each."""
-        columns = list(zip(walls, starts, strict=True))
-        parts = [part for piece in row for part in self._parts(piece, columns)]
-        slack = 0.3 * self.height
+        """Return the parts of a row's pieces with the first and the last column of each.
+
+        A piece that is two cells is cut: at a wide space by a wall, or where a word starts as its column does.
+        """
+        height, slack = self.height, 0.3 * self.height
+        parts: list[Line] = []
+        for piece in row:
+            ends = [(left.box.right, right.box.left) for left, right in pairwise(piece.words)]
+            spaces = [
+                (end + begin) / 2
+                for end, begin in ends
+                for wall, start in zip(walls, starts, strict=True)
+                if end - 0.5 * height < wall < begin + 0.5 * height
+                and (begin - end > 0.45 * height or abs(begin - start) < slack)
+            ]
+            parts += cut(piece, spaces, 0)
         firsts = np.searchsorted(walls, [min(part.box.left + slack, middle(part.box)[0]) for part in parts])
         lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
         return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))
 
-    def _parts(self, piece: Line, walls: list[tuple[float, float]]) -> Iterable[Line]:
-        """Cut a piece that is two cells: at a wide space by a wall, or where a word starts as its column does."""
-        height = self.height
-        ends = [(left.box.right, right.box.left) for left, right in pairwise(piece.words)]
-        spaces = [
-            (end + begin) / 2
-            for end, begin in ends
-            for wall, start in walls
-            if end - 0.5 * height < wall < begin + 0.5 * height
-            and (begin - end > 0.45 * height or abs(begin - start) < 0.3 * height)
-        ]
-        return cut(piece, spaces, 0)
-
-    def _are_cells(self, placed: list[_Row]) -> bool:
-        """Return whether these are cells of a table, rather than prose or boxes to be ticked with their labels."""
-        pieces = [piece for row in placed for _, _, piece in row]
-        options = sum(piece.text[:1] in SIGNS for piece in pieces)
-        width = float(np.median([piece.box.right - piece.box.left for piece in pieces]))
-        return options <= _MAX_OPTIONS * len(pieces) and width <= _MAX_CELL * self.height
-
     def _groups(self, placed: list[_Row]) -> list[list[_Row]]:
-        """Return the rows of text that are one row of the table, together."""
+        """Return rows of text that are one row of the table together: a row goes on with the cells above it."""
         boxes = [around(piece.box for _, _, piece in row) for row in placed]
         pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
         ruled = [
@@ -207,23 +195,19 @@ class _Aligned:
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
         groups = [[placed[0]]]
         for row, pitch, rule in zip(placed[1:], pitches, ruled, strict=True):
-            closely = pitch <= max(tight, _PITCH * self.height if by_rules else 0)
-            if not rule and _goes_on(groups[-1], row, closely=closely):
+            above = {first for one in groups[-1] for first, _, _ in one}
+            here, numbers = {first for first, _, _ in row}, _numbers(row)
+            if rule or any(numbers & _numbers(one) for one in groups[-1]):
+                goes_on = False
+            elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):
+                goes_on = here <= above or not here & above
+            else:
+                goes_on = len(here) == 1 and here <= above and 0 not in here and not numbers
+            if goes_on:
                 groups[-1].append(row)
             else:
                 groups.append([row])
         return groups
-
-
-def _goes_on(group: list[_Row], row: _Row, *, closely: bool) -> bool:
-    """Return whether a row of text is more of the cells above it, rather than a row of the table."""
-    above = {first for one in group for first, _, _ in one}
-    here = {first for first, _, _ in row}
-    if _numbers(row) & {column for one in group for column in _numbers(one)}:
-        return False
-    if closely:
-        return here <= above or not here & above
-    return len(here) == 1 and here <= above and 0 not in here and not _numbers(row)
 
 
 def _tight(pitches: list[float], cells: list[int], height: float) -> float:

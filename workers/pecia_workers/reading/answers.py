@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import unescape
 from itertools import accumulate, pairwise, takewhile
 from textwrap import indent
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source, storable_text, text_of
 from pecia_schemas.results import Verdict
@@ -45,8 +45,8 @@ _KINDS: Final = _by_name(
     }
 )
 """By the names that the models' makers use; all else is what its markup says."""
-_THOUSAND: Final = 1000
-_DOCTAGS_GRID: Final = 500
+_THOUSANDTHS: Final = (1000, 1000)
+_DOCTAGS_GRID: Final = (500, 500)
 
 _FRONT_MATTER: Final = re.compile(r"\A\s*---\s*\n(?:[a-z_]+:.*\n)+---\s*(?:\n|\Z)")
 _TAG: Final = re.compile(
@@ -112,32 +112,16 @@ def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tu
             text = _ENDS.sub("", storable_text(text))
             if not _ELEMENT.search(text) and not _CELL.search(text):
                 return blocks_of(text)
-            grid = (_DOCTAGS_GRID, _DOCTAGS_GRID)
-            found = tuple(block for element in _elements(text) for block in _of_element(element))
+            return tuple(block for element in _elements(text) for block in _of_element(element, page))
         case AnswerFormat.LAYOUT:
-            grid, found = seen, tuple(_blocks(_layout(text)))
+            return tuple(_blocks(_layout(text), seen, page))
         case _:
-            grid, found = (_THOUSAND, _THOUSAND), tuple(_blocks(_PIECES[answer](text)))
-    return tuple(_scaled(block, grid, page) for block in found)
+            return tuple(_blocks(_pieces(answer, text), _THOUSANDTHS, page))
 
 
-def _scaled(block: Block, grid: Size, page: Size) -> Block:
-    """Return the block with its place in pixels of the page; without one if it has no extent there."""
-    if block.box is None:
-        return block
-    (left, right), (top, bottom) = (
-        sorted(min(max(0, round(value * whole / most)), whole) for value in ends)
-        for ends, most, whole in zip(
-            ((block.box.left, block.box.right), (block.box.top, block.box.bottom)), grid, page, strict=True
-        )
-    )
-    box = box_of(left, top, right, bottom) if left < right and top < bottom else None
-    return block.model_copy(update={"box": box})
-
-
-def _blocks(pieces: Iterable[Piece]) -> Iterator[Block]:
+def _blocks(pieces: Iterable[Piece], grid: Size, page: Size) -> Iterator[Block]:
     for piece in pieces:
-        box = _box(piece.place)
+        box = _box(piece.place, grid, page)
         kind = _KINDS.get(re.sub(r"[\W_]+", "_", piece.label.strip().lower()))
         if kind is BlockKind.FORMULA:
             if written := piece.written.strip():
@@ -150,41 +134,43 @@ def _blocks(pieces: Iterable[Piece]) -> Iterator[Block]:
             yield block.model_copy(update={"kind": named, "level": level, "box": box})
 
 
-def _box(place: Sequence[float]) -> Box | None:
-    return box_of(*place) if len(place) == len(Box.model_fields) else None
+def _box(place: Sequence[float], grid: Size, page: Size) -> Box | None:
+    """Return a place on a grid in pixels of the page; None if it is no place, or has no extent there."""
+    if len(place) != len(Box.model_fields):
+        return None
+    ends = zip(map(round, place), grid * 2, page * 2, strict=True)
+    sides = [min(max(0, round(value * whole / most)), whole) for value, most, whole in ends]
+    (left, right), (top, bottom) = sorted(sides[::2]), sorted(sides[1::2])
+    return box_of(left, top, right, bottom) if left < right and top < bottom else None
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, _NUMBER.findall(text)))
 
 
-def _tagged(text: str) -> Iterator[Piece]:
-    end = 0
-    for found in _TAG.finditer(text):
-        yield Piece("", (), text[end : found.start()])
-        yield Piece(found[1], (), found[2])
-        end = found.end()
-    yield Piece("", (), text[end:])
-
-
-def _grounded(text: str) -> Iterator[Piece]:
-    """Yield what follows each place; several boxes of one piece are one that holds them all."""
-    before, *rest = _GROUND.split(text)
-    yield Piece("", (), before)
-    for label, boxes, written in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        found = _numbers(boxes)
-        sides = [found[side::4] for side in range(4)]
-        whole = len(found) > 0 and len(found) % 4 == 0
-        place = (min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3])) if whole else ()
-        yield Piece(label, place, written)
-
-
-def _html(text: str) -> Iterator[Piece]:
-    before, *rest = _DIV.split(text)
-    yield Piece("", (), _plain_html(before))
-    for attributes, written in zip(rest[::2], rest[1::2], strict=True):
-        given = {name.lower(): value for name, value in _ATTRIBUTE.findall(attributes)}
-        yield Piece(given.get("label", ""), _numbers(given.get("bbox", "")), _plain_html(written))
+def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
+    """Yield what stands before the first mark of the format, then the pieces that its marks begin."""
+    match answer:
+        case AnswerFormat.TAGGED:
+            before, *rest = _TAG.split(text)
+            yield Piece("", (), before)
+            for label, written, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+                yield Piece(label, (), written)
+                yield Piece("", (), after)
+        case AnswerFormat.GROUNDED:
+            before, *rest = _GROUND.split(text)
+            yield Piece("", (), before)
+            for label, boxes, written in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+                found = _numbers(boxes)
+                sides = [found[side::4] for side in range(4)]
+                whole = len(found) > 0 and len(found) % 4 == 0  # several boxes are one that holds them all
+                yield Piece(label, (*map(min, sides[:2]), *map(max, sides[2:])) if whole else (), written)
+        case AnswerFormat.HTML:
+            before, *rest = _DIV.split(text)
+            yield Piece("", (), _plain_html(before))
+            for attributes, written in zip(rest[::2], rest[1::2], strict=True):
+                given = {name.lower(): value for name, value in _ATTRIBUTE.findall(attributes)}
+                yield Piece(given.get("label", ""), _numbers(given.get("bbox", "")), _plain_html(written))
 
 
 def _plain_html(written: str) -> str:
@@ -202,7 +188,13 @@ def _layout(text: str) -> Iterator[Piece]:
             element, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             break
-        yield _element(element, text[start:end])
+        label, place, written = (element.get(name) for name in ("category", "bbox", "text"))
+        if isinstance(label, str):
+            numbers = place if isinstance(place, list) else []
+            known = (one for one in numbers if isinstance(one, (int, float)) and abs(one) < 10**6)
+            yield Piece(label, tuple(known), written if isinstance(written, str) else "")
+        else:
+            yield Piece("", (), text[start:end])
     rest = text[end:]
     cut = _CUT_TEXT.search(rest)
     if cut:
@@ -212,25 +204,6 @@ def _layout(text: str) -> Iterator[Piece]:
         yield Piece("", (), text)
     elif not _CUT_ELEMENT.match(rest):
         yield Piece("", (), rest.strip(" \n,[]") if end or rest.strip() == "[]" else rest)
-
-
-def _element(element: dict[str, Any], written: str) -> Piece:
-    label, place, text = (element.get(name) for name in ("category", "bbox", "text"))
-    if not isinstance(label, str):
-        return Piece("", (), written)
-    numbers = place if isinstance(place, list) else []
-    return Piece(
-        label,
-        tuple(number for number in numbers if isinstance(number, (int, float)) and abs(number) < 10**6),
-        text if isinstance(text, str) else "",
-    )
-
-
-_PIECES: Final[dict[AnswerFormat, Callable[[str], Iterator[Piece]]]] = {
-    AnswerFormat.TAGGED: _tagged,
-    AnswerFormat.GROUNDED: _grounded,
-    AnswerFormat.HTML: _html,
-}
 
 
 _ELEMENTS: Final = _by_name(
@@ -309,12 +282,13 @@ def _ended(is_open: list[_Element]) -> Iterator[_Element]:
         outer.places = one or other
 
 
-def _of_element(element: _Element) -> Iterator[Block]:
+def _of_element(element: _Element, page: Size) -> Iterator[Block]:
     kind = _ELEMENTS.get(element.name, BlockKind.TEXT)
+    box = _box(element.places, _DOCTAGS_GRID, page)
     if _CELL.search(element.text):
         try:
             for block in table_block(list(_rows_of_cells(element.text))):
-                yield block.model_copy(update={"box": _box(element.places)})
+                yield block.model_copy(update={"box": box})
         except BrokenTableError:
             yield from blocks_of(_CELL.sub("\n", element.text))
         return
@@ -326,13 +300,8 @@ def _of_element(element: _Element) -> Iterator[Block]:
     if element.name.startswith("checkbox"):
         text = f"{'☑' if element.name == 'checkbox_selected' else '☐'} {text}"
     level = int(element.name[-1]) if kind is BlockKind.HEADING else None
-    yield Block(
-        kind=BlockKind.TEXT if kind is BlockKind.TABLE else kind,
-        text=text,
-        level=level,
-        box=_box(element.places),
-        source=Source.MODEL,
-    )
+    shown = BlockKind.TEXT if kind is BlockKind.TABLE else kind
+    yield Block(kind=shown, text=text, level=level, box=box, source=Source.MODEL)
 
 
 def _rows_of_cells(text: str) -> Iterator[list[GivenCell]]:

@@ -184,7 +184,16 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
     places = [place for place, one in enumerate(line) if not one.text.isspace()]
     if len(places) < 2:  # noqa: PLR2004  a gap is between two
         return list(line)
-    gaps = _gaps([line[place].middle for place in places], crop)
+    height, width = crop.shape[:2]
+    empty = np.concatenate([[0], ~line_ink(crop).any(axis=0), [0]])
+    starts, ends = np.flatnonzero(np.diff(empty) == 1), np.flatnonzero(np.diff(empty) == -1)
+    middles = np.array([line[place].middle for place in places])
+    between = (middles[1:] + middles[:-1]) / 2 * width
+    gaps = np.zeros(len(between))  # how far the ink of neighbours is apart, by the height of the line
+    if len(starts):
+        nearest = np.abs(between - ((starts + ends) / 2)[:, np.newaxis]).argmin(axis=1)
+        inside = (starts > 0) & (ends < width)
+        np.maximum.at(gaps, nearest[inside], (ends - starts)[inside] / height)
     parts = np.diff(places) > 1
     spaces = float(np.median(gaps[parts])) if parts.any() else _ALONE
     least = max(_LEAST, _BY_SPACES * spaces)
@@ -199,17 +208,3 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
         ):
             found.insert(place, Character(" ", -1.0, 1.0))
     return found
-
-
-def _gaps(middles: Sequence[float], crop: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return how far the ink of neighbouring characters is apart, by the height of the line."""
-    height, width = crop.shape[:2]
-    empty = np.concatenate([[0], ~line_ink(crop).any(axis=0), [0]])
-    starts, ends = np.flatnonzero(np.diff(empty) == 1), np.flatnonzero(np.diff(empty) == -1)
-    between = (np.array(middles[1:]) + middles[:-1]) / 2 * width
-    gaps = np.zeros(len(between))
-    if len(starts):
-        nearest = np.abs(between - ((starts + ends) / 2)[:, np.newaxis]).argmin(axis=1)
-        inside = (starts > 0) & (ends < width)
-        np.maximum.at(gaps, nearest[inside], (ends - starts)[inside] / height)
-    return gaps

@@ -56,13 +56,27 @@ class Letters:
     def of(cls, pixels: NDArray[np.uint8]) -> Self:
         """Find the letters of a page in RGB."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
-        boxes = _letter_like(ink)
+        _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+        boxes = _letter_like(stats, ink.shape)
+        width, height, area = stats[:, 2:].T
+        is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
+        is_field[0] = False
+        if is_field.any():  # letters that coloured fields leave out, light in what is dark
+            light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], ink.shape)
+            sums = cv2.integral(is_field[labels].view(np.uint8))
+            left, top, width, height = light.T
+            inside, around = (
+                sum_within(sums, left - grown, top - grown, left + width + grown, top + height + grown)
+                for grown in (0, _RING)
+            )
+            ring = (width + 2 * _RING) * (height + 2 * _RING) - width * height
+            boxes = np.concatenate([boxes, light[around - inside >= _FIELD_AROUND * ring]])
         boxes = boxes[np.argsort(2 * boxes[:, 1] + boxes[:, 3], kind="stable")]
         neighbours = _neighbours(boxes)
         in_row = (neighbours >= _NEIGHBOURS.start) & (neighbours < _NEIGHBOURS.stop)
         letters = cls((ink.shape[0], ink.shape[1]), boxes[in_row], boxes[neighbours < _NEIGHBOURS.start])
-        height = letters.lone[:, 3] / (letters.small_height or np.inf)
-        return replace(letters, lone=letters.lone[(height > _LOWER_ALONE) & (height < _HIGHER_ALONE)])
+        size = letters.lone[:, 3] / (letters.small_height or np.inf)
+        return replace(letters, lone=letters.lone[(size > _LOWER_ALONE) & (size < _HIGHER_ALONE)])
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -113,28 +127,7 @@ class Letters:
         return found
 
 
-def _letter_like(ink: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the boxes of what has the size and shape of letters: pieces of ink, and what coloured fields leave out."""
-    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
-    dark = _plausible(stats, ink.shape)
-    width, height, area = stats[:, 2:].T
-    is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
-    is_field[0] = False
-    if not is_field.any():
-        return dark
-    fields = is_field[labels].view(np.uint8)
-    light = _plausible(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], ink.shape)
-    sums = cv2.integral(fields)
-    left, top, width, height = light.T
-    inside, around = (
-        sum_within(sums, left - grown, top - grown, left + width + grown, top + height + grown)
-        for grown in (0, _RING)
-    )
-    ring = (width + 2 * _RING) * (height + 2 * _RING) - width * height
-    return np.concatenate([dark, light[around - inside >= _FIELD_AROUND * ring]])
-
-
-def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
+def _letter_like(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
     """Return the boxes of connected pieces that have the size and shape of letters."""
     found = stats[1:].astype(np.int32, copy=False)
     _, _, width, height, area = found.T

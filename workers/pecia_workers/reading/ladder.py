@@ -6,9 +6,11 @@ import asyncio
 import math
 import re
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 import structlog
@@ -64,19 +66,7 @@ def judged(generation: Generation) -> Generation:
     What an engine says against its own text stands; only what it calls `ok` is looked at again.
     """
     text = generation.text if generation.blocks else unfenced(generation.text)
-    generation = replace(generation, doubts=(*generation.doubts, *doubtful_words(generation.tokens, text)))
-    verdict = generation.verdict
-    if text and not any(map(str.isalnum, text)):
-        verdict = Verdict.UNREADABLE
-    elif verdict is Verdict.OK:
-        verdict = _looked_at(generation, text)
-    return replace(generation, text=text, verdict=verdict)
-
-
-def _looked_at(generation: Generation, text: str) -> Verdict:
-    """Return the worst that the doubts and the text say of what the engine calls `ok`."""
-    if any(doubt.reason is DoubtReason.UNCOVERED for doubt in generation.doubts):
-        return Verdict.INCOMPLETE
+    doubts = (*generation.doubts, *doubtful_words(generation.tokens, text))
     if generation.lines:
         confidence = mean_confidence(generation.lines)
         is_doubtful = confidence is not None and confidence < _DOUBTFUL_LINES
@@ -84,13 +74,20 @@ def _looked_at(generation: Generation, text: str) -> Verdict:
         marked = text.count(_UNREAD) / (len(text.split()) or 1)
         broken = text.count(_BROKEN) / (len(text) or 1)
         is_doubtful = marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
-    if is_doubtful:
-        return Verdict.LOW_CONFIDENCE
+    reasons = [doubt.reason for doubt in doubts]
     words = sum(len(line.words) for line in generation.lines)
-    unsure = sum(doubt.reason is DoubtReason.LOW_CONFIDENCE for doubt in generation.doubts)
-    if any(doubt.on_value for doubt in generation.doubts) or (words and unsure >= _DOUBTFUL_WORDS * words):
-        return Verdict.REVIEW
-    return Verdict.OK
+    has_unsure_words = words and reasons.count(DoubtReason.LOW_CONFIDENCE) >= _DOUBTFUL_WORDS * words
+    verdict = generation.verdict
+    if text and not any(map(str.isalnum, text)):
+        verdict = Verdict.UNREADABLE
+    elif verdict is Verdict.OK:
+        if DoubtReason.UNCOVERED in reasons:
+            verdict = Verdict.INCOMPLETE
+        elif is_doubtful:
+            verdict = Verdict.LOW_CONFIDENCE
+        elif has_unsure_words or any(doubt.on_value for doubt in doubts):
+            verdict = Verdict.REVIEW
+    return replace(generation, text=text, doubts=doubts, verdict=verdict)
 
 
 def unfenced(text: str) -> str:
@@ -115,32 +112,21 @@ def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[D
     """
     found: list[Doubt] = []
     before = ""
-    for word, least in _words(tokens):
-        text = word.strip(_MARKUP + string.whitespace)
+    shown = [(text, logged) for text, logged in tokens if text]
+    ends = [*accumulate(len(text) for text, _ in shown)]
+    for word in re.finditer(r"(\S+)\s*", "".join(text for text, _ in shown)):
+        first, last = bisect_right(ends, word.start()), bisect_left(ends, word.end(1))
+        least = min(logged for _, logged in shown[first : last + 1])
+        text = word[0].strip(_MARKUP + string.whitespace)
         on_value = is_value(text, before)
         is_unsure = least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
         if is_unsure and any(map(str.isalnum, text)) and text in written:
             found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
-        before = "" if word.endswith("\n") else f"{before}{text} "
+        before = "" if word[0].endswith("\n") else f"{before}{text} "
     return tuple(found)
 
 
-def _words(tokens: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-    """Yield each word, with the white space after it, and the log-probability of its least likely token."""
-    word, least = "", 0.0
-    for text, logged in tokens:
-        for piece in text.splitlines(keepends=True):
-            for part in re.findall(r"\s+|\S+", piece):
-                if word and word[-1].isspace() and not part[0].isspace():
-                    yield word, least
-                    word, least = "", 0.0
-                word += part
-                least = min(least, logged) if not part.isspace() else least
-    if word.strip():
-        yield word, least
-
-
-RUNGS: Final = {
+_RUNGS: Final = {
     Verdict.REPETITION: (Change.TEMPERATURE, Change.PENALTY, Change.SMALLER),
     Verdict.TRUNCATED: (Change.SMALLER, Change.PENALTY, Change.TEMPERATURE),
     Verdict.UNREADABLE: (Change.TEMPERATURE, Change.SMALLER),
@@ -158,10 +144,12 @@ _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
 
-def was_cut_as_requested(request: EngineRequest, generation: Generation) -> bool:
-    """Return whether the text ends where the task itself wants it to end."""
-    most = request.max_output_tokens
-    return generation.verdict is Verdict.TRUNCATED and most is not None and generation.usage.output >= most
+def _rungs(request: EngineRequest, generation: Generation) -> tuple[Change, ...]:
+    """Return what to change, in order; nothing if the answer is good, or ends where the task itself wants it to end."""
+    most, verdict = request.max_output_tokens, generation.verdict
+    if verdict is Verdict.TRUNCATED and most is not None and generation.usage.output >= most:
+        return ()
+    return _RUNGS.get(verdict, ())
 
 
 def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> EngineRequest | None:
@@ -236,28 +224,22 @@ class Ladder:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 tried: set[Change] = set()
-                while len(readings) < self._most and (change := self._next(request, readings[-1], tried)):
+                while len(readings) < self._most and self._engine.capabilities.samples:
+                    rungs = _rungs(request, readings[-1].generation)
+                    change = next((one for one in rungs if one not in tried), None)
+                    if change is None:
+                        break
                     tried.add(change)
                     again = await asyncio.to_thread(changed, request, change, readings[0].seen)
                     if again:
                         await self._try(self._engine, again, change, judge, readings)
                 again = changed(request, Change.FALLBACK, readings[0].seen)
-                if again and self._fallback and self._may_fall_back(self._fallback, request, readings):
-                    await self._try(self._fallback, again, Change.FALLBACK, judge, readings)
+                if again and self._fallback and _rungs(request, best(readings).generation):
+                    # It would make up words of a script that it does not know.
+                    known = self._fallback.capabilities.languages
+                    if known is None or request.language in known:
+                        await self._try(self._fallback, again, Change.FALLBACK, judge, readings)
         return readings
-
-    def _next(self, request: EngineRequest, last: Reading, tried: Collection[Change]) -> Change | None:
-        """Return what to try next; None if nothing is left, or the answer is good or ends where the task wants."""
-        if not self._engine.capabilities.samples or was_cut_as_requested(request, last.generation):
-            return None
-        rungs = RUNGS.get(last.generation.verdict, ())
-        return next((change for change in rungs if change not in tried), None)
-
-    def _may_fall_back(self, other: Generator, request: EngineRequest, readings: list[Reading]) -> bool:
-        """Return whether the other engine may do better; it makes up words of a script that it does not know."""
-        so_far, known = best(readings).generation, other.capabilities.languages
-        knows = known is None or request.language in known
-        return knows and so_far.verdict in RUNGS and not was_cut_as_requested(request, so_far)
 
     async def _try(
         self, engine: Generator, request: EngineRequest, change: Change, judge: Judge, readings: list[Reading]

@@ -53,7 +53,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
-    found = _found(pieces, _grids(pieces, rules, height))
+    found = _found(pieces, rules, height)
     columns = [part for part in found if isinstance(part, list)]
     lines = iter(printed([joined(row) for column in columns for row in column], pixels))
     kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
@@ -100,8 +100,16 @@ def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
             )
 
 
-def _found(pieces: Sequence[Line], grids: Sequence[Grid]) -> list[Grid | list[Row]]:
+def _found(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid | list[Row]]:
     """Return the tables, and the rows of text between them, in reading order."""
+    grids: list[Grid] = []
+    for grid in ruled_grids(pieces, rules, height):
+        if not any(grid.members & other.members for other in grids):  # of a grid in a cell, the inner one
+            grids.append(grid)
+    loose = _outside(len(pieces), grids)
+    stretches = _ordered([pieces[one] for one in loose], [])
+    rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
+    grids += aligned_grids(pieces, rows, rules, height)
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
     found: list[Grid | list[Row]] = []
     for stretch in _ordered(texts, grids):
@@ -119,24 +127,17 @@ def _blocks(
     texts_of = iter(kinds.columns)
     parts = [part for one in found for part in ([one] if isinstance(one, Grid) else next(texts_of))]
     for part, following in zip(parts, [*parts[1:], []], strict=True):
-        if isinstance(part, Grid):
-            yield _table_block(part, pieces, source)
-            continue
-        kind = kinds.of(part, [] if isinstance(following, Grid) else following)
-        level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-        yield _text_block([one.line for one in part], source, kind, level=level)
-
-
-def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables of the page: those with ruling lines, then those of pieces that line up."""
-    grids: list[Grid] = []
-    for grid in ruled_grids(pieces, rules, height):
-        if not any(grid.members & other.members for other in grids):  # of a grid in a cell, the inner one
-            grids.append(grid)
-    loose = _outside(len(pieces), grids)
-    stretches = _ordered([pieces[one] for one in loose], [])
-    rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
-    return grids + aligned_grids(pieces, rows, rules, height)
+        if not isinstance(part, Grid):
+            kind = kinds.of(part, [] if isinstance(following, Grid) else following)
+            level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
+            yield _block([one.line for one in part], source, kind, level=level)
+        elif part.is_form or part.table is None:  # as text in the page's order, or lines alone
+            rows = [joined(row) for row in rows_of([pieces[one] for one in sorted(part.members)])]
+            kind = BlockKind.TEXT if part.is_form else BlockKind.TABLE
+            yield _block(rows, source, kind, table=part.table)
+        else:
+            further = {"box": part.box, "text": part.table.text, "table": part.table}
+            yield _block(part.lines, source, BlockKind.TABLE, **further)
 
 
 def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, ...]:
@@ -166,17 +167,7 @@ def _outside(count: int, grids: Sequence[Grid]) -> list[int]:
     return [one for one in range(count) if one not in inside]
 
 
-def _table_block(grid: Grid, pieces: Sequence[Line], source: Source) -> Block:
-    """Return a grid as a block: a form as text in the page's order, and a table that is unclear, with lines alone."""
-    if grid.is_form or grid.table is None:
-        rows = [joined(row) for row in rows_of([pieces[one] for one in sorted(grid.members)])]
-        kind = BlockKind.TEXT if grid.is_form else BlockKind.TABLE
-        return _text_block(rows, source, kind, table=grid.table)
-    table = grid.table
-    return _text_block(grid.lines, source, BlockKind.TABLE, box=grid.box, text=table.text, table=table)
-
-
-def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind, **further: Any) -> Block:
+def _block(lines: Sequence[Line], source: Source, kind: BlockKind, **further: Any) -> Block:
     text = "\n".join(line.text for line in lines)
     given = {"box": around(line.box for line in lines), "text": text, **further}
     return Block(kind=kind, lines=tuple(lines), confidence=mean_confidence(lines), source=source, **given)

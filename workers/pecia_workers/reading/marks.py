@@ -56,20 +56,34 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
     words = [word for piece in pieces for word in words_of(piece)]
     squares = list(_squares(ink, height))
-    boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
-    hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
+    boxes = [box for box in squares if not _is_of_letters(ink, box, squares, pieces)]
+    hollow = [box for box in boxes if _filled(ink, box, 0.18, until=0.32) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
-    circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
+    circles = list(_circles(ink, words, height))
     found = [
         *((MarkKind.CHECKBOX, box, _state(ink, box)) for box in boxes),
         *((MarkKind.RADIO, box, _state(ink, box)) for box in circles if _peers(box, circles) > 1),
     ]
     places = [box for _, box, _ in found]
     words = [word for word in words if not any(_is_glyph(word, box) for box in places)]
-    return [
-        Mark(kind=kind, box=box, state=state, label=_label(box, places, words, height))
-        for kind, box, state in found
-    ]
+    marks = []
+    for (
+        kind,
+        box,
+        state,
+    ) in found:  # its label is behind it, up to the next mark or wide white space, or before it
+        x, y = middle(box)
+        level = sorted(
+            (one for one in words if one.box.top < y < one.box.bottom), key=lambda one: one.box.left
+        )
+        stops = [middle(mark)[0] for mark in places if abs(middle(mark)[1] - y) < 0.5 * height]
+        last = max((stop for stop in stops if stop < x - 1), default=-1.0)
+        following = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)
+        behind = _close([one for one in level if x < middle(one.box)[0] < following], box.right, height)
+        before = _close([one for one in reversed(level) if last < middle(one.box)[0] < x], box.left, height)
+        label = " ".join(_FUSED.sub("", word.text) for word in behind or reversed(before))
+        marks.append(Mark(kind=kind, box=box, state=state, label=label))
+    return marks
 
 
 def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list[Mark]:
@@ -81,49 +95,47 @@ def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list
     _, _, stats, _ = cv2.connectedComponentsWithStats(across, connectivity=8)
     for left, top, width, depth, _ in stats[1:].tolist():
         box = box_of(left, top, left + width, top + depth)
-        label = next((piece for piece in labels if _is_beside(box, piece.box, height)), None)
-        if label is not None:
-            names = (middle(piece.box) for piece in pieces if piece is not label)
-            signed = any(left <= x <= left + width and 0 <= top - y < 1.5 * height for x, y in names)
-            state = MarkState.TICKED if signed else MarkState.EMPTY
-            marks.append(Mark(kind=MarkKind.SIGNATURE_LINE, box=box, state=state, label=label.text))
+        for label in labels:
+            x, y = middle(label.box)
+            below = 0 <= y - box.bottom < 1.5 * height and box.left - height < x < box.right
+            before = (
+                0 <= box.left - label.box.right < 2 * height and abs(label.box.bottom - box.bottom) < height
+            )
+            if below or before:
+                names = (middle(piece.box) for piece in pieces if piece is not label)
+                signed = any(left <= x <= left + width and 0 <= top - y < 1.5 * height for x, y in names)
+                state = MarkState.TICKED if signed else MarkState.EMPTY
+                marks.append(Mark(kind=MarkKind.SIGNATURE_LINE, box=box, state=state, label=label.text))
+                break
     return marks
 
 
-def _is_beside(line: Box, label: Box, height: float) -> bool:
-    x, y = middle(label)
-    below = 0 <= y - line.bottom < 1.5 * height and line.left - height < x < line.right
-    before = 0 <= line.left - label.right < 2 * height and abs(label.bottom - line.bottom) < height
-    return below or before
-
-
 def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> list[Line]:
-    """Return the pieces with each box and circle as a sign where it stands."""
+    """Return the pieces with each box and circle as a sign where it stands.
+
+    It takes the place of what the engine took the mark for, or stands between two words.
+    """
     pieces, near = list(pieces), 0.3 * height
     for mark in marks:
         x, y = middle(mark.box)
         number = 2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)
         sign = Word(text=SIGNS[number], box=mark.box)
-        for number, box in enumerate(piece.box for piece in pieces):
+        for place, piece in enumerate(pieces):
+            box = piece.box
             if box.top < y < box.bottom and box.left - near < x < box.right + near:
-                pieces[number] = _signed(pieces[number], sign)
+                words = [word for word in words_of(piece) if not _is_glyph(word, mark.box)]
+                before = [word for word in words if middle(word.box)[0] < x]
+                after = [word for word in words if middle(word.box)[0] >= x]
+                if after:
+                    after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
+                glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
+                parts = (glue.join(word.text for word in some) for some in (before, [sign], after) if some)
+                box, found = around([box, mark.box]), (*before, sign, *after)
+                pieces[place] = Line(text=" ".join(parts), box=box, confidence=piece.confidence, words=found)
                 break
         else:
             pieces.append(Line(text=sign.text, box=mark.box, words=(sign,)))
     return pieces
-
-
-def _signed(piece: Line, sign: Word) -> Line:
-    """Return the piece with the sign in place of what the engine took the mark for, or between its words."""
-    x, _ = middle(sign.box)
-    before = [word for word in words_of(piece) if middle(word.box)[0] < x and not _is_glyph(word, sign.box)]
-    after = [word for word in words_of(piece) if middle(word.box)[0] >= x and not _is_glyph(word, sign.box)]
-    if after:
-        after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
-    glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
-    parts = (glue.join(word.text for word in words) for words in (before, [sign], after) if words)
-    box, found = around([piece.box, sign.box]), (*before, sign, *after)
-    return Line(text=" ".join(parts), box=box, confidence=piece.confidence, words=found)
 
 
 def _is_glyph(word: Word, mark: Box) -> bool:
@@ -132,49 +144,59 @@ def _is_glyph(word: Word, mark: Box) -> bool:
 
 
 def _squares(ink: Mask, height: float) -> Iterator[Box]:
-    """Yield the boxes: four sides, as straight runs that meet in corners, so that a tick may go beyond them."""
+    """Yield the boxes: four sides of about one length, as straight runs that meet in corners.
+
+    A tick may go beyond them, but no side far above or below its corners, as the stem of P, b or d does.
+    """
     length = max(7, round(0.42 * height))
     across = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((1, length), dtype=np.uint8))
     down = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((length, 1), dtype=np.uint8))
     for place, part in _components(np.maximum(across, down), height, _SIDES[0], _MAX_ASPECT + 0.4):
         rows, columns = (np.flatnonzero(part.sum(axis) >= 0.7 * min(part.shape)) for axis in (1, 0))
-        if rows.size and columns.size:
-            high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-            sides = part[:, wide]
-            edges = np.hstack([sides[:, :_CORNER], sides[:, -_CORNER:]]).sum(axis=1) > 0
-            if _is_square(part[high, wide], int(edges.sum() - edges[high].sum())):
-                left, top = place.left, place.top
-                yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
+        if not rows.size or not columns.size:
+            continue
+        high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+        whole, tall = part[high, wide], part[:, wide]
+        upright = np.hstack([tall[:, :_CORNER], tall[:, -_CORNER:]]).sum(axis=1) > 0
+        beyond = int(upright.sum() - upright[high].sum())
+        least = min(whole.shape)
+        edge = max(2, round(0.15 * least))
+        sides = (whole[:edge].any(0), whole[-edge:].any(0), whole[:, :edge].any(1), whole[:, -edge:].any(1))
+        ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
+        corners = (whole[y, x] for y in ends for x in ends)
+        if (
+            max(whole.shape) <= _MAX_ASPECT * least
+            and least >= _MIN_PIXELS
+            and all(side.mean() > _MIN_SIDE_INK for side in sides)
+            and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
+            and beyond <= _MAX_STEM * len(whole)
+        ):
+            left, top = place.left, place.top
+            yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
 
 
-def _is_square(part: NDArray[np.bool_], beyond: int) -> bool:
-    """Return whether the ink has four sides of about one length that meet in corners.
+def _circles(ink: Mask, words: Sequence[Word], height: float) -> Iterator[Box]:
+    """Yield the rings, which have ink at one distance from the middle in all directions.
 
-    `beyond`: by how much its left or right side goes on above or below it, as the stem of P, b or d does.
+    White space around a ring and a label behind it tell it from a letter.
     """
-    edge = max(2, round(0.15 * min(part.shape)))
-    sides = (part[:edge].any(0), part[-edge:].any(0), part[:, :edge].any(1), part[:, -edge:].any(1))
-    ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
-    corners = (part[y, x] for y in ends for x in ends)
-    return (
-        max(part.shape) <= _MAX_ASPECT * min(part.shape)
-        and min(part.shape) >= _MIN_PIXELS
-        and all(side.mean() > _MIN_SIDE_INK for side in sides)
-        and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
-        and beyond <= _MAX_STEM * len(part)
-    )
-
-
-def _circles(ink: Mask, height: float) -> Iterator[Box]:
-    """Yield the rings: all directions have ink at one distance from the middle."""
     for box, part in _components(ink, height, _MIN_CIRCLE, _MAX_ASPECT):
-        y, x = np.nonzero(part)
-        y, x = y - (part.shape[0] - 1) / 2, x - (part.shape[1] - 1) / 2
-        radius, direction = np.hypot(x, y), (np.degrees(np.arctan2(y, x)) // 15 % 24).astype(np.intp)
+        down, across = np.nonzero(part)
+        down, across = down - (part.shape[0] - 1) / 2, across - (part.shape[1] - 1) / 2
+        radius, angle = np.hypot(across, down), np.degrees(np.arctan2(down, across))
         outer = np.zeros(24)
-        np.maximum.at(outer, direction, radius)
+        np.maximum.at(outer, (angle // 15 % 24).astype(np.intp), radius)
         ring = float((radius > 0.7 * outer.max()).mean())
-        if outer.std() < _ROUND * outer.mean() and ring > 0.5:  # noqa: PLR2004  of its ink
+        if outer.std() >= _ROUND * outer.mean() or ring <= 0.5:  # noqa: PLR2004  of its ink
+            continue
+        left = ink[box.top : box.bottom, max(0, box.left - round(0.45 * height)) : box.left]
+        right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
+        x, y = middle(box)
+        level = [
+            word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)
+        ]
+        after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
+        if not left.any() and not right.any() and after - box.right < _LABEL_GAP * height:
             yield box
 
 
@@ -200,15 +222,10 @@ def _state(ink: Mask, box: Box) -> MarkState:
     return MarkState.EMPTY if _filled(ink, lit, 0.25) <= _EMPTY else MarkState.UNCLEAR
 
 
-def _filled(ink: Mask, box: Box, inset: float) -> float:
-    """Return the share of ink inside a box, so much of its side from its edges."""
-    inside = _inside(ink, box, inset)
-    return float(inside.mean()) if inside.size else 0.0
-
-
-def _rim(ink: Mask, box: Box) -> float:
-    """Return the share of ink between the sides of a box and its middle."""
-    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)
+def _filled(ink: Mask, box: Box, inset: float, until: float | None = None) -> float:
+    """Return the share of ink inside a box, so much of its side from its edges, and until so much from them."""
+    outer = _inside(ink, box, inset)
+    inner = outer[:0] if until is None else _inside(ink, box, until)
     return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
 
 
@@ -217,10 +234,16 @@ def _inside(ink: Mask, box: Box, inset: float) -> Mask:
     return ink[box.top + edge : box.bottom - edge, box.left + edge : box.right - edge]
 
 
-def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
-    """Return whether the box is a letter, or a part of one: close to the next one, or read by the engine."""
+def _is_of_letters(ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[Line]) -> bool:
+    """Return whether the box is one of several for a letter each, or a letter: close to the next, or read as one."""
+    side = box.right - box.left
+    row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
+    near = [right - left < 1.6 * side for left, right in pairwise(row)]
+    place = row.index(box.left)
+    if any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1))):
+        return True
     x, y = middle(box)
-    close = max(4, round(0.17 * (box.right - box.left)))
+    close = max(4, round(0.17 * side))
     if ink[round(y) : box.bottom, box.right + 2 : box.right + close].any():  # a tick goes beyond it above
         return True
     for piece in pieces:
@@ -230,8 +253,8 @@ def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
         letters = "".join(piece.text.split())
         glyphs = set(_GLYPHS) if letters.startswith("口") else set(_GLYPHS) - {"口"}
         place = int((x - piece.box.left) / (piece.box.right - piece.box.left) * len(letters))
-        near = letters[max(0, place - 1) : place + 2]
-        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in near) and not set(near) & glyphs:
+        there = letters[max(0, place - 1) : place + 2]
+        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in there) and not set(there) & glyphs:
             return True
         words = [word for word in words_of(piece) if word.box.left + edge < x < word.box.right - edge]
         if any(len(word.text) > 1 and word.text[0].isascii() for word in words):
@@ -239,44 +262,10 @@ def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
     return False
 
 
-def _is_comb(box: Box, boxes: Sequence[Box]) -> bool:
-    """Return whether the box is one of several for a letter each."""
-    side = box.right - box.left
-    row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
-    near = [right - left < 1.6 * side for left, right in pairwise(row)]
-    place = row.index(box.left)
-    return any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1)))
-
-
-def _is_alone(ink: Mask, box: Box, words: Sequence[Word], height: float) -> bool:
-    """Return whether white space around the circle and a label behind it tell it from a letter."""
-    left = ink[box.top : box.bottom, max(0, box.left - round(0.45 * height)) : box.left]
-    right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
-    x, y = middle(box)
-    level = [word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)]
-    after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
-    return not left.any() and not right.any() and after - box.right < _LABEL_GAP * height
-
-
 def _peers(box: Box, boxes: Sequence[Box]) -> int:
     """Return how many have the size of this one."""
     side = box.right - box.left
     return sum(abs(other.right - other.left - side) <= max(2, 0.1 * side) for other in boxes)
-
-
-def _label(box: Box, marks: Sequence[Box], words: Sequence[Word], height: float) -> str:
-    """Return the words behind the mark, up to the next mark or wide white space; if there are none, those before it."""
-    x, y = middle(box)
-    level = [word for word in words if word.box.top < y < word.box.bottom]
-    level.sort(key=lambda word: word.box.left)
-    stops = [middle(mark)[0] for mark in marks if abs(middle(mark)[1] - y) < 0.5 * height]
-    next_mark = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)
-    last_mark = max((stop for stop in stops if stop < x - 1), default=-1.0)
-    behind = _close([word for word in level if x < middle(word.box)[0] < next_mark], box.right, height)
-    before = _close(
-        [word for word in reversed(level) if last_mark < middle(word.box)[0] < x], box.left, height
-    )
-    return " ".join(_FUSED.sub("", word.text) for word in behind or reversed(before))
 
 
 def _close(words: Sequence[Word], edge: float, height: float) -> list[Word]:

@@ -54,28 +54,25 @@ def blocks_of(written: str) -> tuple[Block, ...]:
     text = _FENCE.sub("", _COMMENT.sub("", storable_text(written)))
     text = _IMAGE.sub(r"\1()", text)
     text = _TASK.sub(lambda found: f"{found[1]}{'☑' if found[2] else '☐'}", text)
+    blocks: list[Block] = []
     try:
-        blocks = tuple(_blocks(text))
+        for number, piece in enumerate(_HTML_TABLE.split(text)):
+            if number % 2 == 0:
+                blocks += _markdown(piece)
+                continue
+            for caption in _CAPTION.findall(piece):
+                blocks += _block(BlockKind.CAPTION, _read(caption))
+            _, *rows = _ROW.split(_CAPTION.sub("", piece))
+            blocks += table_block([list(_html_cells(row)) for row in rows])
     except (RecursionError, BrokenTableError):
-        blocks = ()
+        blocks = []
     whole = _letters(unescape(_TAG.sub("", _BLOCK_TAG.sub("", text))))
     kept = _letters("".join(block.text for block in blocks))
-    return blocks if kept == whole else plain_blocks(text.strip())
+    return tuple(blocks) if kept == whole else plain_blocks(text.strip())
 
 
 def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text)))
-
-
-def _blocks(text: str) -> Iterator[Block]:
-    for number, piece in enumerate(_HTML_TABLE.split(text)):
-        if number % 2 == 0:
-            yield from _markdown(piece)
-            continue
-        for caption in _CAPTION.findall(piece):
-            yield from _block(BlockKind.CAPTION, _read(caption))
-        _, *rows = _ROW.split(_CAPTION.sub("", piece))
-        yield from table_block([list(_html_cells(row)) for row in rows])
 
 
 def _block(
@@ -94,8 +91,12 @@ def _markdown(text: str) -> Iterator[Block]:
         if depth == 0 and token.map:
             inner = tokens[number + 1] if token.nesting else token
             if token.type == "table_open":
-                rows = [lines[token.map[0]], *lines[token.map[0] + 2 : token.map[1]]]
-                yield from table_block([_pipe_cells(row) for row in rows])
+                rows = []
+                for line in (lines[token.map[0]], *lines[token.map[0] + 2 : token.map[1]]):
+                    cells = escapedSplit(line.strip())  # pipes at both ends of a row leave empty texts there
+                    end = len(cells) - bool(len(cells) > 1 and not cells[-1].strip())
+                    rows.append([GivenCell(_read(one)) for one in cells[not cells[0] : end]])
+                yield from table_block(rows)
             elif token.type in ("bullet_list_open", "ordered_list_open"):
                 yield from _block(BlockKind.LIST, "\n".join(_items(tokens[number:])))
             elif token.type == "heading_open":
@@ -126,12 +127,6 @@ def _items(tokens: Sequence[Token]) -> Iterator[str]:
             yield mark + first
             mark = " " * len(mark)
             yield from (mark + line for line in rest)
-
-
-def _pipe_cells(row: str) -> list[GivenCell]:
-    cells = escapedSplit(row.strip())  # the pipes at both ends of a row leave empty texts there
-    end = len(cells) - bool(len(cells) > 1 and not cells[-1].strip())
-    return [GivenCell(_read(one)) for one in cells[not cells[0] : end]]
 
 
 def _read(written: str) -> str:

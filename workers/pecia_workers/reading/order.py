@@ -161,7 +161,14 @@ class _Page:
         """Cut at what crosses the gutter, from top to bottom."""
         crosses = self._crosses(some, gutter, height)
         across, rest = some[crosses], some[~crosses]
-        islands = self._islands(across, rest, height, some.size)
+        lower = np.minimum(self.bottom[across, None], self.bottom[rest])
+        upper = np.maximum(self.top[across, None], self.top[rest])
+        level = lower - upper > 0.4 * np.minimum(self.height[across, None], self.height[rest])
+        on_left = (level & (self.right[rest] <= self.left[across, None] + height)).any(axis=1)
+        on_right = (level & (self.left[rest] >= self.right[across, None] - height)).any(axis=1)
+        islands = across[on_left & on_right]
+        if islands.size > 0.2 * some.size or self.is_prose(islands, height):
+            islands = islands[:0]
         across = across[~np.isin(across, islands)]
         across = across[np.argsort(self.middle[across], kind="stable")]
         places = np.searchsorted(self.middle[across], self.middle[rest], side="right")
@@ -205,17 +212,6 @@ class _Page:
             and self._shared_height(columns, gutter, height, lambda *_: True) > 0
             for gutter, _ in self._clear_strips(rest, height)
         )
-
-    def _islands(self, across: Some, rest: Some, height: float, of: int) -> Some:
-        if not across.size or not rest.size:
-            return across[:0]
-        lower = np.minimum(self.bottom[across, None], self.bottom[rest])
-        upper = np.maximum(self.top[across, None], self.top[rest])
-        level = lower - upper > 0.4 * np.minimum(self.height[across, None], self.height[rest])
-        on_left = (level & (self.right[rest] <= self.left[across, None] + height)).any(axis=1)
-        on_right = (level & (self.left[rest] >= self.right[across, None] - height)).any(axis=1)
-        islands: Some = across[on_left & on_right]
-        return islands[:0] if islands.size > 0.2 * of or self.is_prose(islands, height) else islands
 
     def _shared_height(self, band: _Band, gutter: float, height: float, test: _Test) -> float:
         """Return along how much of the gutter text stands on both sides; 0 if it fails the test."""
@@ -389,28 +385,31 @@ class _Page:
     def rows(self, some: Some) -> Stretch:
         """Return what stands side by side, from top to bottom: level, and not one above the other."""
         key = some.tobytes()
-        if key not in self._known_rows:
-            rows: list[Row] = []
-            for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
-                row = next((row for row in rows[:-5:-1] if self._is_level(row, one)), None)
-                if row is None:
-                    rows.append([one])
-                else:
+        if key in self._known_rows:
+            return self._known_rows[key]
+        rows: list[Row] = []
+        for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
+            left, right, middle, height = self._plain[
+                one
+            ]  # plain numbers: this runs more often than all else
+            for row in [] if self.whole[one] else rows[:-5:-1]:
+                others = [self._plain[other] for other in row]
+                mean = sum(other[2] for other in others) / len(others)
+                if (
+                    not self.whole[row[0]]
+                    and abs(middle - mean) < 0.5 * min(height, *(other[3] for other in others))
+                    and all(
+                        min(right, other[1]) - max(left, other[0])
+                        < 0.5 * min(right - left, other[1] - other[0])
+                        for other in others
+                    )
+                ):
                     row.append(one)
-            self._known_rows[key] = [sorted(row, key=lambda one: self._plain[one]) for row in rows]
+                    break
+            else:
+                rows.append([one])
+        self._known_rows[key] = [sorted(row, key=lambda one: self._plain[one]) for row in rows]
         return self._known_rows[key]
-
-    def _is_level(self, row: Row, one: int) -> bool:
-        """Return whether the box stands in the row. Plain numbers: this runs more often than all else."""
-        if self.whole[one] or self.whole[row[0]]:
-            return False
-        left, right, middle, height = self._plain[one]
-        others = [self._plain[other] for other in row]
-        mean = sum(other[2] for other in others) / len(others)
-        return abs(middle - mean) < 0.5 * min(height, *(other[3] for other in others)) and all(
-            min(right, other[1]) - max(left, other[0]) < 0.5 * min(right - left, other[1] - other[0])
-            for other in others
-        )
 
 
 def _either(pairs: NDArray[np.bool_]) -> NDArray[np.bool_]:

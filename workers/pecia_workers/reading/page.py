@@ -189,7 +189,13 @@ class ReadPage:
         image = await self._page(part, task)
         decoded = clock()
         request = self._request(part, task, image)
-        look = await self._look(part, task, request, image)
+        # The engine says nothing about a blank page, and about one that brings its own text only what fields it has.
+        requests = [] if image.blank or image.blocks else [request]
+        if task.fields is not None and not image.blank:
+            requests.append(_form(request, task))
+        look: Look[Page] = Look()
+        if requests:
+            look = await self._cache.look(part, requests, Page, self._witnesses.choice(task))
         requested = clock()
         timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:
@@ -242,19 +248,6 @@ class ReadPage:
             max_output_tokens=most,
             tenant=self._cache.tenant(part),
         )
-
-    async def _look(
-        self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
-    ) -> Look[Page]:
-        """Look whether the engine has answered all of this before.
-
-        It answers nothing about a blank page, and about one that brings its own text only what fields it has.
-        """
-        text = [] if image.blank or image.blocks else [request]
-        fields = [_form(request, task)] if task.fields is not None and not image.blank else []
-        if not (text or fields):
-            return Look()
-        return await self._cache.look(part, [*text, *fields], Page, self._witnesses.choice(task))
 
     async def _read(self, request: EngineRequest, image: PageImage) -> list[Reading]:
         if image.blank:

@@ -154,7 +154,7 @@ class Kinds:
             return edge
         if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].box, self._pixels):
             return BlockKind.STAMP
-        if self._is_heading(part) or self._heads(part, following):
+        if self._is_heading(part, following):
             is_title = any(
                 self._may_be_title(one) and one.size >= max(_TITLE, _AS_LARGE * self._largest) for one in part
             )
@@ -165,31 +165,33 @@ class Kinds:
         boxes = sum(item.count(sign) for item in items for sign in SIGNS)
         return BlockKind.LIST if max(len(items), boxes) > 1 else BlockKind.TEXT
 
-    def _is_heading(self, part: Sequence[Printed]) -> bool:
-        """Return whether these are few lines that stand out, and neither fields with values nor sentences."""
-        if len(part) > _MAX_HEADING_LINES or not all(one.stands_out for one in part):
-            return False
-        text = " ".join(one.text for one in part)
-        letters, digits = (sum(map(test, text)) for test in (str.isalpha, str.isdigit))
-        most = _MAX_DIGITS_LARGE if part[0].is_large else _MAX_DIGITS
-        if any(map(self._is_torn, part)) or digits > most * (letters + digits):
-            return False
-        return part[0].is_large or not (_FIELD.search(text) or text.endswith((".", ",", ";")))
+    def _is_heading(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
+        """Return whether these are few lines that stand out, and neither fields with values nor sentences.
 
-    def _heads(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
-        """Return whether it is a few words without a stop above prose, as headings in italics are."""
-        text = part[0].text
-        if len(part) > 1 or len(following) < _PROSE_LINES or not text[0].isupper():
+        Or a few words without a stop above prose, as headings in italics are.
+        """
+        if len(part) > _MAX_HEADING_LINES or any(map(self._is_torn, part)):
+            return False
+        text, is_large = " ".join(one.text for one in part), part[0].is_large
+        letters, digits = (sum(map(test, text)) for test in (str.isalpha, str.isdigit))
+        if (
+            all(one.stands_out for one in part)
+            and digits <= (_MAX_DIGITS_LARGE if is_large else _MAX_DIGITS) * (letters + digits)
+            and (is_large or not (_FIELD.search(text) or text.endswith((".", ",", ";"))))
+        ):
+            return True
+        if len(part) > 1 or len(following) < _PROSE_LINES:
             return False
         box, prose = part[0].box, around(one.box for one in following)
         return (
-            text[-1].isalpha()
+            text[0].isupper()
+            and text[-1].isalpha()
             and not any(map(str.isdigit, text))
             and len(text.split()) <= _HEADING_WORDS
             and prose.top > box.top
             and prose.left - self._height < box.left < prose.right
             and box.right - box.left < _HEADING_WIDTH * (prose.right - prose.left)
-            and not any(map(self._is_torn, [*part, *following]))
+            and not any(map(self._is_torn, following))
             and is_prose(following)
         )
 
@@ -268,7 +270,9 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
     left, early = float(np.percentile([one.box.left for one in column], 30)), _end_early(column)
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
-    ruled = _ruled(column, rules)
+    rule = [False, *(rules.part(above.box, below.box) for above, below in pairwise(column)), False]
+    # Where several lines have a rule below each, these are what is written on.
+    ruled = [one and not (rule[number] or rule[number + 2]) for number, one in enumerate(rule[1:-1])]
     for (above, below), step, is_early, begins, is_ruled in zip(
         pairwise(column), steps, early, items[1:], ruled, strict=True
     ):
@@ -282,7 +286,11 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
             cut = prose and (ended or indented)
         goes_on = in_list and begins
         wide = step > (_APART if goes_on else _WIDE) * page_step or (step > _WIDER * usual and not goes_on)
-        if cut or wide or is_ruled or _differ(above, below) or PAGE_NUMBER.fullmatch(below.text):
+        small, large = sorted((above.size, below.size))
+        differ = above.stands_out != below.stands_out or (
+            above.stands_out and (large > _OTHER_SIZE * small or above.is_bold != below.is_bold)
+        )
+        if cut or wide or is_ruled or differ or PAGE_NUMBER.fullmatch(below.text):
             parts.append([])
             in_list = begins
         parts[-1].append(below)
@@ -300,18 +308,6 @@ def steps_of(column: Sequence[Printed]) -> list[float]:
     return [middle(below.box)[1] - middle(above.box)[1] for above, below in pairwise(column)]
 
 
-def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
-    """Return of each line but the last whether a ruling line parts it from the next one.
-
-    Of several lines with a rule below each none does: these are what is written on.
-    """
-    below = [rules.part(above.box, below.box) for above, below in pairwise(column)]
-    padded = [False, *below, False]
-    return [
-        one and not (before or after) for before, one, after in zip(padded, below, padded[2:], strict=False)
-    ]
-
-
 def _end_early(column: Sequence[Printed]) -> list[bool]:
     """Return of each line but the last whether the next one's first word would have had its place there."""
     right = float(np.percentile([one.box.right for one in column], 85))
@@ -322,14 +318,6 @@ def _end_early(column: Sequence[Printed]) -> list[bool]:
             width = words[0].box.right - words[0].box.left if words else 0
         early.append(right - above.box.right > width + below.height)
     return early
-
-
-def _differ(above: Printed, below: Printed) -> bool:
-    """Return whether one is printed to stand out and the other is not, or not so much."""
-    small, large = sorted((above.size, below.size))
-    if not (above.stands_out and below.stands_out):
-        return above.stands_out or below.stands_out
-    return large > _OTHER_SIZE * small or above.is_bold != below.is_bold
 
 
 def _is_indented(one: Printed, left: float) -> bool:

@@ -194,11 +194,12 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the grids that ruling lines make, the smaller ones first."""
+    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
     touching = cv2.dilate(rules.across | rules.down, np.ones((5, 5), dtype=np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
     order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")
     grids: list[Grid] = []
+    near = 0.5 * height
     for label in order.tolist():
         left, top, width, depth = stats[label, :4].tolist()
         if width < 6 * height or depth < 2 * height:
@@ -207,7 +208,19 @@ def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Gri
         part = (labels[window] == label).view(np.uint8)
         across = _segments(rules.across[window] & part, top, left)
         down = _segments((rules.down[window] & part).T, left, top)
-        grid = _grid(across, down, pieces, 0.5 * height)
+        ys, xs = _places(across, near), _places(down, near)
+        if len(ys) <= 2 or not xs:  # noqa: PLR2004  one row
+            continue
+        long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
+        if long:  # a table that is open at its sides
+            start, end = np.median([rule[1:] for rule in long], axis=0).tolist()
+            is_open = xs[0] - start > 4 * near, end - xs[-1] > 4 * near
+            xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
+        if len(xs) <= 2:  # noqa: PLR2004  one column
+            continue
+        draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
+        draft.fill(pieces, near)
+        grid = draft.ruled_grid()
         if grid is not None:
             grids.append(grid)
     return grids
@@ -219,23 +232,6 @@ def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
         (float(centre[1]) + place, float(left) + start, float(left + width) + start)
         for (left, _, width, _, _), centre in zip(stats[1:].tolist(), centres[1:], strict=True)
     ]
-
-
-def _grid(across: list[Rule], down: list[Rule], pieces: Sequence[Line], near: float) -> Grid | None:
-    """Return the grid that lines make which touch, with the text in it; None if it is no table and no form."""
-    ys, xs = _places(across, near), _places(down, near)
-    if len(ys) < 2 or not xs:  # noqa: PLR2004  a row has two sides
-        return None
-    long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
-    if long:  # a table that is open at its sides
-        left, right = np.median([rule[1:] for rule in long], axis=0).tolist()
-        is_open = xs[0] - left > 4 * near, right - xs[-1] > 4 * near
-        xs = [*[left] * is_open[0], *xs, *[right] * is_open[1]]
-    if len(ys) <= 2 or len(xs) <= 2:  # noqa: PLR2004  one row or one column
-        return None
-    draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
-    draft.fill(pieces, near)
-    return draft.ruled_grid()
 
 
 def _owners(

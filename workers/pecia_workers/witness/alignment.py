@@ -90,19 +90,22 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
     _whole_lines(found)
     _like_lines(found, weights, comparison)
     for length in _RUNS:
-        _unique_runs(found, length)
+        ours, theirs = _runs(written, found.to_seen, length), _runs(seen, found.to_written, length)
+        for keys, start in ours.items():
+            other = theirs.get(keys)
+            if start is None or other is None:
+                continue
+            if not (
+                any(found.to_seen[start : start + length]) or any(found.to_written[other : other + length])
+            ):
+                found.match_all(range(start, start + length), range(other, other + length))
+                _grow(found, start + length, other + length, 1)
+                _grow(found, start - 1, other - 1, -1)
     for _ in range(_ROUNDS):
         _gaps(found, comparison)
         _let_go(found, weights)
     _whole_lines(found, unique=False)
-    _beside_their_line(found, comparison)
-    free = defaultdict(list)  # and long words anywhere
-    for number, token in reversed([*enumerate(seen)]):
-        if not found.to_written[number]:
-            free[token.key].append(number)
-    for number, token in enumerate(written):
-        if not found.to_seen[number] and not token.is_value and len(token.key) >= _LONG and free[token.key]:
-            found.match((number,), (free[token.key].pop(),))
+    _match_rest(found, comparison)
     return found
 
 
@@ -159,12 +162,20 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
     ours, theirs = ([line for lines in side.values() for line in lines] for side in found.free_lines)
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
     having: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for number, line in enumerate(theirs):
-        for place in line:
-            having[found.seen[place].key][number] += 1
+    for number, place in ((number, place) for number, line in enumerate(theirs) for place in line):
+        having[found.seen[place].key][number] += 1
     alike: list[tuple[float, int, int]] = []
     for number, line in enumerate(ours):
-        for other, weight in _in_common([found.written[place] for place in line], having, weights).items():
+        common: defaultdict[int, _Weight] = defaultdict(_Weight)  # by distinctive tokens, with each of theirs
+        used: Counter[tuple[int, str]] = Counter()
+        for token in found.written[line.start : line.stop]:
+            for other, times in (
+                having[token.key].items() if weights.get(token.key, 0) >= _DISTINCTIVE else ()
+            ):
+                used[other, token.key] += 1
+                if used[other, token.key] <= times:
+                    common[other].add(token, weights[token.key])
+        for other, weight in common.items():
             both = totals[0][found.written[line[0]].line], totals[1][found.seen[theirs[other][0]].line]
             if weight.is_much_of(*both, max):
                 alike.append((-weight.whole / max(one.whole for one in both), number, other))
@@ -173,33 +184,6 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
         if other not in taken and not any(found.to_seen[place] for place in ours[number]):
             taken.add(other)
             _window(found, ours[number], theirs[other], comparison)
-
-
-def _in_common(
-    line: Sequence[Token], having: Mapping[str, Counter[int]], weights: Mapping[str, float]
-) -> dict[int, _Weight]:
-    """Return what a line has in common with each line of the witness, by its distinctive tokens."""
-    common: defaultdict[int, _Weight] = defaultdict(_Weight)
-    used: Counter[tuple[int, str]] = Counter()
-    for token in line:
-        for other, times in having[token.key].items() if weights.get(token.key, 0) >= _DISTINCTIVE else ():
-            used[other, token.key] += 1
-            if used[other, token.key] <= times:
-                common[other].add(token, weights[token.key])
-    return common
-
-
-def _unique_runs(found: Alignment, length: int) -> None:
-    ours = _runs(found.written, found.to_seen, length)
-    theirs = _runs(found.seen, found.to_written, length)
-    for keys, start in ours.items():
-        other = theirs.get(keys)
-        if start is None or other is None:
-            continue
-        if not (any(found.to_seen[start : start + length]) or any(found.to_written[other : other + length])):
-            found.match_all(range(start, start + length), range(other, other + length))
-            _grow(found, start + length, other + length, 1)
-            _grow(found, start - 1, other - 1, -1)
 
 
 def _runs(
@@ -260,25 +244,20 @@ def in_a_row(numbers: Sequence[int]) -> Iterator[range]:
 
 
 def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
+    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
+    written, seen = found.written[ours.start : ours.stop], found.seen[theirs.start : theirs.stop]
+    if len(ours) * len(theirs) > _MOST_WINDOW:
+        keys = [token.key for token in written], [token.key for token in seen]
+        one = other = 0
+        for block in SequenceMatcher(None, *keys, autojunk=True).get_matching_blocks():
+            if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
+                _window(found, ours[one : block.a], theirs[other : block.b], comparison)
+            one, other = block.a + block.size, block.b + block.size
+            found.match_all(ours[block.a : one], theirs[block.b : other])
+        return
     if not ours or not theirs:
         return
-    if len(ours) * len(theirs) <= _MOST_WINDOW:
-        _at_least_cost(found, ours, theirs, comparison)
-        return
-    keys = [found.written[one].key for one in ours], [found.seen[one].key for one in theirs]
-    one = other = 0
-    for block in SequenceMatcher(None, *keys, autojunk=True).get_matching_blocks():
-        if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
-            _window(found, ours[one : block.a], theirs[other : block.b], comparison)
-        one, other = block.a + block.size, block.b + block.size
-        found.match_all(ours[block.a : one], theirs[block.b : other])
-
-
-def _at_least_cost(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
-    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
     rows, columns = len(ours) + 1, len(theirs) + 1
-    written = [found.written[one] for one in ours]
-    seen = [found.seen[one] for one in theirs]
     costs = [[0.0] * columns for _ in range(rows)]
     steps: list[list[tuple[int, int, bool]]] = [[(0, 0, False)] * columns for _ in range(rows)]
     for row in range(rows):
@@ -367,22 +346,25 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
             found.differs.discard(one)
 
 
-def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
-    """Look for what is left of a written line in the lines of the witness on which the rest of it stands."""
-    free = defaultdict(list)
-    for number, token in enumerate(found.seen):
-        if not found.to_written[number]:
-            free[token.line].append(number)
+def _match_rest(found: Alignment, comparison: Comparison) -> None:
+    """Look for what is left of a written line in the lines on which the rest of it stands, and long words anywhere."""
+    free: defaultdict[int, list[int]] = defaultdict(list)
+    for places in _by_line(found.seen):
+        free[found.seen[places[0]].line] += [other for other in places if not found.to_written[other]]
     for places in _by_line(found.written):
-        left = [one for one in places if not found.to_seen[one]]
-        if not left or len(left) == len(places):
-            continue
         lines = {found.seen[other].line for one in places for other in found.to_seen[one]}
         near = [other for line in sorted(lines) for other in free[line]]
-        for one in left:
+        for one in [place for place in places if not found.to_seen[place]]:
             for other in near:
                 if not found.to_written[other] and comparison.same(
                     found.written[one : one + 1], found.seen[other : other + 1]
                 ):
                     found.match((one,), (other,))
                     break
+    by_key = defaultdict(list)
+    for number, token in reversed([*enumerate(found.seen)]):
+        if not found.to_written[number]:
+            by_key[token.key].append(number)
+    for number, token in enumerate(found.written):
+        if not found.to_seen[number] and not token.is_value and len(token.key) >= _LONG and by_key[token.key]:
+            found.match((number,), (by_key[token.key].pop(),))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,6 @@ from pecia_schemas.blocks import (
     DoubtReason,
     Line,
     Source,
-    Table,
     Witnessed,
     Word,
     mean_confidence,
@@ -81,46 +81,36 @@ class WitnessText:
         """Of each line, or row of a table: what it is of."""
         self._reads_hangul = language == "ko"
         for block in blocks:
-            for row in _rows(block):
-                for line in row:
-                    for word in placed_words(line, pixels):
-                        self._take_word(word, len(self.kinds))
+            cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box] if block.table else []
+            rows = []  # which line is of which: those of a table that are of one row are together
+            for number, line in enumerate(block.lines):
+                x, y = middle(line.box)
+                inside = (row for row, at in cells if at.left <= x <= at.right and at.top <= y <= at.bottom)
+                rows.append(next(inside, -1) if block.table else number)
+            for _, row in groupby(zip(rows, block.lines, strict=True), key=itemgetter(0)):
+                words = [word for _, line in row for word in placed_words(line, pixels)]
+                self._take_words(words, len(self.kinds))
                 self.kinds.append(block.kind)
 
-    def _take_word(self, word: Word, row: int) -> None:
-        """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
-        sure = 1.0 if word.confidence is None else word.confidence
-        before = " ".join(one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
-        tokens = [*tokens_of(word.text, row, before=before)]
-        pitch = (word.box.right - word.box.left) / max(1, len(word.text))
-        for number, token in enumerate(tokens):
-            start = token.start if number else 0
-            end = token.end if number < len(tokens) - 1 else len(word.text)
-            left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
-            box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
-            self.seen.append(Seen(token, box, sure, row, word.text))
+    def _take_words(self, words: Iterable[Word], row: int) -> None:
+        """Take their tokens, each with its share of its word's width; what stands around them is theirs."""
+        for word in words:
+            sure = 1.0 if word.confidence is None else word.confidence
+            last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
+            tokens = [*tokens_of(word.text, row, before=" ".join(last))]
+            pitch = (word.box.right - word.box.left) / max(1, len(word.text))
+            for number, token in enumerate(tokens):
+                start = token.start if number else 0
+                end = token.end if number < len(tokens) - 1 else len(word.text)
+                left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
+                box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
+                self.seen.append(Seen(token, box, sure, row, word.text))
 
     def can_read(self, token: Token) -> bool:
         """Return whether the witness knows the script of a token."""
         if self.comparison.exact or not _UNKNOWN.search(token.text):
             return True
         return self._reads_hangul and _HANGUL.search(token.text) is not None
-
-
-def _rows(block: Block) -> Iterator[list[Line]]:
-    """Yield a block's lines, those of a table that are of one row together."""
-    if block.table is None:
-        yield from ([line] for line in block.lines)
-        return
-    cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box]
-
-    def row_of(line: Line) -> int:
-        x, y = middle(line.box)
-        inside = (row for row, box in cells if box.left <= x <= box.right and box.top <= y <= box.bottom)
-        return next(inside, -1)
-
-    for _, lines in groupby(block.lines, key=row_of):
-        yield list(lines)
 
 
 def grounded(page: Page, witness: WitnessText) -> Page:
@@ -175,20 +165,17 @@ class _Compared:
             box = around(line.box for line in lines) if lines else None
             table = block.table
             if table and block.text == table.text:
-                table = self._table(table, own)
+                cells = list(table.cells)
+                for place, cell in enumerate(cells):
+                    number = own[cell.row]
+                    columns = self.lines[number][1].split("\t")
+                    start = sum(len(text) + 1 for text in columns[: cell.column])
+                    tokens = self._between(number, start, start + len(columns[cell.column]))
+                    found = {"box": cell.box or self.box(tokens), "confidence": self.confidence(tokens)}
+                    cells[place] = cell.model_copy(update=found)
+                table = table.model_copy(update={"cells": tuple(cells)})
             update = {"lines": block.lines or lines, "box": block.box or box, "table": table}
             yield block.model_copy(update=update)
-
-    def _table(self, table: Table, own: Sequence[int]) -> Table:
-        cells = list(table.cells)
-        for place, cell in enumerate(cells):
-            number = own[cell.row]
-            columns = self.lines[number][1].split("\t")
-            start = sum(len(text) + 1 for text in columns[: cell.column])
-            tokens = self._between(number, start, start + len(columns[cell.column]))
-            update = {"box": cell.box or self.box(tokens), "confidence": self.confidence(tokens)}
-            cells[place] = cell.model_copy(update=update)
-        return table.model_copy(update={"cells": tuple(cells)})
 
     def _between(self, line: int, start: int, end: int) -> list[int]:
         written = self.aligned.written
@@ -199,16 +186,21 @@ class _Compared:
         text = self.lines[number][1]
         run: list[tuple[str, Box | None, list[int]]] = []
         last: int | None = None
-        for start, end in _words(text):
-            tokens = self._between(number, start, end)
+        start: int | None = None
+        for found in re.finditer(r"\S+", text):
+            if start is None or "\t" in text[start : found.start()]:
+                start = found.start()
+            if not any(map(str.isalnum, found.group())):
+                continue  # it is of the next word, or of none
+            word, tokens = text[start : found.end()], self._between(number, start, found.end())
             there = (self.witness.seen[to[0]] for one in tokens if (to := self.aligned.to_seen[one]))
             row = next((one.row for one in there), None)
-            cut = "\t" in text[start - 1 : start] or (row is not None and last is not None and row != last)
-            if cut:
+            if "\t" in text[start - 1 : start] or (row is not None and last is not None and row != last):
                 yield from self._line(run)
                 run, last = [], None
-            run.append((text[start:end], self.box(tokens), tokens))
+            run.append((word, self.box(tokens), tokens))
             last = last if row is None else row
+            start = None
         yield from self._line(run)
 
     def _line(self, run: Sequence[tuple[str, Box | None, list[int]]]) -> Iterator[Line]:
@@ -263,18 +255,13 @@ class _Compared:
         for row, group in groupby(range(len(seen)), key=lambda other: seen[other].row):
             places = list(group)
             left = [other for other in places if not self.aligned.to_written[other]]
-            signs = [sum(len(seen[other].token.key) for other in some) for some in (left, places)]
-            is_whole = signs[0] >= _WHOLE * signs[1]
+            lost, whole = (sum(len(seen[other].token.key) for other in some) for some in (left, places))
+            is_whole = lost >= _WHOLE * whole
             for run in [left] if is_whole else in_a_row(left):
-                if run and self._is_text(run):
+                signs = sum(len(seen[other].token.key) for other in run)
+                sure = sum(seen[other].confidence * len(seen[other].token.key) for other in run)
+                if signs and sure / signs >= (_SURE if signs > 1 else _SURE_SIGN):  # else it is specks
                     yield row, run, is_whole
-
-    def _is_text(self, run: Sequence[int]) -> bool:
-        """Return whether these are text, rather than specks that the witness took for it."""
-        seen = [self.witness.seen[other] for other in run]
-        signs = sum(len(one.token.key) for one in seen)
-        sure = sum(one.confidence * len(one.token.key) for one in seen) / signs
-        return sure >= (_SURE if signs > 1 else _SURE_SIGN)
 
     def verdict(self) -> Verdict:
         """Return the worst that the doubts say."""
@@ -302,17 +289,3 @@ class _Compared:
             values=len(values),
             values_agree=sum(bool(to_seen[one]) and one not in self.aligned.differs for one in values),
         )
-
-
-def _words(text: str) -> list[tuple[int, int]]:
-    """Return where words begin and end, one without a letter or digit with the next, or with the last."""
-    words: list[tuple[int, int]] = []
-    start: int | None = None
-    for found in re.finditer(r"[^\s]+", text):
-        begin = found.start() if start is None or "\t" in text[start : found.start()] else start
-        if any(map(str.isalnum, found.group())):
-            words.append((begin, found.end()))
-            start = None
-        else:
-            start = begin
-    return words

@@ -96,13 +96,15 @@ class _Search:
             if spots[leaf.path]:
                 siblings = [other.path for other in leaves if other.group == leaf.group]
                 labels = [one for name in leaf.names for one in self._starts.get(name, ())]
-                near = [chosen[path].box for path in siblings if path in chosen]
-                near += [self._witness.seen[one].box for one in labels]
-                spot = min(
-                    spots[leaf.path], key=lambda spot: (spot.tokens.start in taken, _distance(spot.box, near))
-                )
-                chosen[leaf.path] = spot
-                taken.add(spot.tokens.start)
+                near = [middle(chosen[path].box) for path in siblings if path in chosen]
+                near += [middle(self._witness.seen[one].box) for one in labels]
+                away = []  # what stands in a row with one of these is nearer than what stands above it
+                for spot in spots[leaf.path]:
+                    across, down = middle(spot.box)
+                    least = min((abs(across - x) + 5 * abs(down - y) for x, y in near), default=0.0)
+                    away.append((spot.tokens.start in taken, least))
+                chosen[leaf.path] = spots[leaf.path][away.index(min(away))]
+                taken.add(chosen[leaf.path].tokens.start)
         for leaf in leaves:
             yield self._grounding(leaf, chosen.get(leaf.path))
 
@@ -133,8 +135,18 @@ class _Search:
         else:
             found = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
         standing = Standing.AGREES if found else Standing.DIFFERS
-        runs, seen = found or self._nearly([*tokens_of(str(value))]), self._witness.seen
-        return [_Spot(run, around(seen[number].box for number in run), standing) for run in runs]
+        tokens = [*tokens_of(str(value))]
+        ours = "".join(token.key for token in tokens)
+        if not found and len(ours) >= _LONG:
+            most = int(_ALIKE * len(ours))
+            for start in range(len(self._seen) - len(tokens) + 1):
+                window = self._seen[start : start + len(tokens)]
+                theirs = "".join(token.key for token in window)
+                same_kind = [one.is_number for one in window] == [one.is_number for one in tokens]
+                if same_kind and abs(len(theirs) - len(ours)) <= most and distance(ours, theirs) <= most:
+                    found.append(range(start, start + len(tokens)))
+        seen = self._witness.seen
+        return [_Spot(run, around(seen[number].box for number in run), standing) for run in found]
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
@@ -163,27 +175,27 @@ class _Search:
         found = _ISO_DATE.fullmatch(value)
         if not found:
             return
-        with suppress(ValueError):
-            day = date(*map(int, found.groups()))
-            for start, token in enumerate(self._seen):
-                for end in range(start + 1, start + 1 + _LONGEST_DATE):
-                    begins = token.is_number or token.key[:3] in _MONTHS
-                    if begins and _is_date(self._seen[start:end], day):
-                        yield range(start, end)
-                        break
-
-    def _nearly(self, tokens: Sequence[Token]) -> Iterator[range]:
-        """Yield where as many tokens stand that are another reading of these."""
-        ours = "".join(token.key for token in tokens)
-        if len(ours) < _LONG:
+        year, month, day = map(int, found.groups())
+        try:
+            date(year, month, day)
+        except ValueError:
             return
-        most = int(_ALIKE * len(ours))
-        for start in range(len(self._seen) - len(tokens) + 1):
-            window = self._seen[start : start + len(tokens)]
-            theirs = "".join(token.key for token in window)
-            same_kind = [one.is_number for one in window] == [one.is_number for one in tokens]
-            if same_kind and abs(len(theirs) - len(ours)) <= most and distance(ours, theirs) <= most:
-                yield range(start, start + len(tokens))
+        years = (year, year % 100)
+        with_name = {(day, one) for one in years}  # its numbers, if its month is a word
+        without = {
+            (year, month, day),
+            *((*two, one) for two in ((day, month), (month, day)) for one in years),
+        }
+        for start, token in enumerate(self._seen):
+            if not token.is_number and token.key[:3] not in _MONTHS:
+                continue
+            for end in range(start + 1, start + 1 + _LONGEST_DATE):
+                window = self._seen[start:end]
+                numbers = tuple(int(part) for one in window for part in re.findall(r"\d+", one.key))
+                months = [_MONTHS[one.key[:3]] for one in window if one.key[:3] in _MONTHS]
+                if numbers in with_name if months == [month] else not months and numbers in without:
+                    yield range(start, end)
+                    break
 
 
 def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
@@ -208,22 +220,3 @@ def _equals(token: Token, value: float) -> bool:
             if float(text) == value:
                 return True
     return False
-
-
-def _is_date(tokens: Sequence[Token], day: date) -> bool:
-    numbers = [int(part) for token in tokens for part in re.findall(r"\d+", token.key)]
-    months = [_MONTHS[token.key[:3]] for token in tokens if token.key[:3] in _MONTHS]
-    years = {day.year, day.year % 100}
-    if months:
-        return months == [day.month] and len(numbers) == 2 and numbers[0] == day.day and numbers[1] in years  # noqa: PLR2004
-    if len(numbers) != 3:  # noqa: PLR2004  of a date
-        return False
-    first, second, third = numbers
-    is_reversed = numbers == [day.year, day.month, day.day]
-    return is_reversed or ({first, second} == {day.day, day.month} and third in years)
-
-
-def _distance(box: Box, others: Sequence[Box]) -> float:
-    """Return how far it is to the nearest of others; what stands in its row is nearer than what stands above."""
-    across, down = middle(box)
-    return min((abs(across - x) + 5 * abs(down - y) for x, y in map(middle, others)), default=0.0)

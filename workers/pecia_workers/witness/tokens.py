@@ -163,11 +163,14 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
     aside = round(_ASIDE * height)
     left, top = max(0, box.left - aside), max(0, box.top)
     ink = _ink(pixels[top : box.bottom, left : box.right + aside])
-    inked: NDArray[np.bool_] = np.any(ink, axis=1)
-    rows = _band(inked, round(_DOT * height) + 1)
-    if rows is None:
+    inked = np.flatnonzero(ink.any(axis=1))
+    if not inked.size:
         return words
-    columns: NDArray[np.bool_] = np.any(ink[rows.start : rows.stop], axis=0)
+    # Its rows are those around the middle: what is farther apart is of the lines above and below.
+    bands = np.split(inked, np.flatnonzero(np.diff(inked) > round(_DOT * height) + 1) + 1)
+    band = max(bands, key=lambda band: (band[0] <= len(ink) / 2 <= band[-1], len(band)))
+    upper, lower = int(band[0]), int(band[-1]) + 1
+    columns: NDArray[np.bool_] = np.any(ink[upper:lower], axis=0)
     spaces = [(one.box.right - left, other.box.left - left) for one, other in pairwise(words)]
     walls = [0, *(_gap(columns, *space, height) for space in spaces)]
     found = []
@@ -175,7 +178,7 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
         across = np.flatnonzero(columns[start:end])
         if across.size:
             x0, x1 = (left + start + int(place) for place in (across[0], across[-1] + 1))
-            box = box_of(x0, top + rows.start, x1, top + rows.stop)
+            box = box_of(x0, top + upper, x1, top + lower)
             found.append(word.model_copy(update={"box": box}))
         else:
             found.append(word)
@@ -192,18 +195,6 @@ def _ink(crop: NDArray[np.uint8]) -> NDArray[np.bool_]:
     ink[np.count_nonzero(ink, axis=1) > _RULE * ink.shape[1]] = False
     ink[:, np.count_nonzero(ink, axis=0) == ink.shape[0]] = False
     return ink
-
-
-def _band(rows: NDArray[np.bool_], apart: int) -> range | None:
-    """Return the rows of print around the middle; what is farther apart is of the lines above and below."""
-    inked = np.flatnonzero(rows)
-    if not inked.size:
-        return None
-    cuts = np.flatnonzero(np.diff(inked) > apart) + 1
-    bands = np.split(inked, cuts)
-    middle = len(rows) / 2
-    best = max(bands, key=lambda band: (band[0] <= middle <= band[-1], len(band)))
-    return range(int(best[0]), int(best[-1]) + 1)
 
 
 def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:

@@ -156,7 +156,13 @@ class WitnessedPage:
             blocks = await self._witnesses.reading(self)
             if blocks is None:
                 metrics.WITNESSED.labels("missed").inc()
-                return _unwitnessed(page)
+                values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
+                if not values and page.fields is None:
+                    return page
+                # Nothing on it is `ok` that has a value.
+                doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
+                verdict = min(page.verdict, Verdict.REVIEW, key=rank)
+                return page.model_copy(update={"doubts": doubts, "verdict": verdict})
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
         if self.text is None:
@@ -175,13 +181,3 @@ def _with(page: Page, read: Callable[[], WitnessText]) -> Page:
     if page.source is not Source.LAYER:
         page = grounded(page, text)
     return with_grounded_fields(page, text)
-
-
-def _unwitnessed(page: Page) -> Page:
-    """Return a page that goes without its witness: nothing on it is `ok` that has a value."""
-    values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
-    if not values and page.fields is None:
-        return page
-    doubt = Doubt(reason=DoubtReason.UNWITNESSED, on_value=True)
-    verdict = min(page.verdict, Verdict.REVIEW, key=rank)
-    return page.model_copy(update={"doubts": (*page.doubts, doubt), "verdict": verdict})
