@@ -7,8 +7,6 @@ cells, order (Kendall's tau), marks, pages that are `ok` though more than 1 % of
 Caveats. The figures are those of the folder. Seconds are of decoding and of the engine while all cores read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ and a result for each part, its events, its job's counters. Both find their queu
 from the first claimed row to the last committed one. Rounds are interleaved, so that a busy machine hits both.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -11,8 +11,6 @@ Caveats. The queue is filled by statements that copy one job, which stands for j
 is a document of one page and takes turns by itself, which is what takes most room in Redis. Upkeep does not run.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import statistics

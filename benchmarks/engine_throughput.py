@@ -10,8 +10,6 @@ Caveats. On the CPU the engine computes on one core and everything else shares t
 would run beside the GPU. The checkpoints are random weights: what they write has no meaning, but takes the same time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

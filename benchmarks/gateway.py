@@ -11,8 +11,6 @@ Caveats. Clients, gateway, stores and fleet share the cores. The clients are asy
 cost is in the figures. Without TLS, and without a proxy.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import io

@@ -12,8 +12,6 @@ Caveats. Engine time is simulated, everything else is real and shares the cores 
 those of the machine. The engine is as fast with urgent pages as without, so bulk can only lose to the fleet.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import random

@@ -4,8 +4,6 @@ The same pages, checkpoint and engine, round by round in turn, on vLLM in this p
 here; a token costs what its size makes it cost. Run by `make bench-engine`, in vLLM's own environment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

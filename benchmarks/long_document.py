@@ -13,8 +13,6 @@ page, and what a real engine holds is not in it. Pages are small: their number i
 sampler takes a look every 200 ms and may miss what is shorter.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

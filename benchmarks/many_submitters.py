@@ -8,8 +8,6 @@ waiter wakes is measured from the commit that ended the job, by the clock that c
 Caveats. A fleet with the instant engine runs beside it on the same cores, so lateness is mostly waiting for a core.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import io

@@ -1,7 +1,5 @@
 """What metrics cost: microseconds for each part that is counted, milliseconds and bytes for each scrape."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from uuid import uuid4

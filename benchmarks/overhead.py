@@ -15,8 +15,6 @@ store; the others write the one row and keep nothing of a job when it is over (b
 job). Client, worker and servers share the cores. celery-batches needs a Celery before 5.7 and runs on that.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from dataclasses import asdict, dataclass

@@ -8,8 +8,6 @@ Caveats. Drawn pages are cleaner than scanned ones. Times are of whole pages, th
 pages that have something to do: an upright page costs no turn.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -7,8 +7,6 @@ Caveats. Six drawn pages of A4 at 150 dots per inch in one font; scans are worse
 stands here to show what becomes of a Korean page whose language is not named.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import sys

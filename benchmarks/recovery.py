@@ -14,8 +14,6 @@ Caveats. With Celery a job that takes longer than that time-out runs twice, whic
 the new worker's interpreter is in the seconds of all.
 """
 
-from __future__ import annotations
-
 import argparse
 import threading
 import time

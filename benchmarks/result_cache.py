@@ -5,8 +5,6 @@ sooner it ends depends on how slow the engine is: here it is the CPU engine on s
 a language model, gains more. No two pages of a submit are alike.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

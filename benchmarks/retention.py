@@ -4,8 +4,6 @@ Each job has a document of 20 kB in a directory, a result and five events; all o
 Caveats. The workers beside it have no engine: they claim and commit as fast as Postgres lets them, all in one process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Prints each one's tables, keeps what was found in `results/` and writes docs/benchmarks.md anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

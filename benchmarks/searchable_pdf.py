@@ -8,8 +8,6 @@ Caveats. Neither fleet nor stores take part: this is what `job.save` does once i
 size of the writer holds what the imports take.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

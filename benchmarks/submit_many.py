@@ -9,8 +9,6 @@ Caveats. Client, Postgres, Redis and payload directory share one machine and its
 that would run elsewhere. `submit` is called by one thread.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import itertools

@@ -4,8 +4,6 @@ The engine answers at once, so that spans weigh most: a real page takes seconds.
 interleaved, so that a busy machine hits all sides.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import threading

@@ -8,8 +8,6 @@ Caveats. taskiq and celery-batches know no priorities and are left out: what is 
 before it. Priorities of dramatiq order what a worker has fetched; the queue of its own is what makes it fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import statistics

@@ -8,8 +8,6 @@ bulk pages are handed to the batcher together with one more behind them: in the 
 theirs. Run by `make bench-engine`, in vLLM's own environment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

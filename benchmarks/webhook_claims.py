@@ -5,8 +5,6 @@ thousand callbacks each; the others find the whole backlog queued. Each is taken
 one finds the same; that leaves dead rows, as a busy outbox has them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

@@ -7,8 +7,6 @@ no CPU to speak of. `model pages/s` is what it was given, from when it had as mu
 round in turn.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import statistics

@@ -1,7 +1,5 @@
 """Every benchmark: by which name `make bench` runs it, how large, and what a page says of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Real vLLM in this process, on checkpoints with random weights that are made here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

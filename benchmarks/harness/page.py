@@ -1,7 +1,5 @@
 """docs/benchmarks.md, made of the newest results and of nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from harness.results import RESULTS, Results, newest

@@ -1,7 +1,5 @@
 """What a benchmark has found, told in one form: tables for people, one JSON object for `make bench`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What was measured, kept: a JSON file for each day and machine, and the same as a page beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Every side in turn, round after round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Postgres and Redis of a benchmark's own, gone when it ends."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 What a side does stands in its program in `rivals/`, with what was chosen for it and why.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

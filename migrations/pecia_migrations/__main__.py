@@ -1,7 +1,5 @@
 """`python -m pecia_migrations`: how the supervisor brings PECIA_DATABASE_URL up to date."""
 
-from __future__ import annotations
-
 import os
 
 from pecia_migrations import upgrade

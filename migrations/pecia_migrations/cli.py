@@ -1,7 +1,5 @@
 """`pecia migrate`: bring the database to this version's schema."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -3,8 +3,6 @@
 Names, ids and times; no text. Of a key Postgres keeps a hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """Transactions of a client: bounded in time, repeated where that is safe, with errors that say what to do."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping

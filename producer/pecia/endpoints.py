@@ -1,7 +1,5 @@
 """Registered endpoints, each with a secret of its own: their deliveries, and how each try went."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection

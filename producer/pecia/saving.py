@@ -5,8 +5,6 @@ that broke off repeats one step at most; no more than a step is held in memory, 
 exported before. One run at a time may write to a place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

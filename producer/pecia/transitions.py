@@ -3,8 +3,6 @@
 Locks are taken in the order that `pecia_schemas.moves` asks for.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 notice = verify(request.body, request.headers, secret="whsec_…")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import ValidationError

@@ -9,8 +9,6 @@ within the last day. So a removal comes before that look, or sees the job; also 
 Locks are few, and each is for all payloads of one bucket: what removes many takes them bucket by bucket.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from sqlalchemy import text

@@ -1,7 +1,5 @@
 """`python -m pecia_schemas.export DIR`: write down what the code knows, for docs and for other languages."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What kind of file some bytes are, by the bytes alone; where it is, which of its pages are meant, how they look."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Collection, Iterator, Sequence

@@ -8,8 +8,6 @@ But for the client that creates a job, nothing else writes `parts.state`, `jobs.
 transactions wait for each other in a circle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any, Final, Protocol
 from uuid import UUID

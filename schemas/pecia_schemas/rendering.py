@@ -1,7 +1,5 @@
 """Blocks as Markdown (CommonMark, tables by GFM) and as HTML. What a block's text holds is never taken for markup."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from html import escape

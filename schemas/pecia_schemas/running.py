@@ -3,8 +3,6 @@
 Clients find a fleet of this machine by the note about its home. Fleet and clients look up alike who is on duty.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

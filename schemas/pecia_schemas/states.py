@@ -3,8 +3,6 @@
 Where a caller may write a name instead of a member, the parameter is of both types: `Lane | LaneName`.
 """
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 from typing import Final, Literal

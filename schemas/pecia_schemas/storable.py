@@ -1,7 +1,5 @@
 """How long texts may be, as their columns in Postgres are, and what is said of one that cannot be stored."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydantic_core import PydanticCustomError

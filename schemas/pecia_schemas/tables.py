@@ -3,8 +3,6 @@
 Only the ledger (fleet) and the client's store hold SQL; only Alembic changes the schema.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID

@@ -4,8 +4,6 @@ A part's estimated cost, which the claim weighs, follows Qwen2.5-VL, the family 
 counts exactly once the page is decoded.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from datetime import timedelta

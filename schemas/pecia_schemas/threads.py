@@ -1,7 +1,5 @@
 """Work that ends even if its caller is cancelled, blocking work beside an asyncio loop above all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress

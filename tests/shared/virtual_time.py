@@ -1,7 +1,5 @@
 """What makes a simulated engine exact: time that passes at once, and answers of one length."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 

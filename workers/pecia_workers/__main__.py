@@ -1,7 +1,5 @@
 """`python -m pecia_workers worker ROLE`: how the supervisor starts its processes, without the client's command."""
 
-from __future__ import annotations
-
 import typer
 
 from pecia_workers.commands.doctor import doctor

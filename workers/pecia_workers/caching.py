@@ -1,7 +1,5 @@
 """The result cache: what was read before, in the same way, or is being read, is not read again."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -5,8 +5,6 @@ and later) leaves the files of Python, of libraries and fonts to be read; a docu
 seccomp filter (x86-64 and arm64) refuses system calls, among them every one that opens a file to write to it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import multiprocessing

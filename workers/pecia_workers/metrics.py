@@ -9,8 +9,6 @@ or holds parts and finishes none, is not healthy, and is better started again. W
 while Redis or Postgres is away nothing is judged.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The way out to addresses that submitters chose: resolve once, judge every answer, connect to what was judged."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -4,8 +4,6 @@ On a spot machine SIGTERM does not come in time: the cloud's notice is asked for
 termination handler sees to that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -3,8 +3,6 @@
 Revision: 0016, after .
 """
 
-from __future__ import annotations
-
 from alembic import op
 
 revision = "0016"

@@ -1,7 +1,5 @@
 """Transactions of an asynchronous client, by the rules of the other: no statement runs in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What a client says to Redis and hears from it. None of it can fail a call: Postgres is the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta

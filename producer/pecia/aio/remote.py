@@ -1,7 +1,5 @@
 """What a client holds of a fleet behind a gateway: HTTP connections, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, Self, TypeVar

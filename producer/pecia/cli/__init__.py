@@ -1,7 +1,5 @@
 """The `pecia` command."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Sequence

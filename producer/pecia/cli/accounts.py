@@ -1,7 +1,5 @@
 """`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, what they used, and what is erased."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The command line as a whole: it loads the verb that is called, and no other."""
 
-from __future__ import annotations
-
 import os
 import re
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """`pecia backfill`: all there is below a prefix, handed over in steps that can be repeated."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

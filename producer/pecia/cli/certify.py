@@ -1,7 +1,5 @@
 """`pecia certify`: the error rate of accepted values, estimated from reviewed pages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass

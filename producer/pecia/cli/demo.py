@@ -3,8 +3,6 @@
 The fleet and the documents come from `pecia[local]`, found by an entry point: the client itself stays light.
 """
 
-from __future__ import annotations
-
 import base64
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """How a command ends: exit codes, and the one line that says what to do next."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

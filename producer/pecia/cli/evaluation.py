@@ -1,7 +1,5 @@
 """`pecia eval`: how well a fleet reads and captions what is known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them; `dead`: parts given up."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """`pecia read` and `pecia caption`: files in, ids at once, or text and captions at the end."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 import warnings

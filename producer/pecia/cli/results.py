@@ -1,7 +1,5 @@
 """`pecia result` and `pecia export`: what jobs made, on standard output or as files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`pecia gateway` and `pecia review`: the fleet over HTTP, and pages beside their text in a browser on this machine."""
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """`pecia watch`: jobs as they move, and how long they will take."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """`pecia webhook`: receivers that are notified of all jobs, their deliveries, and a receiver to try it with."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ A value is accepted if nothing doubts it. Errors on one page are not independent
 accepted value is drawn at random, and the rate is that of such values: each page counts once, however much is on it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a text, a table and marks that were read compare with the truth. Needs `pecia[eval]`."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

@@ -1,7 +1,5 @@
 """Files whose content is known: which they are, and what is true of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """One HTML file with the pages' pictures, their text beside them, and links between both. It needs nothing else."""
 
-from __future__ import annotations
-
 import io
 import struct
 from base64 import b64encode

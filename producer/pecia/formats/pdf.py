@@ -4,8 +4,6 @@ The library writes a file all at once, so some pages at a time become one of the
 into one, stream by stream.
 """
 
-from __future__ import annotations
-
 import tempfile
 import textwrap
 import unicodedata

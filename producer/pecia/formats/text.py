@@ -5,8 +5,6 @@ What a partial result lacks is said where it belongs. hOCR is of version 1.2
 which has no written standard.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

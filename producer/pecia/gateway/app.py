@@ -1,7 +1,5 @@
 """The application: its routes, what holds for all of them, and its description."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Jobs over HTTP: how they are, what they read, their ends."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Errors as `application/problem+json` (RFC 9457): one table from what is raised to what is answered."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus

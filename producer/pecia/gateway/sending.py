@@ -1,7 +1,5 @@
 """Server-sent events: what a job's followers are sent, and how a stream that broke off goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """`POST /v1/jobs`: documents come in a form, or as URLs in JSON; their bytes never lie in memory as a whole."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Webhooks over HTTP: receivers that are notified of the tenant's jobs, and their deliveries."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """Calls of a gateway: what takes the place of a database's transactions, for both kinds of client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """What a client writes and reads of jobs behind a gateway: `pecia.store` and its like without SQL."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The review's own small server: its page, and what that asks for. On loopback, behind a token in its address."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """What a review makes of a page: pure. All else than what a person has changed stays as it was."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass

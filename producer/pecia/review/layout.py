@@ -4,8 +4,6 @@ A target is what can be corrected: `b3t5-7` tokens of a block's text, `b3c2` a c
 `d4` what is missing where a doubt is. It names something of one revision of a page.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

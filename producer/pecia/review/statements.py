@@ -1,7 +1,5 @@
 """Every SQL statement of a review: what is to be looked at, and what was decided."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID

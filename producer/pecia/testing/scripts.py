@@ -1,7 +1,5 @@
 """What a fake fleet answers: what the test said, written out as the pages, segments and failures of one job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

@@ -4,8 +4,6 @@ Two classes, `ClientSettings` and `WorkerSettings`, one place. An unknown `PECIA
 so that a typing error never becomes a silent default.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a fleet can set."""
 
-from __future__ import annotations
-
 import base64
 from datetime import timedelta
 from typing import Annotated, Any, Literal

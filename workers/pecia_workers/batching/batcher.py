@@ -1,7 +1,5 @@
 """Between the stages and the engine: a request is made ready, priced, and waits for its room."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable

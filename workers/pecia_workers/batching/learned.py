@@ -4,8 +4,6 @@ Lengths are counted on a logarithmic grid, four steps to the doubling, so that a
 high and a count of many workers is the sum of theirs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from bisect import bisect_left

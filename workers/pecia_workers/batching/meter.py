@@ -1,7 +1,5 @@
 """What each part has taken of an engine so far, for its row and for the metrics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from time import monotonic
 from uuid import UUID

@@ -11,8 +11,6 @@ what it leaves empty in the mean while it writes. Layers with a sliding window k
 count with what they will have at its end, from its start.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from bisect import insort

@@ -1,7 +1,5 @@
 """The caption and summarize stages: from a video's segments to their captions, and from those to its summary."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the operators' verbs share: settings or an exit, the machine that is meant, tables for people or JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

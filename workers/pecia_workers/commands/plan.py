@@ -1,7 +1,5 @@
 """`pecia plan`: how many GPUs a load needs, and what a million pages cost."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final

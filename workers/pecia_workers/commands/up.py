@@ -1,7 +1,5 @@
 """`pecia up`: a whole fleet on this machine."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`pecia worker ROLE` and `pecia flower`: one process of the fleet, until it is stopped."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 from enum import StrEnum

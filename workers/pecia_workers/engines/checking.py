@@ -1,7 +1,5 @@
 """Whether an engine works: it is started, reads one made-up page and is stopped again."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from time import monotonic

@@ -5,8 +5,6 @@ The KV cache holds two tensors, keys and values, in each layer with attention: f
 and one block. Nothing here loads CUDA or torch: the driver's own tool lists the GPUs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

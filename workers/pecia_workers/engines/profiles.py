@@ -6,8 +6,6 @@ part of what their data sheets say; the shares below are taken from what is usua
 is an estimate until its speed was measured on the machine.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What is known of each family of models, in `cards/`, and of each way to write, in `presets.toml`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -8,8 +8,6 @@ with `swap` is kept in the host's memory and brought back. With `chunk_tokens` a
 only a part of each iteration, so that those which write wait less for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

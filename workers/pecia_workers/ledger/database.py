@@ -1,7 +1,5 @@
 """The fleet's connection to Postgres, and what to do while it is away."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The ledger as one worker sees it: claims and commits in groups, and nothing is thrown away while Postgres is away."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

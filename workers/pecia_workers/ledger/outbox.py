@@ -3,8 +3,6 @@
 A receiver that fails is paused, nothing more is sent to one that is gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta

@@ -13,8 +13,6 @@ from this machine. Only the judge's own monotonic clock is read. An outage of Po
 a Postgres that is read-only: for one lease after it no worker is taken for dead, and one that lives has beaten since.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter, defaultdict

@@ -3,8 +3,6 @@
 Everything is locked in the order of its ids, and rows that another transaction has locked are left to a later pass.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter, defaultdict

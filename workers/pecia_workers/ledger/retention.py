@@ -5,8 +5,6 @@ locked; so all of it is safe with any number of instances. A step of upkeep ends
 to the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

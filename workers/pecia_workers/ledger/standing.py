@@ -4,8 +4,6 @@ For operators, metrics and the screen of `pecia up`; on a plain connection, for 
 `AsyncConnection` has `run_sync`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A throw-away fleet, for `pecia eval`, and with documents whose text is known, for `pecia demo`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The supervisor behind `pecia up` and `pecia demo`: stores, workers and Flower on one machine, kept alive together."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -7,8 +7,6 @@ UID of -1 keeps the account. Code between fork and exec of a process with thread
 they: the children of a killed supervisor's children, whom no signal of the kernel reaches.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

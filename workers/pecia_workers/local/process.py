@@ -1,7 +1,5 @@
 """Child processes that die with their parent, leave no children behind, and are started again when they die."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

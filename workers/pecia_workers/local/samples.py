@@ -3,8 +3,6 @@
 A4 at 150 dots per inch, body text of 11 points. People, clinics and values are invented.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Embedded Postgres and Redis: servers of our own on unix sockets, started from a wheel or the machine's package."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pwd

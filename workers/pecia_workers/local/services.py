@@ -1,7 +1,5 @@
 """The environment of the processes of a local fleet; Flower, and the pages that it serves."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

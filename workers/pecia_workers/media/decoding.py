@@ -3,8 +3,6 @@
 A page is prepared in steps, each of which can be left out: is it blank, turned upright, levelled, scaled down.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import math

@@ -3,8 +3,6 @@
 Only the elements that describe pixels are read; names and numbers of patients are passed over unread.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Any, BinaryIO, Final

@@ -8,8 +8,6 @@ Arrays pass in sealed memory in both directions, and the memory of an answer is 
 of a page are written once, by the process that decoded it. Source: memfd_create(2), "File sealing" in fcntl(2).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import math

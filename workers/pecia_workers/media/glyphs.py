@@ -9,8 +9,6 @@ Chinese, Japanese and Korean characters are judged by size and by how common the
 rare character. Of other scripts nothing is known here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Pictures, through Pillow: HEIC by libheif, TIFF frame by frame, so that the last costs no more than the first."""
 
-from __future__ import annotations
-
 import io
 import struct
 import warnings

@@ -1,7 +1,5 @@
 """The ingest stage: judge a payload and cut it into priced parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path

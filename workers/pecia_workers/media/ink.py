@@ -1,7 +1,5 @@
 """Where a page differs from its paper, how much of that is noise, how its lines slope, and whether it is blank."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A PDF page's own characters, where they stand on the drawn page, and the lines that they make."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import sys

@@ -7,8 +7,6 @@ The nearest neighbours of letters tell whether lines run across or along the pag
 of the lines which way is up. Where either is unsure the page stays as it is: turning an upright page would lose it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterable, Sequence
 from functools import cache

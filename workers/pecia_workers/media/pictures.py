@@ -3,8 +3,6 @@
 Not by `multiprocessing`'s own start, which runs the caller's script again: one that submits would submit twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

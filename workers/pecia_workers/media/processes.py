@@ -1,7 +1,5 @@
 """A bounded number of processes for work that may hang, crash or eat memory, awaited from one loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -1,7 +1,5 @@
 """Redis as a worker's loop uses it: announces jobs, hears of cancelled ones, publishes parts; claims without it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

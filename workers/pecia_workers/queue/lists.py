@@ -18,8 +18,6 @@ Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
     pecia:served             hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables without ruling lines: rows of pieces of text that line up. Lengths are in heights of a line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

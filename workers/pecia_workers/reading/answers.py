@@ -3,8 +3,6 @@
 What does not come out in the format is read as Markdown: no letter is lost. Places are scaled to the page.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

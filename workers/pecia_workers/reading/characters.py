@@ -1,7 +1,5 @@
 """The characters of a line: its words, spaces that recognition lost, raised signs. Needs OpenCV (pecia[cpu])."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

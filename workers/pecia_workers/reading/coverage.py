@@ -4,8 +4,6 @@ Letters are connected pieces of ink that stand in a row with others of like heig
 engine here reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self

@@ -1,7 +1,5 @@
 """How far a reading can be trusted, and reading again what was no good: the retry ladder, over any engine."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """From pieces of text where they stand to the blocks of a page, in the order in which a person reads them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Words, lines and rows: pieces of text put together, the boxes around them, and which words are values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeAlias

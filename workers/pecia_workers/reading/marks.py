@@ -1,7 +1,5 @@
 """Boxes and circles of a form, ticked or empty, and lines to be signed. Needs OpenCV (pecia[cpu])."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

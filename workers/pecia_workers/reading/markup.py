@@ -1,7 +1,5 @@
 """A language model's Markdown and HTML as blocks. No letter is lost: what does not come out whole stays plain text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

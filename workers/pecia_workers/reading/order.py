@@ -5,8 +5,6 @@ cut the page into bands; a band is read column by column; what has no gutter is 
 of a line, so that neither resolution nor print size matters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise

@@ -1,7 +1,5 @@
 """How lines are printed; where one paragraph, heading or list ends and the next begins; what kind of block each is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

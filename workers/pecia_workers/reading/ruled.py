@@ -1,7 +1,5 @@
 """Tables by their ruling lines. Lengths are in heights of a line. Needs OpenCV (pecia[cpu])."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -7,8 +7,6 @@ by Erlang's formula, corrected for how much lengths differ (Allen and Cunneen). 
 simulator has the last word.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ measures all of that: it is admitted fewer pages than it could run. The tokens o
 choice is a start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence

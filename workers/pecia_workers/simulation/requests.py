@@ -1,7 +1,5 @@
 """What arrives at a simulated engine, and when: all at once, at random, in bursts, or as a file says."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

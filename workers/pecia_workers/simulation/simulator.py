@@ -3,8 +3,6 @@
 Two models say how long an engine takes: slots that know nothing of each other, and iterations as vLLM runs them.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import sys

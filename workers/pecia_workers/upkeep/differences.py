@@ -4,8 +4,6 @@ While the fleet works they always do, for a moment: a difference counts if it is
 right by what upkeep and workers do all day, once more and for certain.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable

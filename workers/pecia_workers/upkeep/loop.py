@@ -3,8 +3,6 @@
 A step is short, changes nothing if there is nothing to do, and returns how much it did.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

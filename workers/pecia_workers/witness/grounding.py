@@ -1,7 +1,5 @@
 """A page's text compared with a witness of the same page: places for words and cells, doubts, and the verdict."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

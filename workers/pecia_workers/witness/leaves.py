@@ -1,7 +1,5 @@
 """The values of a page's `fields`, looked for in what a witness read of the page."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A token is a number with its sign and its points, a run of letters, one sign of 
 is punctuation and markup, and is not compared.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Its time limit counts work alone: a page of a long document may wait for a decoder for longer than it may take.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator

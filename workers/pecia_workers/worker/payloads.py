@@ -1,7 +1,5 @@
 """Payloads as files on this machine, each verified once, so that decoding processes can open them by path."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection

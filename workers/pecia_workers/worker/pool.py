@@ -4,8 +4,6 @@ Two threads. The hub thread is Celery's: it claims, hands parts over and reports
 is the runtime's. What crosses over goes in groups, with one wake-up for all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import logging

@@ -5,8 +5,6 @@ answer, straight from Postgres: by lane and age, without turns and shares. Suspe
 Flower see nothing of what came without a message.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """The stages that one worker serves, and what runs them: decoders, its engine behind a batcher, fallback, witness."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress

@@ -4,8 +4,6 @@ It reads in a process of its own: one model, one thread, one page at a time. The
 by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What runs inside a process for Tesseract: one API object, one page at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

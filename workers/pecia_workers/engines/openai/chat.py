@@ -3,8 +3,6 @@
 Errors are classified by their status alone: the words may quote a page.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """The engine that asks a server: `vllm serve`, SGLang or any other that speaks OpenAI's chat API."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Hashable

@@ -4,8 +4,6 @@ What a checkpoint's files show is found before vLLM is imported; the rest is in 
 library. Imports no vLLM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json
