@@ -16,26 +16,12 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, bulk, submission
+from pecia import asking, bulk, records, submission
 from pecia.asking import Which
 from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
 from pecia.job import Job, JobGroup, look
-from pecia.records import (
-    AuditAction,
-    AuditEntry,
-    Batch,
-    Counts,
-    DeadPart,
-    Delivery,
-    Endpoint,
-    Erasure,
-    Exported,
-    FoundPage,
-    Listing,
-    Usage,
-)
 from pecia.submission import Item, Options, Submission
 from pecia.waiting import Behind, Opening, closing, run_blocking, sleep, steps
 from pecia_schemas import tracing
@@ -186,7 +172,7 @@ class Client(Opening["Connections"]):
         """
         store = self._open().store
         if begins := asking.prefix(job_id):
-            view = asking.only(store.page(Listing(prefix=begins), before=None, size=2), begins)
+            view = asking.only(store.page(records.Listing(prefix=begins), before=None, size=2), begins)
             asking.found(view.id, {view.id: view}, task)
         else:
             identifier = asking.id_of(job_id)
@@ -207,7 +193,7 @@ class Client(Opening["Connections"]):
 
     def pages(
         self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
-    ) -> Iterator[FoundPage]:
+    ) -> Iterator[records.FoundPage]:
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
         Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
@@ -216,11 +202,11 @@ class Client(Opening["Connections"]):
         asking.check_pages(limit, page_size)
         return self._found_pages(which, page_size, limit)
 
-    def batch(self, reference: str) -> Batch:
+    def batch(self, reference: str) -> records.Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
         return self._open().store.batch(reference)
 
-    def counts(self, **which: Unpack[Which]) -> Counts:
+    def counts(self, **which: Unpack[Which]) -> records.Counts:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
         return self._open().store.counts(self._listing(which))
 
@@ -229,9 +215,9 @@ class Client(Opening["Connections"]):
         to: str | os.PathLike[str],
         *,
         format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
-        progress: Callable[[Exported], object] | None = None,
+        progress: Callable[[records.Exported], object] | None = None,
         **which: Unpack[Which],
-    ) -> Exported:
+    ) -> records.Exported:
         """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
         Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
@@ -254,7 +240,7 @@ class Client(Opening["Connections"]):
                     ended, original = None, None
                     if job.state.has_result and job.erased_at is None:
                         with suppress(JobErasedError):
-                            ended = store.outcomes(job.id, read_as=AuditAction.RESULT)
+                            ended = store.outcomes(job.id, read_as=records.AuditAction.RESULT)
                     if ended is not None and exporter.payloads is not None:
                         original = store.original(job.id)
                     run_blocking(exporter.add, job, ended, original)
@@ -262,7 +248,7 @@ class Client(Opening["Connections"]):
                     progress(exporter.exported)
         return run_blocking(exporter.finish)
 
-    def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
+    def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> records.Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
 
         `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
@@ -277,7 +263,7 @@ class Client(Opening["Connections"]):
         code: FailureCode | str | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
-    ) -> list[DeadPart]:
+    ) -> list[records.DeadPart]:
         """Return what the fleet has given up although the document may be fine, last first.
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
@@ -285,17 +271,17 @@ class Client(Opening["Connections"]):
         job_id = None if job is None else asking.id_of(job)
         return self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
 
-    def dead_part(self, part_id: UUID | str) -> DeadPart:
+    def dead_part(self, part_id: UUID | str) -> records.DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
         return self._open().dead.one(asking.id_of(part_id))
 
-    def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[Job[Any]]:
+    def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[Job[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
 
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        named = {part.id if isinstance(part, DeadPart) else part for part in parts}
+        named = {part.id if isinstance(part, records.DeadPart) else part for part in parts}
         chosen = self._open().dead.by_job(named)
         jobs = [self.job(job_id) for job_id in chosen]
         return [job.retry(chosen[job.id]) for job in jobs]
@@ -308,7 +294,7 @@ class Client(Opening["Connections"]):
         metadata: Mapping[str, str] | None = None,
         reason: str | None = None,
         dry_run: bool = False,
-    ) -> list[Erasure]:
+    ) -> list[records.Erasure]:
         """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
 
         Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
@@ -336,7 +322,7 @@ class Client(Opening["Connections"]):
         job: Job[Any] | UUID | str | None = None,
         client: str | None = None,
         since: datetime | timedelta | None = None,
-    ) -> Iterator[AuditEntry]:
+    ) -> Iterator[records.AuditEntry]:
         """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
 
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
@@ -347,28 +333,28 @@ class Client(Opening["Connections"]):
 
     def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
-    ) -> Endpoint:
+    ) -> records.Endpoint:
         """Register a receiver for notices of every job from now on; return it with its secret, which is shown once.
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
         return self._open().endpoints.add(asking.endpoint(url, events))
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[records.Endpoint]:
         """Return the registered endpoints and how each does, the oldest first, without their secrets."""
         return self._open().endpoints.all()
 
-    def remove_endpoint(self, endpoint: Endpoint | UUID | str) -> None:
+    def remove_endpoint(self, endpoint: records.Endpoint | UUID | str) -> None:
         """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
         self._open().endpoints.remove(asking.endpoint_id(endpoint))
 
     def rotate_endpoint(
-        self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
-    ) -> Endpoint:
+        self, endpoint: records.Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
+    ) -> records.Endpoint:
         """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
         return self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
 
-    def test_endpoint(self, endpoint: Endpoint | UUID | str) -> Delivery:
+    def test_endpoint(self, endpoint: records.Endpoint | UUID | str) -> records.Delivery:
         """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
 
         One that takes it is notified of jobs again. Look at `delivery` for what came of it.
@@ -380,11 +366,11 @@ class Client(Opening["Connections"]):
         self,
         *,
         job: Job[Any] | UUID | str | None = None,
-        endpoint: Endpoint | UUID | str | None = None,
+        endpoint: records.Endpoint | UUID | str | None = None,
         state: DeliveryState | DeliveryStateName | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
-    ) -> list[Delivery]:
+    ) -> list[records.Delivery]:
         """Return the deliveries of webhooks, done and due, with every try, newest first."""
         return self._open().deliveries.latest(
             job_id=None if job is None else asking.id_of(job),
@@ -394,11 +380,11 @@ class Client(Opening["Connections"]):
             limit=limit,
         )
 
-    def delivery(self, delivery: Delivery | UUID | str) -> Delivery:
+    def delivery(self, delivery: records.Delivery | UUID | str) -> records.Delivery:
         """Return a delivery as it is now. Raises `InvalidOptionError` if there is no such delivery."""
         return self._open().deliveries.one(asking.delivery_id(delivery))
 
-    def replay(self, deliveries: Iterable[Delivery | UUID | str]) -> None:
+    def replay(self, deliveries: Iterable[records.Delivery | UUID | str]) -> None:
         """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
 
         Raises `InvalidOptionError` for one that is not over, before anything is done.
@@ -457,15 +443,15 @@ class Client(Opening["Connections"]):
     def _job_of(self, accepted: Accepted) -> Job[Any]:
         return Job(self._open, accepted.view, created=accepted.created)
 
-    def _listing(self, which: Which) -> Listing:
+    def _listing(self, which: Which) -> records.Listing:
         """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
         listing = asking.listing(which)
         if isinstance(batch, str):
             batch = self._open().store.batch(batch)
-        return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
+        return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
 
-    def _entries(self, read: Callable[..., TrailPage]) -> Iterator[AuditEntry]:
+    def _entries(self, read: Callable[..., TrailPage]) -> Iterator[records.AuditEntry]:
         page, place = read()
         while page:
             yield from page
@@ -482,10 +468,10 @@ class Client(Opening["Connections"]):
                 return
             before, left = page[-1].id, left - size
 
-    def _found_pages(self, which: Which, size: int, limit: int | None) -> Iterator[FoundPage]:
+    def _found_pages(self, which: Which, size: int, limit: int | None) -> Iterator[records.FoundPage]:
         verdicts = asking.verdicts(which.get("verdict", ()))
         listing = replace(self._listing(which), verdicts=())
-        last: FoundPage | None = None
+        last: records.FoundPage | None = None
         left = sys.maxsize if limit is None else limit
         while left and (
             pages := self._open().store.found_pages(verdicts, listing, after=last, size=min(size, left))

@@ -14,15 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from pecia import asking
-from pecia.errors import (
-    DatabaseUnavailableError,
-    IdempotencyConflictError,
-    InvalidSourceError,
-    PayloadStoreUnavailableError,
-    SubmitError,
-    UnsignedCallbackWarning,
-)
+from pecia import asking, errors
 from pecia.handles import COLUMNS, Accepted, JobView, progress
 from pecia.sources import StoredSource
 from pecia.store import Connection
@@ -280,7 +272,7 @@ def accept_one(connection: Connection, new: NewJob, keys: Keyring) -> Accepted |
 
 def accept(
     connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
-) -> list[Accepted | SubmitError]:
+) -> list[Accepted | errors.SubmitError]:
     """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
     Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` returns whether a payload
@@ -296,7 +288,7 @@ def accept(
     created, released = _insert(connection, batch, flows, held=False)
     gone = {payload for payload in released if not is_stored(payload)}
     if any(new.deposited and new.row["payload"] in gone for new in batch):
-        raise PayloadStoreUnavailableError(
+        raise errors.PayloadStoreUnavailableError(
             "A document with the same content was erased at this very moment: submit again."
         )
     there = [new for new in batch if new.row["payload"] not in gone]
@@ -304,13 +296,13 @@ def accept(
         created, _ = _insert(connection, there, flows, held=True)
     repeated = [new for new in there if new.id not in created]
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
-        warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
+        warnings.warn(errors.UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated, batch[0].options.tenant, keys)
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
-    def outcome(new: NewJob) -> Accepted | SubmitError:
+    def outcome(new: NewJob) -> Accepted | errors.SubmitError:
         if new.row["payload"] in gone:
-            return InvalidSourceError(
+            return errors.InvalidSourceError(
                 "The document is not in the payload store any more: submit the file itself."
             )
         flow = flows.get(new.turns) or new.id
@@ -321,7 +313,7 @@ def accept(
             return Accepted(view=view, created=True, flow=flow)
         digest, view = known[new.key]
         if digest not in new.digests:
-            return IdempotencyConflictError(view.id)
+            return errors.IdempotencyConflictError(view.id)
         return Accepted(view=view, created=view.id == new.id, flow=flow)
 
     return [outcome(new) for new in batch]
@@ -392,7 +384,9 @@ def _known(
         return {}
     rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings()
     if len(rows) < len(known):
-        raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
+        raise errors.DatabaseUnavailableError(
+            "A job with this key was deleted at this very moment: submit again."
+        )
     from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
 
     payloads = [new.row["payload"] for new in repeated]

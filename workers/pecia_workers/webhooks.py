@@ -31,18 +31,8 @@ from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers import outgoing
+from pecia_workers.ledger import outbox
 from pecia_workers.ledger.database import open_database, retry_unavailable
-from pecia_workers.ledger.outbox import (
-    ClaimedDelivery,
-    DeliveryCapacity,
-    DeliveryOutcome,
-    PausePolicy,
-    ReceiverState,
-    Try,
-    claim_deliveries,
-    give_up,
-    record_outcome,
-)
 from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
 from pecia_workers.service import serve
 from pecia_workers.tracing import delivering, tried
@@ -124,31 +114,33 @@ class DeliveryPolicy:
     attempts: int
     schedule: RetrySchedule = field(default_factory=RetrySchedule)
 
-    def refused(self, refusal: outgoing.Refusal) -> DeliveryOutcome:
+    def refused(self, refusal: outgoing.Refusal) -> outbox.DeliveryOutcome:
         """Return the outcome for a target that may not be called."""
-        return DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
+        return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
 
-    def unanswered(self, turn: int, failure: SendFailure) -> DeliveryOutcome:
+    def unanswered(self, turn: int, failure: SendFailure) -> outbox.DeliveryOutcome:
         """Return the outcome of a try that got no answer."""
         ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
-        receiver = ReceiverState.UNKNOWN if ours else ReceiverState.FAILING
-        failed = DeliveryOutcome(state=DeliveryState.PENDING, error=failure.value, receiver=receiver)
+        receiver = outbox.ReceiverState.UNKNOWN if ours else outbox.ReceiverState.FAILING
+        failed = outbox.DeliveryOutcome(state=DeliveryState.PENDING, error=failure.value, receiver=receiver)
         return self._again(turn, failed)
 
-    def answered(self, turn: int, reply: Reply) -> DeliveryOutcome:
+    def answered(self, turn: int, reply: Reply) -> outbox.DeliveryOutcome:
         """Return the outcome of a try that got this answer. A redirect is an answer, and not followed."""
         status, error = reply.status, f"http_{reply.status}"
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return DeliveryOutcome(state=DeliveryState.DELIVERED, status=status, receiver=ReceiverState.WELL)
-        state, receiver = DeliveryState.PENDING, ReceiverState.FAILING
+            return outbox.DeliveryOutcome(
+                state=DeliveryState.DELIVERED, status=status, receiver=outbox.ReceiverState.WELL
+            )
+        state, receiver = DeliveryState.PENDING, outbox.ReceiverState.FAILING
         if status == HTTPStatus.GONE:
-            state, receiver = DeliveryState.DEAD, ReceiverState.GONE
-        failed = DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
+            state, receiver = DeliveryState.DEAD, outbox.ReceiverState.GONE
+        failed = outbox.DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
         return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after))
 
     def _again(
-        self, turn: int, failed: DeliveryOutcome, retry_after: timedelta | None = None
-    ) -> DeliveryOutcome:
+        self, turn: int, failed: outbox.DeliveryOutcome, retry_after: timedelta | None = None
+    ) -> outbox.DeliveryOutcome:
         """Return the outcome with the wait before the next try, or as the end where there is none."""
         if failed.state is DeliveryState.DEAD or turn >= self.attempts:
             return replace(failed, state=DeliveryState.DEAD)
@@ -254,7 +246,7 @@ class WebhookWorker:
         self._settings = settings
         self._secrets = _secrets_of(settings)
         self._keys = settings.keyring
-        self._pause = PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
+        self._pause = outbox.PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
         self._policy = DeliveryPolicy(
             attempts=settings.webhook_attempts,
             schedule=schedule
@@ -286,13 +278,13 @@ class WebhookWorker:
                 while not self._stopping:
                     LIVENESS.beat()
                     self._stirred.clear()
-                    capacity = DeliveryCapacity(
+                    capacity = outbox.DeliveryCapacity(
                         deliveries=_CONCURRENCY - self._under_way.total(),
                         each=self._settings.webhook_concurrency,
                         busy=dict(self._under_way),
                         signs=bool(self._secrets),
                     )
-                    claim = partial(claim_deliveries, self._database, capacity, visibility=visibility)
+                    claim = partial(outbox.claim_deliveries, self._database, capacity, visibility=visibility)
                     claimed = await retry_unavailable(claim) if capacity.deliveries else []
                     for delivery in claimed:
                         self._under_way[delivery.receiver] += 1
@@ -306,10 +298,10 @@ class WebhookWorker:
             await self._sender.aclose()
             await self._database.dispose()
 
-    async def _attempt(self, delivery: ClaimedDelivery) -> None:
+    async def _attempt(self, delivery: outbox.ClaimedDelivery) -> None:
         try:
             outcome, tried = await self._carry(delivery)
-            record = partial(record_outcome, self._database, delivery, outcome, tried, self._pause)
+            record = partial(outbox.record_outcome, self._database, delivery, outcome, tried, self._pause)
             died_with_it = await retry_unavailable(record)
         except Exception as error:
             if verdict_on(error) is not Verdict.REFUSED:
@@ -335,7 +327,7 @@ class WebhookWorker:
             seconds=round(tried.duration.total_seconds(), 3),
         )
 
-    async def _carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
+    async def _carry(self, delivery: outbox.ClaimedDelivery) -> tuple[outbox.DeliveryOutcome, outbox.Try]:
         """Try it once, in a span of its own. What goes wrong is the outcome."""
         at, begun = datetime.now(UTC), time.monotonic()
         reply: Reply | None = None
@@ -364,13 +356,13 @@ class WebhookWorker:
                 outcome = self._policy.unanswered(delivery.turn, SendFailure.INTERNAL)
             tried(span, outcome)
         duration = timedelta(seconds=time.monotonic() - begun)
-        return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
+        return outcome, outbox.Try(at=at, duration=duration, reply=None if reply is None else reply.text)
 
     async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
         age = self._settings.webhook_give_up
         while True:
-            ended = await retry_unavailable(partial(give_up, self._database, age=age))
+            ended = await retry_unavailable(partial(outbox.give_up, self._database, age=age))
             if ended:
                 WEBHOOKS.labels("dead").inc(ended)
                 log.warning("callbacks_given_up", number=ended)

@@ -17,27 +17,13 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, bulk, submission
+from pecia import asking, bulk, records, submission
 from pecia.aio.job import AsyncJob, AsyncJobGroup, look
 from pecia.aio.waiting import AsyncBehind, AsyncOpening, aclosing, run_blocking, sleep, steps
 from pecia.asking import Which
 from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
-from pecia.records import (
-    AuditAction,
-    AuditEntry,
-    Batch,
-    Counts,
-    DeadPart,
-    Delivery,
-    Endpoint,
-    Erasure,
-    Exported,
-    FoundPage,
-    Listing,
-    Usage,
-)
 from pecia.submission import Item, Options, Submission
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
@@ -188,7 +174,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         """
         store = self._open().store
         if begins := asking.prefix(job_id):
-            view = asking.only(await store.page(Listing(prefix=begins), before=None, size=2), begins)
+            view = asking.only(await store.page(records.Listing(prefix=begins), before=None, size=2), begins)
             asking.found(view.id, {view.id: view}, task)
         else:
             identifier = asking.id_of(job_id)
@@ -209,7 +195,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     def pages(
         self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
-    ) -> AsyncGenerator[FoundPage, None]:
+    ) -> AsyncGenerator[records.FoundPage, None]:
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
         Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
@@ -218,11 +204,11 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         asking.check_pages(limit, page_size)
         return self._found_pages(which, page_size, limit)
 
-    async def batch(self, reference: str) -> Batch:
+    async def batch(self, reference: str) -> records.Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
         return await self._open().store.batch(reference)
 
-    async def counts(self, **which: Unpack[Which]) -> Counts:
+    async def counts(self, **which: Unpack[Which]) -> records.Counts:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
         return await self._open().store.counts(await self._listing(which))
 
@@ -231,9 +217,9 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         to: str | os.PathLike[str],
         *,
         format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
-        progress: Callable[[Exported], object] | None = None,
+        progress: Callable[[records.Exported], object] | None = None,
         **which: Unpack[Which],
-    ) -> Exported:
+    ) -> records.Exported:
         """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
         Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
@@ -256,7 +242,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
                     ended, original = None, None
                     if job.state.has_result and job.erased_at is None:
                         with suppress(JobErasedError):
-                            ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
+                            ended = await store.outcomes(job.id, read_as=records.AuditAction.RESULT)
                     if ended is not None and exporter.payloads is not None:
                         original = await store.original(job.id)
                     await run_blocking(exporter.add, job, ended, original)
@@ -264,7 +250,9 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
                     progress(exporter.exported)
         return await run_blocking(exporter.finish)
 
-    async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
+    async def usage(
+        self, *, since: datetime | timedelta | None = None, by: str | None = None
+    ) -> records.Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
 
         `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
@@ -279,7 +267,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         code: FailureCode | str | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
-    ) -> list[DeadPart]:
+    ) -> list[records.DeadPart]:
         """Return what the fleet has given up although the document may be fine, last first.
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
@@ -287,17 +275,17 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         job_id = None if job is None else asking.id_of(job)
         return await self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
 
-    async def dead_part(self, part_id: UUID | str) -> DeadPart:
+    async def dead_part(self, part_id: UUID | str) -> records.DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
         return await self._open().dead.one(asking.id_of(part_id))
 
-    async def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[AsyncJob[Any]]:
+    async def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[AsyncJob[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
 
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        named = {part.id if isinstance(part, DeadPart) else part for part in parts}
+        named = {part.id if isinstance(part, records.DeadPart) else part for part in parts}
         chosen = await self._open().dead.by_job(named)
         jobs = [await self.job(job_id) for job_id in chosen]
         return [await job.retry(chosen[job.id]) for job in jobs]
@@ -310,7 +298,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         metadata: Mapping[str, str] | None = None,
         reason: str | None = None,
         dry_run: bool = False,
-    ) -> list[Erasure]:
+    ) -> list[records.Erasure]:
         """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
 
         Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
@@ -338,7 +326,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         job: AsyncJob[Any] | UUID | str | None = None,
         client: str | None = None,
         since: datetime | timedelta | None = None,
-    ) -> AsyncGenerator[AuditEntry, None]:
+    ) -> AsyncGenerator[records.AuditEntry, None]:
         """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
 
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
@@ -349,28 +337,28 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     async def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
-    ) -> Endpoint:
+    ) -> records.Endpoint:
         """Register a receiver for notices of every job from now on; return it with its secret, which is shown once.
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
         return await self._open().endpoints.add(asking.endpoint(url, events))
 
-    async def endpoints(self) -> list[Endpoint]:
+    async def endpoints(self) -> list[records.Endpoint]:
         """Return the registered endpoints and how each does, the oldest first, without their secrets."""
         return await self._open().endpoints.all()
 
-    async def remove_endpoint(self, endpoint: Endpoint | UUID | str) -> None:
+    async def remove_endpoint(self, endpoint: records.Endpoint | UUID | str) -> None:
         """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
         await self._open().endpoints.remove(asking.endpoint_id(endpoint))
 
     async def rotate_endpoint(
-        self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
-    ) -> Endpoint:
+        self, endpoint: records.Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
+    ) -> records.Endpoint:
         """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
         return await self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
 
-    async def test_endpoint(self, endpoint: Endpoint | UUID | str) -> Delivery:
+    async def test_endpoint(self, endpoint: records.Endpoint | UUID | str) -> records.Delivery:
         """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
 
         One that takes it is notified of jobs again. Look at `delivery` for what came of it.
@@ -384,11 +372,11 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         self,
         *,
         job: AsyncJob[Any] | UUID | str | None = None,
-        endpoint: Endpoint | UUID | str | None = None,
+        endpoint: records.Endpoint | UUID | str | None = None,
         state: DeliveryState | DeliveryStateName | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
-    ) -> list[Delivery]:
+    ) -> list[records.Delivery]:
         """Return the deliveries of webhooks, done and due, with every try, newest first."""
         return await self._open().deliveries.latest(
             job_id=None if job is None else asking.id_of(job),
@@ -398,11 +386,11 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             limit=limit,
         )
 
-    async def delivery(self, delivery: Delivery | UUID | str) -> Delivery:
+    async def delivery(self, delivery: records.Delivery | UUID | str) -> records.Delivery:
         """Return a delivery as it is now. Raises `InvalidOptionError` if there is no such delivery."""
         return await self._open().deliveries.one(asking.delivery_id(delivery))
 
-    async def replay(self, deliveries: Iterable[Delivery | UUID | str]) -> None:
+    async def replay(self, deliveries: Iterable[records.Delivery | UUID | str]) -> None:
         """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
 
         Raises `InvalidOptionError` for one that is not over, before anything is done.
@@ -461,15 +449,17 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)
 
-    async def _listing(self, which: Which) -> Listing:
+    async def _listing(self, which: Which) -> records.Listing:
         """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
         listing = asking.listing(which)
         if isinstance(batch, str):
             batch = await self._open().store.batch(batch)
-        return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
+        return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
 
-    async def _entries(self, read: Callable[..., Awaitable[TrailPage]]) -> AsyncGenerator[AuditEntry, None]:
+    async def _entries(
+        self, read: Callable[..., Awaitable[TrailPage]]
+    ) -> AsyncGenerator[records.AuditEntry, None]:
         page, place = await read()
         while page:
             for entry in page:
@@ -489,10 +479,10 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
     async def _found_pages(
         self, which: Which, size: int, limit: int | None
-    ) -> AsyncGenerator[FoundPage, None]:
+    ) -> AsyncGenerator[records.FoundPage, None]:
         verdicts = asking.verdicts(which.get("verdict", ()))
         listing = replace(await self._listing(which), verdicts=())
-        last: FoundPage | None = None
+        last: records.FoundPage | None = None
         left = sys.maxsize if limit is None else limit
         while left and (
             pages := await self._open().store.found_pages(verdicts, listing, after=last, size=min(size, left))

@@ -25,18 +25,9 @@ from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import AnyJob, JobGroup
 from pecia.submission import Submission
+from pecia_schemas import tasks
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import (
-    CaptionStyle,
-    CaptionVideo,
-    DocumentType,
-    GenerationOptions,
-    Prefer,
-    Preset,
-    ReadDocument,
-    Witness,
-)
 from pecia_schemas.tracing import exported
 
 ANY_SOURCE: Final = UrlRef(url="s3://any/document")
@@ -50,7 +41,7 @@ Files = Annotated[
     ),
 ]
 Priority = Annotated[Lane, Option(help="Lane to wait in.")]
-Kind = Annotated[DocumentType, Option("--type", help="What the documents are.")]
+Kind = Annotated[tasks.DocumentType, Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, Option(help="ISO 639-1, as in en. Default: the engine's own.")]
 Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
 NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
@@ -73,7 +64,7 @@ InBatch = Annotated[
 class WritingOptions:
     """How a language model writes."""
 
-    preset: Annotated[Preset | None, _writing("--preset", help="A way to write, by name.")] = None
+    preset: Annotated[tasks.Preset | None, _writing("--preset", help="A way to write, by name.")] = None
     temperature: Annotated[
         float | None, _writing(min=0, max=2, help="0: greedily, the most likely word.")
     ] = None
@@ -86,12 +77,12 @@ class WritingOptions:
     seed: Annotated[int | None, _writing(min=0, help="Pick the same words each time.")] = None
     adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
 
-    def changes(self) -> GenerationOptions | None:
+    def changes(self) -> tasks.GenerationOptions | None:
         """Return what they change of the preset; None if nothing. Raises `typer.BadParameter`."""
-        said = {name: getattr(self, name) for name in GenerationOptions.model_fields}
+        said = {name: getattr(self, name) for name in tasks.GenerationOptions.model_fields}
         given = {name: value for name, value in said.items() if value is not None}
         try:
-            return GenerationOptions.model_validate(given) if given else None
+            return tasks.GenerationOptions.model_validate(given) if given else None
         except ValidationError as error:
             (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
             hint = "--" + str(first["loc"][0]).replace("_", "-")
@@ -162,7 +153,7 @@ def read(
     files: Files,
     *,
     priority: Priority = Lane.NORMAL,
-    document_type: Kind = DocumentType.MIXED,
+    document_type: Kind = tasks.DocumentType.MIXED,
     language: Language = None,
     pages: Annotated[
         str | None, Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
@@ -182,14 +173,14 @@ def read(
         ),
     ] = None,
     prefer: Annotated[
-        Prefer,
+        tasks.Prefer,
         Option(
             help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
             "wherever there is any (layer), or the pixels."
         ),
-    ] = Prefer.AUTO,
+    ] = tasks.Prefer.AUTO,
     witness: Annotated[
-        Witness | None,
+        tasks.Witness | None,
         Option(
             help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
             "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
@@ -207,7 +198,7 @@ def read(
 
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
-    task = ReadDocument(
+    task = tasks.ReadDocument(
         ANY_SOURCE,
         document_type=document_type,
         language=values.language(language),
@@ -231,7 +222,9 @@ def caption(
     files: Files,
     *,
     priority: Priority = Lane.NORMAL,
-    style: Annotated[CaptionStyle, Option(help="How much a caption says.")] = CaptionStyle.DETAILED,
+    style: Annotated[
+        tasks.CaptionStyle, Option(help="How much a caption says.")
+    ] = tasks.CaptionStyle.DETAILED,
     language: Annotated[Literal["en", "ko"], Option(help="What the captions are written in.")] = "en",
     segments: Annotated[
         float | None,
@@ -245,7 +238,7 @@ def caption(
 
     Example: `pecia caption gait.mp4 --style brief --wait`
     """
-    task = CaptionVideo(
+    task = tasks.CaptionVideo(
         ANY_SOURCE,
         style=style,
         language=language,
@@ -264,7 +257,7 @@ def new_name(verb: str) -> str:
 
 
 def _run(
-    task: ReadDocument | CaptionVideo,
+    task: tasks.ReadDocument | tasks.CaptionVideo,
     found: Sequence[Input],
     priority: Lane,
     jobs: JobOptions,

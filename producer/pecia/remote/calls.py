@@ -8,36 +8,25 @@ from uuid import UUID
 
 import httpx2
 
-from pecia.errors import (
-    AccessError,
-    BatchNotFoundError,
-    GatewayUnavailableError,
-    IdempotencyConflictError,
-    InvalidFormatError,
-    InvalidOptionError,
-    InvalidSourceError,
-    JobErasedError,
-    JobNotFoundError,
-    PeciaError,
-    RetryRefusedError,
-    SubmitError,
-)
+from pecia import errors
 from pecia_schemas.settings import ClientSettings
 
 TRIES: Final = 4
 _PAUSE_S: Final = 0.25
 _READ_S: Final = 120.0
-_OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], PeciaError]]] = {
-    "job_not_found": lambda job_id, _: JobNotFoundError(job_id),
-    "job_erased": lambda job_id, said: JobErasedError(job_id, datetime.fromisoformat(said["erased_at"])),
-    "retry_refused": lambda job_id, said: RetryRefusedError(job_id, said["detail"]),
+_OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], errors.PeciaError]]] = {
+    "job_not_found": lambda job_id, _: errors.JobNotFoundError(job_id),
+    "job_erased": lambda job_id, said: errors.JobErasedError(
+        job_id, datetime.fromisoformat(said["erased_at"])
+    ),
+    "retry_refused": lambda job_id, said: errors.RetryRefusedError(job_id, said["detail"]),
 }
-_REFUSED: Final[Mapping[str, Callable[[Any], PeciaError]]] = {
-    "idempotency_conflict": lambda said: IdempotencyConflictError(UUID(said["existing_job_id"])),
-    "invalid_source": lambda said: InvalidSourceError(said["detail"]),
-    "invalid_format": lambda said: InvalidFormatError(said["detail"]),
-    "batch_not_found": lambda said: BatchNotFoundError(said["detail"]),
-    "refused": lambda said: SubmitError(said["detail"]),
+_REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
+    "idempotency_conflict": lambda said: errors.IdempotencyConflictError(UUID(said["existing_job_id"])),
+    "invalid_source": lambda said: errors.InvalidSourceError(said["detail"]),
+    "invalid_format": lambda said: errors.InvalidFormatError(said["detail"]),
+    "batch_not_found": lambda said: errors.BatchNotFoundError(said["detail"]),
+    "refused": lambda said: errors.SubmitError(said["detail"]),
 }
 
 
@@ -63,7 +52,7 @@ class Caller:
                 answer = self._send(method, path, **given)
             except httpx2.TransportError as error:
                 if not left:
-                    raise GatewayUnavailableError(
+                    raise errors.GatewayUnavailableError(
                         f"The gateway does not answer ({type(error).__name__}): check its URL."
                     ) from None
                 self._sleep(_PAUSE_S)
@@ -80,7 +69,9 @@ class Caller:
         raise AssertionError  # the last try returns or raises
 
 
-def error_of(said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0) -> PeciaError:
+def error_of(
+    said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0
+) -> errors.PeciaError:
     """Return the error that a problem stands for."""
     code, detail = said.get("code", ""), said.get("detail", f"The gateway answered {status}.")
     if job_id is not None and code in _OF_JOBS:
@@ -88,11 +79,13 @@ def error_of(said: dict[str, Any], status: int, job_id: UUID | None = None, wait
     if code in _REFUSED:
         return _REFUSED[code](said)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
-        return AccessError(detail, code, retry_after=wait if status == HTTPStatus.TOO_MANY_REQUESTS else None)
+        return errors.AccessError(
+            detail, code, retry_after=wait if status == HTTPStatus.TOO_MANY_REQUESTS else None
+        )
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or not said:
-        return GatewayUnavailableError(detail)
+        return errors.GatewayUnavailableError(detail)
     more = "; ".join(f"{one['where']}: {one['message']}" for one in said.get("errors", ()))
-    return InvalidOptionError(more or detail)
+    return errors.InvalidOptionError(more or detail)
 
 
 def http_options(settings: ClientSettings) -> dict[str, Any]:

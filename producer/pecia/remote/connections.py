@@ -10,16 +10,8 @@ import httpx2
 
 from pecia.bulk import Backlog, Outcomes
 from pecia.records import Erasure
+from pecia.remote import stores
 from pecia.remote.calls import TRIES, Caller, http_options
-from pecia.remote.stores import (
-    Missing,
-    RemoteAccounts,
-    RemoteDeliveries,
-    RemoteEndpoints,
-    RemotePurging,
-    RemoteStore,
-    RemoteTransitions,
-)
 from pecia.submission import Item, Options
 from pecia.waiting import Deadline, Inheritable, run_work, sleep, within_work
 from pecia_schemas.settings import ClientSettings
@@ -71,15 +63,15 @@ class RemoteConnections(Inheritable):
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
         self.backlog = Backlog({})
-        self.store = RemoteStore(database)
-        self.transitions = RemoteTransitions(database)
-        self.accounts = RemoteAccounts(database)
-        self.endpoints = RemoteEndpoints(database)
-        self.deliveries = RemoteDeliveries(database)
-        self.purging = RemotePurging(database)
-        self.dead = Missing("dead parts")
-        self.trail = Missing("the audit trail")
-        self.payloads = Missing("the payload store")
+        self.store = stores.RemoteStore(database)
+        self.transitions = stores.RemoteTransitions(database)
+        self.accounts = stores.RemoteAccounts(database)
+        self.endpoints = stores.RemoteEndpoints(database)
+        self.deliveries = stores.RemoteDeliveries(database)
+        self.purging = stores.RemotePurging(database)
+        self.dead = stores.Missing("dead parts")
+        self.trail = stores.Missing("the audit trail")
+        self.payloads = stores.Missing("the payload store")
 
     @property
     def bus(self) -> Self:

@@ -14,30 +14,9 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from pecia import bulk, sources
+from pecia import bulk, errors, records, sources
 from pecia.bulk import Outcome
-from pecia.errors import (
-    AccessError,
-    BatchNotFoundError,
-    ConfigurationError,
-    InvalidSourceError,
-    QueueFullError,
-    SubmitError,
-)
 from pecia.handles import Accepted, JobView
-from pecia.records import (
-    AuditAction,
-    Batch,
-    Counts,
-    Delivery,
-    Endpoint,
-    Erasure,
-    FoundPage,
-    Listing,
-    PartOutcome,
-    Selection,
-    UsageFigures,
-)
 from pecia.remote.calls import Caller, error_of
 from pecia.sources import Original
 from pecia.store import D_co, Statements, transaction, unrepeatable
@@ -56,8 +35,8 @@ _FILES: Final = 100
 _BYTES: Final = 32 * 1024**2
 """Where a request of many documents ends."""
 _VIEW: Final = TypeAdapter(JobView)
-_OUTCOMES: Final = TypeAdapter(list[PartOutcome])
-_PAGES: Final = TypeAdapter(list[FoundPage])
+_OUTCOMES: Final = TypeAdapter(list[records.PartOutcome])
+_PAGES: Final = TypeAdapter(list[records.FoundPage])
 _LACKS: Final = TypeAdapter(list[Lack])
 _EVENTS: Final = TypeAdapter(list[JobEvent])
 _MOMENT: Final = TypeAdapter(datetime | timedelta | None)
@@ -70,13 +49,13 @@ class RemoteStore(Statements[D_co]):
     def submit(self, http: Caller, items: Sequence[Item], options: Options) -> list[Outcome]:
         """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
         found: list[Outcome] = []
-        batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
+        batch: list[tuple[Item, IO[bytes] | errors.SubmitError | None]] = []
         size = 0
         with ExitStack() as stack:  # of the documents of a batch
             for item in items:
                 document = _opened(stack, item, options)
                 batch.append((item, document))
-                if document is not None and not isinstance(document, SubmitError):
+                if document is not None and not isinstance(document, errors.SubmitError):
                     size += document.seek(0, os.SEEK_END)
                 if size >= _BYTES or len(batch) == _FILES:
                     found += _submitted(http, batch, options)
@@ -92,7 +71,9 @@ class RemoteStore(Statements[D_co]):
         return {view.id: view for view in map(_VIEW.validate_python, found)}
 
     @transaction
-    def page(self, http: Caller, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
+    def page(
+        self, http: Caller, listing: records.Listing, *, before: UUID | None, size: int
+    ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
         found: list[JobView] = []
         while len(found) < size:
@@ -109,33 +90,33 @@ class RemoteStore(Statements[D_co]):
         return found
 
     @transaction
-    def open_batch(self, http: Caller, name: str | None) -> Batch:
+    def open_batch(self, http: Caller, name: str | None) -> records.Batch:
         """Return a new batch, or the one that has this name already."""
-        return Batch.model_validate(http.ask("POST", "/batches", json={"name": name}))
+        return records.Batch.model_validate(http.ask("POST", "/batches", json={"name": name}))
 
     @transaction
-    def batch(self, http: Caller, reference: str) -> Batch:
+    def batch(self, http: Caller, reference: str) -> records.Batch:
         """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
         try:
-            return Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
-        except BatchNotFoundError:
-            raise BatchNotFoundError(reference) from None
+            return records.Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
+        except errors.BatchNotFoundError:
+            raise errors.BatchNotFoundError(reference) from None
 
     @transaction
-    def counts(self, http: Caller, listing: Listing) -> Counts:
+    def counts(self, http: Caller, listing: records.Listing) -> records.Counts:
         """Return how far the jobs are."""
-        return Counts.model_validate(http.get("/counts", **_of(listing)))
+        return records.Counts.model_validate(http.get("/counts", **_of(listing)))
 
     @transaction
     def found_pages(
         self,
         http: Caller,
         verdicts: Collection[Verdict],
-        listing: Listing,
+        listing: records.Listing,
         *,
-        after: FoundPage | None,
+        after: records.FoundPage | None,
         size: int,
-    ) -> list[FoundPage]:
+    ) -> list[records.FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
         follows = after and f"{after.job_id}:{after.number}"
         options = _of(listing) | {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE)}
@@ -154,14 +135,14 @@ class RemoteStore(Statements[D_co]):
         *,
         skip: Collection[int] = (),
         limit: int | None = None,
-        read_as: AuditAction | None = None,
+        read_as: records.AuditAction | None = None,
         revision: int | None = None,
-    ) -> list[PartOutcome]:
+    ) -> list[records.PartOutcome]:
         """Return the parts that have ended, in order. The gateway notes who has read them."""
-        found: list[PartOutcome] = []
+        found: list[records.PartOutcome] = []
         seen = set(skip)
         while limit is None or len(found) < limit:
-            whole = read_as is AuditAction.RESULT
+            whole = read_as is records.AuditAction.RESULT
             answer = http.get(
                 f"/jobs/{job_id}/pages",
                 job_id,
@@ -179,7 +160,7 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def original(self, http: Caller, job_id: UUID) -> Original:  # noqa: ARG002  that of the store
         """Raise what says how a PDF is had."""
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"Through a gateway PDFs are written there: GET /v1/jobs/{job_id}/result?format=pdf."
         )
 
@@ -221,9 +202,9 @@ class RemoteAccounts(Statements[D_co]):
     """The accounts of a tenant's jobs."""
 
     @transaction
-    def of_job(self, http: Caller, job_id: UUID) -> UsageFigures:
+    def of_job(self, http: Caller, job_id: UUID) -> records.UsageFigures:
         """Return the sums over one job's parts."""
-        return UsageFigures.model_validate(http.get(f"/jobs/{job_id}/usage"))
+        return records.UsageFigures.model_validate(http.get(f"/jobs/{job_id}/usage"))
 
     @transaction
     def since(self, http: Caller, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
@@ -235,14 +216,16 @@ class RemoteEndpoints(Statements[D_co]):
     """The endpoints of a tenant."""
 
     @unrepeatable
-    def add(self, http: Caller, options: Webhook) -> Endpoint:
+    def add(self, http: Caller, options: Webhook) -> records.Endpoint:
         """Register an endpoint; return it with its secret."""
-        return Endpoint.model_validate(http.ask("POST", "/webhooks", json=options.model_dump(mode="json")))
+        return records.Endpoint.model_validate(
+            http.ask("POST", "/webhooks", json=options.model_dump(mode="json"))
+        )
 
     @transaction
-    def all(self, http: Caller) -> list[Endpoint]:
+    def all(self, http: Caller) -> list[records.Endpoint]:
         """Return all endpoints, the oldest first."""
-        return [Endpoint.model_validate(one) for one in http.get("/webhooks")]
+        return [records.Endpoint.model_validate(one) for one in http.get("/webhooks")]
 
     @transaction
     def remove(self, http: Caller, endpoint: UUID) -> None:
@@ -250,10 +233,10 @@ class RemoteEndpoints(Statements[D_co]):
         http.ask("DELETE", f"/webhooks/{endpoint}")
 
     @unrepeatable
-    def rotate(self, http: Caller, endpoint: UUID, overlap: timedelta) -> Endpoint:
+    def rotate(self, http: Caller, endpoint: UUID, overlap: timedelta) -> records.Endpoint:
         """Give an endpoint a fresh secret, beside which the former one signs for so long."""
         body = {"overlap": overlap.total_seconds()}
-        return Endpoint.model_validate(http.ask("POST", f"/webhooks/{endpoint}/rotate", json=body))
+        return records.Endpoint.model_validate(http.ask("POST", f"/webhooks/{endpoint}/rotate", json=body))
 
     @unrepeatable
     def test(self, http: Caller, endpoint: UUID) -> UUID:
@@ -274,7 +257,7 @@ class RemoteDeliveries(Statements[D_co]):
         state: DeliveryState | None,
         since: datetime | None,
         limit: int | None,
-    ) -> list[Delivery]:
+    ) -> list[records.Delivery]:
         """Return those that fit with their attempts, newest first: 500 at most."""
         options: dict[str, Any] = {
             "job_id": job_id and str(job_id),
@@ -283,12 +266,12 @@ class RemoteDeliveries(Statements[D_co]):
         }
         since_text = since and since.isoformat()
         found = http.get("/deliveries", **options, since=since_text, limit=min(limit or _AT_ONCE, _AT_ONCE))
-        return [Delivery.model_validate(one) for one in found]
+        return [records.Delivery.model_validate(one) for one in found]
 
     @transaction
-    def one(self, http: Caller, delivery_id: UUID) -> Delivery:
+    def one(self, http: Caller, delivery_id: UUID) -> records.Delivery:
         """Return a delivery with its attempts."""
-        return Delivery.model_validate(http.get(f"/deliveries/{delivery_id}"))
+        return records.Delivery.model_validate(http.get(f"/deliveries/{delivery_id}"))
 
     @unrepeatable
     def replay(self, http: Caller, delivery_ids: Collection[UUID]) -> None:
@@ -301,23 +284,23 @@ class RemotePurging(Statements[D_co]):
     """What a client may erase behind a gateway: jobs that it names."""
 
     @transaction
-    def fitting(self, http: Caller, selection: Selection) -> list[UUID]:  # noqa: ARG002  that of a purge
+    def fitting(self, http: Caller, selection: records.Selection) -> list[UUID]:  # noqa: ARG002  that of a purge
         """Return the jobs that are named."""
         if selection.job_ids is None or selection.before is not None or selection.metadata:
             raise not_offered("erasing by time or metadata")
         return list(selection.job_ids)
 
     @transaction
-    def look(self, http: Caller, job_ids: Sequence[UUID]) -> list[Erasure]:  # noqa: ARG002  as above
+    def look(self, http: Caller, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  as above
         """Raise what says that it is not to be had."""
         raise not_offered("a look at what would be erased")
 
     @transaction
-    def erase(self, http: Caller, job_ids: Sequence[UUID], reason: str | None) -> list[Erasure]:
+    def erase(self, http: Caller, job_ids: Sequence[UUID], reason: str | None) -> list[records.Erasure]:
         """Erase what these jobs hold; return what that was."""
         why = {"reason": reason}
         found = [http.ask("DELETE", f"/jobs/{one}", job_id=one, json=why) for one in job_ids]
-        return [Erasure.model_validate(one) for one in found if one is not None]
+        return [records.Erasure.model_validate(one) for one in found if one is not None]
 
 
 class Missing:
@@ -330,12 +313,14 @@ class Missing:
         raise not_offered(self._what)
 
 
-def not_offered(what: str) -> AccessError:
+def not_offered(what: str) -> errors.AccessError:
     """Return what is raised for what only operators have."""
-    return AccessError(f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered")
+    return errors.AccessError(
+        f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered"
+    )
 
 
-def _of(listing: Listing) -> dict[str, Any]:
+def _of(listing: records.Listing) -> dict[str, Any]:
     """Return what filters jobs, as parameters."""
     return {
         "state": list(listing.states),
@@ -348,13 +333,13 @@ def _of(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | SubmitError | None:
+def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | errors.SubmitError | None:
     """Return a task's document from its start; None if the fleet fetches it."""
     try:
         bulk.check(item, options)
         source = item.own.task.source
         if isinstance(source, PayloadRef):
-            raise InvalidSourceError(
+            raise errors.InvalidSourceError(
                 "Through a gateway a document is sent, not named: submit the file itself."
             )
         if isinstance(source, UrlRef):
@@ -363,17 +348,19 @@ def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | Submi
         if not isinstance(file.read(0), bytes):
             return sources.unreadable(TypeError())
         return io.BytesIO(file.read()) if file.tell() else file
-    except SubmitError as error:
+    except errors.SubmitError as error:
         return error
     except (OSError, TypeError) as error:
         return sources.unreadable(error)
 
 
 def _submitted(
-    http: Caller, batch: Sequence[tuple[Item, IO[bytes] | SubmitError | None]], options: Options
+    http: Caller, batch: Sequence[tuple[Item, IO[bytes] | errors.SubmitError | None]], options: Options
 ) -> Iterator[Outcome]:
-    good = [(item, document) for item, document in batch if not isinstance(document, SubmitError)]
-    yield from ((item.number, document) for item, document in batch if isinstance(document, SubmitError))
+    good = [(item, document) for item, document in batch if not isinstance(document, errors.SubmitError)]
+    yield from (
+        (item.number, document) for item, document in batch if isinstance(document, errors.SubmitError)
+    )
     if not good:
         return
     request = json.dumps(_request([item for item, _ in good], options))
@@ -383,13 +370,13 @@ def _submitted(
         body = {"content": request, "headers": {"Content-Type": "application/json"}}
     try:
         answer = http.ask("POST", "/jobs", **body)
-    except AccessError as error:
+    except errors.AccessError as error:
         if error.retry_after is None:
             raise
-        full = QueueFullError(options.lane, 0, retry_after=error.retry_after)
+        full = errors.QueueFullError(options.lane, 0, retry_after=error.retry_after)
         full.args = error.args
         raise full from None
-    except SubmitError as error:
+    except errors.SubmitError as error:
         if len(good) > 1:  # all of them are refused: each has its own reason
             yield from chain.from_iterable(_submitted(http, [one], options) for one in batch if one in good)
         else:
@@ -401,7 +388,7 @@ def _submitted(
     for refused in answer["refused"]:
         problem = refused["problem"]
         said = error_of(problem, problem["status"])
-        assert isinstance(said, SubmitError)  # noqa: S101  of a task nothing else is said
+        assert isinstance(said, errors.SubmitError)  # noqa: S101  of a task nothing else is said
         yield good[refused["number"]][0].number, said
 
 

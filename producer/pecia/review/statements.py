@@ -6,20 +6,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
+from pecia import store
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
 from pecia.records import AuditAction, Listing
 from pecia.review.correcting import Decision, revised
-from pecia.store import (
-    Connection,
-    D_co,
-    Statements,
-    conditions,
-    given,
-    note_read,
-    sql,
-    transaction,
-    unrepeatable,
-)
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.moves import NOTIFY_REVISED, PROMISE_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
@@ -99,22 +89,22 @@ class ReviewPage(BaseModel):
     """Whether a person has compared the whole page with its picture."""
 
 
-class Reviews(Statements[D_co]):
+class Reviews(store.Statements[store.D_co]):
     """What a client sees of pages to be reviewed, and writes of them."""
 
-    @transaction
+    @store.transaction
     def doubtful(
-        self, connection: Connection, listing: Listing, job_ids: Collection[UUID], limit: int
+        self, connection: store.Connection, listing: Listing, job_ids: Collection[UUID], limit: int
     ) -> list[ReviewPage]:
         """Return pages that a person should look at, the most doubtful first; of named jobs all pages."""
         if job_ids:
             return _pages(connection, _ALL, listing, job_ids, limit=limit)
         return _pages(connection, _DOUBTFUL, listing, (), limit=limit, worst_first=list(_WORST_FIRST))
 
-    @transaction
+    @store.transaction
     def sample(
         self,
-        connection: Connection,
+        connection: store.Connection,
         listing: Listing,
         job_ids: Collection[UUID],
         size: int,
@@ -125,14 +115,14 @@ class Reviews(Statements[D_co]):
         """Return pages drawn at random, the same for the same seed; `reviewed`: of those that were checked whole."""
         return _pages(connection, _SAMPLE, listing, job_ids, limit=size, seed=str(seed), reviewed=reviewed)
 
-    @transaction
-    def look(self, connection: Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
+    @store.transaction
+    def look(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
         """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
         _, original, now = self._read(connection, job_id, number)
-        note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
+        store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
         return original, now
 
-    def _read(self, connection: Connection, job_id: UUID, number: int) -> tuple[Any, Page, Page]:
+    def _read(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Any, Page, Page]:
         row = connection.execute(_NOW, {"job_id": job_id, "ordinal": number - 1}).first()
         if row is None:
             raise JobNotFoundError(job_id)
@@ -144,9 +134,9 @@ class Reviews(Statements[D_co]):
             raise InvalidSettingError(f"A result cannot be read. {error}") from None
         return row, original, now
 
-    @unrepeatable
+    @store.unrepeatable
     def revise(
-        self, connection: Connection, job_id: UUID, number: int, seen: int, decision: Decision
+        self, connection: store.Connection, job_id: UUID, number: int, seen: int, decision: Decision
     ) -> Page:
         """Write a revision of a page, announce it, and return the page.
 
@@ -173,16 +163,18 @@ class Reviews(Statements[D_co]):
             "doubts": len(page.doubts),
         }
         connection.execute(_WRITE, written)
-        note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
+        store.note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
         connection.execute(PROMISE_REVISED, {"part_ids": [row.id]})
         return page
 
 
 def _pages(
-    connection: Connection, query: str, listing: Listing, job_ids: Collection[UUID], **values: Any
+    connection: store.Connection, query: str, listing: Listing, job_ids: Collection[UUID], **values: Any
 ) -> list[ReviewPage]:
-    wanted = conditions(listing, None)
+    wanted = store.conditions(listing, None)
     if job_ids:
         wanted["jobs.id = ANY(CAST(:job_ids AS uuid[]))"] = {"job_ids": list(job_ids)}
-    rows = connection.execute(query.format(wanted=sql(wanted)), given(wanted, **values)).mappings()
+    rows = connection.execute(
+        query.format(wanted=store.sql(wanted)), store.given(wanted, **values)
+    ).mappings()
     return [ReviewPage.model_validate(dict(row)) for row in rows]

@@ -10,18 +10,11 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, get_args
 from uuid import UUID
 
-from pecia import bulk, waiting
+from pecia import bulk, errors, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
 from pecia.bulk import Backlog, Outcomes, Prepared
 from pecia.client import Client
-from pecia.errors import (
-    BatchNotFoundError,
-    IdempotencyConflictError,
-    JobNotFoundError,
-    RetryRefusedError,
-    SubmitError,
-)
 from pecia.handles import Accepted, JobHandle, JobView
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
@@ -197,10 +190,10 @@ class _Store:
     def accept(self, prepared: Prepared) -> Outcomes:
         return list(bulk.outcomes(prepared, [self._accept(new) for new in bulk.new_jobs(prepared)]))
 
-    def _accept(self, new: NewJob) -> Accepted | SubmitError:
+    def _accept(self, new: NewJob) -> Accepted | errors.SubmitError:
         known = self._memory.by_key.get(new.key)
         if known and known.digest not in new.digests:
-            return IdempotencyConflictError(known.view.id)
+            return errors.IdempotencyConflictError(known.view.id)
         job = known or FakeJob(self._memory, new)
         return Accepted(view=job.view, created=known is None, flow=new.id)
 
@@ -225,7 +218,7 @@ class _Store:
         for batch in self._memory.batches:
             if reference in (batch.name, str(batch.id)):
                 return batch
-        raise BatchNotFoundError(reference)
+        raise errors.BatchNotFoundError(reference)
 
     def counts(self, listing: Listing) -> Counts:
         jobs = self._fitting(listing)
@@ -277,10 +270,12 @@ class _Store:
         if parts is not None:
             raise NotFakedError
         if (job := self._jobs.get(job_id)) is None:
-            raise JobNotFoundError(job_id)
+            raise errors.JobNotFoundError(job_id)
         state = job.view.state
         if state is JobState.SUCCEEDED or not state.is_terminal:
-            raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
+            raise errors.RetryRefusedError(
+                job_id, f"Job {job_id} is {state}: only what failed can be run again."
+            )
         job.reopen(self._actor)
         return []
 

@@ -14,22 +14,7 @@ from rich.markup import escape
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.common import (
-    FAILED,
-    USAGE,
-    MixOption,
-    ModelName,
-    Quality,
-    aligned,
-    chosen_engine,
-    described,
-    engine_at_work,
-    machine_named,
-    refused,
-    settings_or_exit,
-    show,
-    weights,
-)
+from pecia_workers.commands import common
 from pecia_workers.engines import profiles
 from pecia_workers.engines.base import Engine, EngineUnavailableError, only_captions
 from pecia_workers.simulation.requests import Mix
@@ -56,7 +41,7 @@ def tune(
     most: Annotated[
         int, typer.Option(help="Most sequences to try. 0: twice what the profile says.", min=0)
     ] = 0,
-    mix: MixOption = DocumentType.MIXED,
+    mix: common.MixOption = DocumentType.MIXED,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Measure with how many sequences, and tokens in a step, the engine of the settings reads most pages a second.
@@ -67,12 +52,12 @@ def tune(
 
     Example: `pecia engine tune --mix prescription=3,chart=1 --output l4.toml`
     """
-    settings = settings_or_exit()
+    settings = common.settings_or_exit()
     if settings.engine not in _TUNED:
-        raise refused(f"PECIA_ENGINE={settings.engine} has no sizes to tune: vllm has.", USAGE)
-    pages = Mix(types=weights(mix, DocumentType, "--mix"))
-    with engine_at_work(settings):
-        machine, _ = machine_named(settings.profile)
+        raise common.refused(f"PECIA_ENGINE={settings.engine} has no sizes to tune: vllm has.", common.USAGE)
+    pages = Mix(types=common.weights(mix, DocumentType, "--mix"))
+    with common.engine_at_work(settings):
+        machine, _ = common.machine_named(settings.profile)
         chosen = profiles.with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
@@ -90,7 +75,7 @@ def tune(
         }
         for point in tuned.points
     ]
-    show(record, aligned(rows), as_json=as_json)
+    common.show(record, common.aligned(rows), as_json=as_json)
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
 
 
@@ -103,11 +88,11 @@ def plan(
             help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
         ),
     ] = "",
-    quality: Quality = False,
+    quality: common.Quality = False,
     captions: Annotated[
         bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
     ] = False,
-    model: ModelName = "",
+    model: common.ModelName = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
@@ -116,17 +101,21 @@ def plan(
 
     Example: `pecia engine plan --gpu l4 --quality`
     """
-    settings = chosen_engine(settings_or_exit(), model=model, quality=quality)
+    settings = common.chosen_engine(common.settings_or_exit(), model=model, quality=quality)
     try:
-        profile, memory = machine_named(gpu or settings.profile)
+        profile, memory = common.machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
         planned = profiles.plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
-        raise refused(error, USAGE) from None
+        raise common.refused(error, common.USAGE) from None
     record = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
-    show(record, described((name, escape(value)) for name, value in _plan_rows(planned)), as_json=as_json)
+    common.show(
+        record,
+        common.described((name, escape(value)) for name, value in _plan_rows(planned)),
+        as_json=as_json,
+    )
     if not planned.starts:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 @engine.command()
@@ -137,10 +126,10 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
 
     Example: `PECIA_ENGINE=rapidocr pecia engine check`
     """
-    settings = settings_or_exit()
+    settings = common.settings_or_exit()
     from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
 
-    with engine_at_work(settings):
+    with common.engine_at_work(settings):
         checked = asyncio.run(check_engine(settings))
     tokens = f", {checked.budget_tokens:,} tokens" if checked.budget_tokens else ""
     rows = [
@@ -163,9 +152,9 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
         counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
         rows.append(("prompt", f"{counts}: {mark}"))
     rows.append(("first line", escape(checked.first_line) or "[red]nothing was read[/]"))
-    show(asdict(checked) | {"ok": checked.ok}, described(rows), as_json=as_json)
+    common.show(asdict(checked) | {"ok": checked.ok}, common.described(rows), as_json=as_json)
     if not checked.ok:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) -> Tuned:

@@ -10,20 +10,7 @@ from rich.console import Group
 from rich.table import Table
 
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.commands.common import (
-    FAILED,
-    USAGE,
-    MixOption,
-    ModelName,
-    Quality,
-    chosen_engine,
-    described,
-    machine_named,
-    refused,
-    settings_or_exit,
-    show,
-    weights,
-)
+from pecia_workers.commands import common
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import (
     EnginePlan,
@@ -76,7 +63,7 @@ class _Planned:
 def plan(
     *,
     rate: Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)],
-    mix: MixOption = DocumentType.MIXED,
+    mix: common.MixOption = DocumentType.MIXED,
     latency: Annotated[
         float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
     ] = 120.0,
@@ -96,8 +83,8 @@ def plan(
         ),
     ] = 0.0,
     price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
-    quality: Quality = False,
-    model: ModelName = "",
+    quality: common.Quality = False,
+    model: common.ModelName = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
@@ -108,11 +95,11 @@ def plan(
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu l4 --price 0.8`
     """
-    settings = chosen_engine(settings_or_exit(), model=model, quality=quality)
-    pages = Mix(types=weights(mix, DocumentType, "--mix"))
+    settings = common.chosen_engine(common.settings_or_exit(), model=model, quality=quality)
+    pages = Mix(types=common.weights(mix, DocumentType, "--mix"))
     load = capacity.load_of(drawn(all_at_once(_SAMPLE), pages, 0))
     try:
-        profile, memory = machine_named(gpu or settings.profile)
+        profile, memory = common.machine_named(gpu or settings.profile)
         engine = plan_engine(settings, profile, memory)
         if service:
             _show_little(engine, load, rate=rate, service=service, price=price, as_json=as_json)
@@ -120,12 +107,14 @@ def plan(
         measured = speed_in(speed) if speed else profile.speed
         model_of_time = _model(engine, profile, load, measured)
     except EngineUnavailableError as error:
-        raise refused(error, USAGE) from None
+        raise common.refused(error, common.USAGE) from None
     fleet = capacity.plan_capacity(
         model_of_time, load, pages, rate=rate, latency=latency, kv_cache=engine.memory.kv_cache
     )
     if fleet is None:
-        raise refused(f"No number of these GPUs reads such a page in {latency:g} s on average.", FAILED)
+        raise common.refused(
+            f"No number of these GPUs reads such a page in {latency:g} s on average.", common.FAILED
+        )
     planned = _Planned(
         engine=engine,
         model=model_of_time,
@@ -136,7 +125,9 @@ def plan(
         choices=capacity.choices(model_of_time, load, rate, latency),
         price=price,
     )
-    show(_record(planned), Group(described(_rows(planned)), "", _choices(planned)), as_json=as_json)
+    common.show(
+        _record(planned), Group(common.described(_rows(planned)), "", _choices(planned)), as_json=as_json
+    )
 
 
 def _show_little(
@@ -156,7 +147,11 @@ def _show_little(
     ]
     if cost is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
-    show(record | {"model": engine.model, "cost_per_million_pages": cost}, described(rows), as_json=as_json)
+    common.show(
+        record | {"model": engine.model, "cost_per_million_pages": cost},
+        common.described(rows),
+        as_json=as_json,
+    )
 
 
 def _model(

@@ -16,17 +16,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
-from pecia_workers.commands.common import (
-    FAILED,
-    USAGE,
-    MixOption,
-    aligned,
-    drawing_or_exit,
-    engine_at_work,
-    refused,
-    settings_or_exit,
-    weights,
-)
+from pecia_workers.commands import common
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import Speed, speed_in, speed_toml, with_profile
 from pecia_workers.engines.registry import create_engine
@@ -68,7 +58,7 @@ def simulate(
         list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)
     ] = None,
     pages: Annotated[int, typer.Option(help="How many arrive.", min=1)] = 500,
-    mix: MixOption = DocumentType.MIXED,
+    mix: common.MixOption = DocumentType.MIXED,
     lanes: Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")] = Lane.NORMAL,
     ahead: Annotated[
         int | None,
@@ -106,7 +96,7 @@ def simulate(
     """
     names = list(policy or PolicyName)
     if plot:
-        drawing_or_exit()
+        common.drawing_or_exit()
     if preset:
         _refuse_ignored(context)
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
@@ -123,9 +113,11 @@ def simulate(
         try:
             model = replace(model, **speed_in(speed).model_dump())
         except EngineUnavailableError as error:
-            raise refused(error, USAGE) from None
-    drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
-    limits = BatchLimits.of(settings_or_exit())
+            raise common.refused(error, common.USAGE) from None
+    drawn_from = Mix(
+        types=common.weights(mix, DocumentType, "--mix"), lanes=common.weights(lanes, Lane, "--lanes")
+    )
+    limits = BatchLimits.of(common.settings_or_exit())
     results: list[tuple[float | None, Result]] = []
     for each in rate or [2.0]:
         requests, load = _requests(arrivals, pages, each, drawn_from, seed)
@@ -135,7 +127,7 @@ def simulate(
                 for name in names
             ]
         except ValueError as error:
-            raise refused(f"{error} Give it more --kv-tokens.", USAGE) from None
+            raise common.refused(f"{error} Give it more --kv-tokens.", common.USAGE) from None
         if load is None:
             break
     _show(results, plot, as_json=as_json)
@@ -148,7 +140,7 @@ def _refuse_ignored(context: typer.Context) -> None:
         if name not in _OF_PRESETS and source and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
             sentence = f"{option} changes nothing: a preset has its own workload and its own engine."
-            raise refused(sentence, USAGE)
+            raise common.refused(sentence, common.USAGE)
 
 
 def _requests(
@@ -165,9 +157,11 @@ def _requests(
     try:
         return read_trace(Path(arrivals), seed), None
     except TraceError as error:
-        raise refused(error, USAGE) from None
+        raise common.refused(error, common.USAGE) from None
     except OSError:
-        raise refused("--arrivals is all, poisson, bursts, or a file that can be read.", USAGE) from None
+        raise common.refused(
+            "--arrivals is all, poisson, bursts, or a file that can be read.", common.USAGE
+        ) from None
 
 
 def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_json: bool) -> None:
@@ -194,7 +188,7 @@ def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_j
             for rate, result in results
             for lane, times in result.figures.lanes.items()
         ]
-        console.print(aligned(rows))
+        console.print(common.aligned(rows))
 
 
 def _table(results: list[tuple[float | None, Result]]) -> Table:
@@ -220,7 +214,7 @@ def _table(results: list[tuple[float | None, Result]]) -> Table:
             "put back": str(found.preemptions or ""),
         }
         rows.append(row)
-    return aligned(rows)
+    return common.aligned(rows)
 
 
 def _number(value: float | None) -> str:
@@ -239,7 +233,7 @@ def experiment(
     concurrent: Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)] = 1,
     rate: Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)] = 2.0,
     pages: Annotated[int, typer.Option(help="For each size and window.", min=1)] = 200,
-    mix: MixOption = DocumentType.PRESCRIPTION,
+    mix: common.MixOption = DocumentType.PRESCRIPTION,
     seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
     real: Annotated[
         bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")
@@ -257,26 +251,27 @@ def experiment(
     Example: `pecia experiment --size 1 --size 8 --window 0 --window 50`
     """
     if plot:
-        drawing_or_exit()
+        common.drawing_or_exit()
     from pecia_workers.simulation.experiment import (  # noqa: PLC0415  heavy: help must not wait for it
         limits_of,
         simulated_cell,
     )
 
-    requests = drawn(poisson(pages, rate, seed), Mix(types=weights(mix, DocumentType, "--mix")), seed)
+    requests = drawn(poisson(pages, rate, seed), Mix(types=common.weights(mix, DocumentType, "--mix")), seed)
     grid = [
         limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
     ]
     if speed and not real:
-        raise refused("--speed is measured: it needs --real.", USAGE)
+        raise common.refused("--speed is measured: it needs --real.", common.USAGE)
     if real:
-        settings = settings_or_exit()
-        with engine_at_work(settings):
+        settings = common.settings_or_exit()
+        with common.engine_at_work(settings):
             cells, found = asyncio.run(_on_engine(settings, requests, grid))
         if speed:
             if found is None:
-                raise refused(
-                    "This engine does not report when it wrote its first token: no speed is known.", FAILED
+                raise common.refused(
+                    "This engine does not report when it wrote its first token: no speed is known.",
+                    common.FAILED,
                 )
             speed.write_text(speed_toml(found), encoding="utf-8")
             typer.echo(f"Wrote {speed}.", err=True)
@@ -290,7 +285,7 @@ def experiment(
         for cell in cells:
             typer.echo(json.dumps(asdict(cell)))
     else:
-        Console(highlight=False).print(aligned([_cell_row(cell) for cell in cells]))
+        Console(highlight=False).print(common.aligned([_cell_row(cell) for cell in cells]))
 
 
 async def _on_engine(

@@ -7,21 +7,12 @@ from typing import cast
 
 from pydantic import SecretStr
 
-from pecia_schemas import tracing
+from pecia_schemas import tasks, tracing
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges, PayloadRef
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_schemas.tasks import (
-    CaptionStyle,
-    CaptionVideo,
-    DocumentType,
-    ReadDocument,
-    page_cost,
-    segment_cost,
-    summary_cost,
-)
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
@@ -63,7 +54,7 @@ class Ingest:
         Raises `MediaError`, `PartLostError`, `PayloadMissingError`, `PayloadCorruptError`.
         """
         task = part.task
-        if isinstance(task, ReadDocument):
+        if isinstance(task, tasks.ReadDocument):
             if task.language is not None and not await self._language_read(task.language):
                 lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
                 found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
@@ -76,35 +67,35 @@ class Ingest:
             payload = await self._intake(part)
         with tracing.span("cut"):
             async with self._spool.open(payload) as path:
-                if isinstance(task, CaptionVideo):
+                if isinstance(task, tasks.CaptionVideo):
                     return await self._segments(path, task)
-                assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
+                assert isinstance(task, tasks.ReadDocument)  # noqa: S101  there is no other task
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
                 infos = await self._decoder.inspect(path, chosen, cast("SecretStr | None", task.password))
-                document_type = DocumentType(task.document_type)
+                document_type = tasks.DocumentType(task.document_type)
                 parts = []
                 for page in infos:
-                    cost = page_cost(page.width, page.height, document_type)
+                    cost = tasks.page_cost(page.width, page.height, document_type)
                     parts.append(NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height))
                 return Cut(Stage.READ, parts)
 
-    async def _segments(self, path: Path, task: CaptionVideo) -> Cut:
+    async def _segments(self, path: Path, task: tasks.CaptionVideo) -> Cut:
         info = await self._decoder.probe(path)
         length = task.segments.total_seconds() if task.segments else self._segment_s
         count = segment_count(info.duration, length)
         self._limits.check_segments(count)
-        style = CaptionStyle(task.style)
+        style = tasks.CaptionStyle(task.style)
         parts = []
         for number in range(count):
             start = length * number
             end = info.duration if number == count - 1 else length * (number + 1)
             frames = self._plan.count(Stretch(start=start, end=end), info.fps)
             width, height = self._plan.size(frames, info.width, info.height)
-            cost = segment_cost(frames, width, height, style)
+            cost = tasks.segment_cost(frames, width, height, style)
             parts.append(
                 NewPart(ordinal=number, cost=cost, width=width, height=height, start_s=start, end_s=end)
             )
-        summary = NewPart(ordinal=count, cost=summary_cost(count, style)) if count > 1 else None
+        summary = NewPart(ordinal=count, cost=tasks.summary_cost(count, style)) if count > 1 else None
         return Cut(Stage.CAPTION, parts, summary)
 
 

@@ -20,16 +20,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas.media import (
-    HEAD_BYTES,
-    MAX_SIDE,
-    Encoding,
-    MediaType,
-    NoPictureError,
-    PagePictures,
-    Picture,
-    sniff,
-)
+from pecia_schemas import media
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.media.decoding import Document, initialize_process, page_pixels
 from pecia_workers.media.frames import STRICT, CallFailedError, Form
@@ -39,12 +30,12 @@ from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 T = TypeVar("T")
 
-_Side = Annotated[int, Field(ge=1, le=4 * MAX_SIDE)]
+_Side = Annotated[int, Field(ge=1, le=4 * media.MAX_SIDE)]
 
 
 @STRICT
 class _Drawn(TypedDict):
-    encoding: Encoding
+    encoding: media.Encoding
     data: tuple[Annotated[int, Field(ge=0)]]
     width: _Side
     height: _Side
@@ -61,7 +52,9 @@ _ONE_STRIP: Final = 2**30
 
 
 @contextmanager
-def open_pictures(document: Path, *, password: SecretStr | None, quality: int) -> Iterator[PagePictures]:
+def open_pictures(
+    document: Path, *, password: SecretStr | None, quality: int
+) -> Iterator[media.PagePictures]:
     """Yield what draws the pages of a document, by the limits that `PECIA_*` set here.
 
     Raises `SettingsError`, or `ChildProcessError` if the process does not start.
@@ -86,7 +79,7 @@ class _Pictures:
         self._timeout = settings.decode_timeout.total_seconds()
         self._form = Form(
             header=_DRAWN,
-            build=lambda page: Picture(**page | {"data": page["data"].tobytes()}),
+            build=lambda page: media.Picture(**page | {"data": page["data"].tobytes()}),
             array="data",
             most=memory_bytes,
         )
@@ -104,14 +97,14 @@ class _Pictures:
         except (ProcessDiedError, OSError):
             raise ChildProcessError("The process that decodes does not start.") from None
 
-    def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
+    def __call__(self, number: int, *, rotation: int, skew: float) -> media.Picture:
         """Return one page. Raises `NoPictureError`."""
         drawing = partial(self._draw, rotation=rotation, skew=skew)
         call = partial(self._processes.call, self._form, drawing, number - 1)
         try:
             return self._awaited(call(document=self._document, timeout=self._timeout))
         except (MediaError, CallFailedError, ProcessDiedError, OSError):  # the last if it ran out of time
-            raise NoPictureError from None
+            raise media.NoPictureError from None
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -133,17 +126,17 @@ def draw(
     rotation: int,
     skew: float,
     quality: int,
-) -> Picture:
+) -> media.Picture:
     """Return a page, counted from 0, turned clockwise by `rotation` and then `skew` degrees. Raises `MediaError`."""
     same = os.dup(document) if isinstance(document, int) else document
     with open(same, "rb") as file:  # noqa: PTH123  may be a descriptor, which is given away below
         file.seek(0)
-        is_pdf = sniff(file.read(HEAD_BYTES)) is MediaType.PDF
+        is_pdf = media.sniff(file.read(media.HEAD_BYTES)) is media.MediaType.PDF
     pixels = as_read(page_pixels(document, index, limits, password), rotation, skew)
     encoding, data = compressed(pixels, quality)
     height, width = pixels.shape[:2]
     dpi = limits.render_dpi if is_pdf else None
-    return Picture(encoding=encoding, data=data, width=width, height=height, dpi=dpi)
+    return media.Picture(encoding=encoding, data=data, width=width, height=height, dpi=dpi)
 
 
 def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
@@ -154,17 +147,17 @@ def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np
     return np.asarray(levelled(Image.fromarray(pixels), skew, growth_for(View.of(pixels).ink, skew)))
 
 
-def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[Encoding, bytes]:
+def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[media.Encoding, bytes]:
     """Return the pixels of a page by the cheapest means that show it as it is."""
     grey, buffer = pixels[:, :, 1], io.BytesIO()
     if (np.ptp(pixels, axis=2) > _COLOURED).any():
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, optimize=True)
-        return Encoding.RGB, buffer.getvalue()
+        return media.Encoding.RGB, buffer.getvalue()
     if not ((grey == 0) | (grey == 255)).all():  # noqa: PLR2004  black and white
         Image.fromarray(pixels).convert("L").save(buffer, "JPEG", quality=quality, optimize=True)
-        return Encoding.GREY, buffer.getvalue()
+        return media.Encoding.GREY, buffer.getvalue()
     bits = Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)
     bits.save(buffer, "TIFF", compression="group4", strip_size=_ONE_STRIP)
     with TiffImageFile(io.BytesIO(buffer.getvalue())) as image:  # of one strip, which a PDF takes as it is
         (start,), (size,) = image.tag_v2[_STRIP_OFFSETS], image.tag_v2[_STRIP_SIZES]
-    return Encoding.BILEVEL, buffer.getvalue()[start : start + size]
+    return media.Encoding.BILEVEL, buffer.getvalue()[start : start + size]
