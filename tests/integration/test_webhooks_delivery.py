@@ -189,7 +189,7 @@ def test_an_overtaken_worker_records_nothing(outbox: Outbox, receiver: Receiver,
     async def story(database: AsyncEngine) -> int | None:
         late, *_ = await claim_deliveries(database, ROOM, visibility=timedelta())
         await claim_deliveries(database, ROOM, visibility=timedelta(minutes=1))
-        tried = Try(at=datetime.now(UTC), duration=timedelta(seconds=9), reply=None)
+        tried = Try(at=datetime.now(UTC), begun=time.monotonic(), duration=timedelta(seconds=9), reply=None)
         pause = PausePolicy(after=1, first=timedelta(hours=1))
         dead = DeliveryOutcome(state=DeliveryState.DEAD)
         return await record_outcome(database, late, dead, tried, pause)

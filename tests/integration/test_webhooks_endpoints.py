@@ -1,8 +1,10 @@
 """Registered endpoints on a real outbox: secrets of their own, pauses, an end, and a record of every try."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +26,16 @@ from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.ledger.outbox import give_up
+from pecia_workers.ledger.outbox import (
+    DeliveryCapacity,
+    DeliveryOutcome,
+    PausePolicy,
+    ReceiverState,
+    Try,
+    claim_deliveries,
+    give_up,
+    record_outcome,
+)
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
 from pecia_workers.ledger.standing import lag
 from pecia_workers.metrics import REGISTRY
@@ -204,6 +215,28 @@ def test_a_try_that_began_before_it_was_gone_does_not_bring_it_back(
     with working(settings):
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "dead"})
     assert client.endpoints()[0].disabled_at is not None
+
+
+def test_nor_does_one_that_is_recorded_long_after_its_answer(
+    outbox: Outbox, client: Client, receiver: Receiver, house: House
+) -> None:
+    client.add_endpoint(receiver.url)
+    outbox.finish()
+
+    async def record(database: AsyncEngine, *, age_s: float) -> None:
+        capacity = DeliveryCapacity(deliveries=1, each=1, busy={}, signs=True)
+        (delivery,) = await claim_deliveries(database, capacity, visibility=timedelta())
+        well = DeliveryOutcome(state=DeliveryState.PENDING, receiver=ReceiverState.WELL, status=204)
+        begun, quick = time.monotonic() - age_s, timedelta(milliseconds=1)
+        tried = Try(at=datetime.now(UTC), begun=begun, duration=quick, reply=None)
+        pause = PausePolicy(after=9, first=timedelta(hours=1))
+        assert await record_outcome(database, delivery, well, tried, pause) == 0
+
+    outbox.execute("UPDATE endpoints SET disabled_at = now() - interval '1 minute'")
+    house.ask(partial(record, age_s=90))
+    assert client.endpoints()[0].disabled_at is not None
+    house.ask(partial(record, age_s=30))
+    assert client.endpoints()[0].disabled_at is None
 
 
 def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_job_nothing(

@@ -356,7 +356,8 @@ class WebhookWorker:
                 outcome = self._policy.unanswered(delivery.turn, SendFailure.INTERNAL)
             tried(span, outcome)
         duration = timedelta(seconds=time.monotonic() - begun)
-        return outcome, outbox.Try(at=at, duration=duration, reply=None if reply is None else reply.text)
+        written = None if reply is None else reply.text
+        return outcome, outbox.Try(at=at, begun=begun, duration=duration, reply=written)
 
     async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -47,7 +48,9 @@ _FORGET = text(
 )
 
 # A try that began before the endpoint said that it is gone is no news.
-_ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at < now() - :took")
+_ENABLE = text(
+    "UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at < clock_timestamp() - :age"
+)
 
 _DISABLE = text("UPDATE endpoints SET disabled_at = now() WHERE id = :endpoint AND disabled_at IS NULL")
 
@@ -117,6 +120,8 @@ class Try:
 
     at: datetime
     """When it began."""
+    begun: float
+    """The same on this process's monotonic clock, in seconds."""
     duration: timedelta
     reply: str | None
     """The beginning of the answer's body, if there was one."""
@@ -301,7 +306,7 @@ async def record_outcome(
             if recovered.rowcount:
                 await connection.execute(_IDLE, about)
         if outcome.receiver is ReceiverState.WELL and delivery.endpoint_id is not None:
-            await connection.execute(_ENABLE, about | {"took": tried.duration})
+            await connection.execute(_ENABLE, about | {"age": timedelta(seconds=monotonic() - tried.begun)})
         if outcome.receiver is not ReceiverState.GONE:
             return 0
         if delivery.endpoint_id is not None:
