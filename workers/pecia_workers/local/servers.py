@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
-from psycopg.errors import DuplicateDatabase
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,6 +36,7 @@ _READY_S = 60
 _UNPRIVILEGED = ("postgres", "nobody")
 _PORT = 5432
 _DATABASE: Final = "pecia"
+_DUPLICATE_DATABASE: Final = "42P04"
 _STATUS_LINE = 7  # of postmaster.pid, counted from 0
 _OPTIONS = {
     "unix_socket_permissions": "0700",
@@ -168,11 +168,10 @@ def start_postgres(
     try:
         with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {_DATABASE}")
-    except DuplicateDatabase:
-        pass  # from an earlier start
     except psycopg.Error as error:
-        server.stop()
-        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
+        if error.sqlstate != _DUPLICATE_DATABASE:  # from an earlier start
+            server.stop()
+            raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error
     return server
 
 
