@@ -1,9 +1,11 @@
 """The loop of upkeep, one or several at once: what is lost comes back within seconds, and an outage is outlasted."""
 
+import asyncio
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +21,7 @@ from pecia_migrations import upgrade
 from pecia_schemas.events import NoticeType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.queue.lists import connect, count_waiting, held_parts
+from pecia_workers.upkeep import loop
 
 QUEUE = "read.normal"
 
@@ -46,6 +49,28 @@ def test_what_a_worker_took_that_is_gone_goes_back_and_what_it_ran_to_quarantine
         )
         eventually(lambda: (redis.llen("read.normal"), redis.llen("read.quarantine")) == (2, 1))
     assert [part["deaths"] for part in tables.query("SELECT deaths FROM parts ORDER BY ordinal")] == [1, 0]
+
+
+def test_a_watch_ends_though_a_library_swallows_the_first_cancel(
+    run: Make, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py does while it connects: a worker that stopped at that moment never ended."""
+    settings = settings_for(lease=timedelta(seconds=1))
+
+    async def story(stores: loop.Stores) -> None:
+        connecting = asyncio.Event()
+
+        async def swallow(*_: Any) -> int:
+            connecting.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(WAIT_S)
+            return 0
+
+        monkeypatch.setattr(loop, "hand_back_of_gone", swallow)
+        async with asyncio.timeout(WAIT_S), loop.workers_watched(stores.database, stores.bus, settings):
+            await connecting.wait()
+
+    run(story, settings)
 
 
 def test_an_outage_of_redis_is_told_once_and_outlasted(

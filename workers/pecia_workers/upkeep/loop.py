@@ -32,6 +32,7 @@ from pecia_workers.metrics import LIVENESS
 from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
 from pecia_workers.service import serve
+from pecia_workers.worker.attempts import end
 
 log = structlog.get_logger(__name__)
 
@@ -275,10 +276,12 @@ class Measurement:
         return left
 
 
-async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> None:
-    """Judge, relay and hand back in a worker for as long as no upkeep is on duty; for ever.
+@asynccontextmanager
+async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> AsyncIterator[None]:
+    """Judge, relay and hand back in a worker while the block runs and no upkeep is on duty.
 
-    What needs Redis has a task of its own: one that hangs must not interrupt the watch.
+    What needs Redis has a task of its own: one that hangs must not interrupt the watch. Both end by `end`, for a
+    `TaskGroup` cancels a task once.
     """
     judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
 
@@ -296,9 +299,12 @@ async def watch_workers(database: AsyncEngine, bus: Bus, settings: WorkerSetting
         await recovery.relay_due(database, bus, limit=_BATCH)
 
     with lists.connect(settings.redis_url.get_secret_value()) as redis:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_for_ever(take_back))
-            tasks.create_task(_for_ever(publish))
+        tasks = [asyncio.create_task(_for_ever(step)) for step in (take_back, publish)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                await end(task)
 
 
 async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:

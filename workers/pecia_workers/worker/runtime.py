@@ -36,7 +36,7 @@ from pecia_workers.ledger.recovery import pardon, relay_due
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.tracing import about_part, ended, processing
-from pecia_workers.upkeep.loop import watch_workers
+from pecia_workers.upkeep.loop import workers_watched
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
 from pecia_workers.worker.stages import Stages
 
@@ -118,7 +118,7 @@ class Runtime:
             )
         )
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
-        self._in_background(watch_workers(self._database, self._bus, settings))
+        await self._resources.enter_async_context(workers_watched(self._database, self._bus, settings))
         self._in_background(self._keep_sight())
         self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
         self._direct = DirectClaims(
