@@ -1,4 +1,7 @@
-"""Redis as a worker's loop uses it: announces jobs, hears of cancelled ones, publishes parts; claims without it."""
+"""Redis as a worker's loop uses it, and what claims from Postgres while Redis is away.
+
+Announces jobs, hears of cancelled ones, publishes parts.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -153,7 +156,7 @@ class Bus:
 
 
 class DirectClaims:
-    """Looks after Redis every second, and begins waiting parts while it does not answer."""
+    """Checks every second whether Redis answers; while it does not, claims parts from Postgres and runs them."""
 
     def __init__(
         self,
@@ -164,9 +167,9 @@ class DirectClaims:
         free: Callable[[], int],
         run: Callable[[ClaimedPart], Awaitable[None]],
     ) -> None:
-        """`claim` claims up to so many, which become `claimed`; `free` is how many may begin.
+        """`claim` claims up to so many parts, whose ids are added to `claimed`; `free` is how many more may run.
 
-        `run` runs one to its end without raising.
+        `run` runs a part to its end without raising.
         """
         self._bus = bus
         self._claim = claim
@@ -180,7 +183,7 @@ class DirectClaims:
         return len(self._running)
 
     async def keep_claiming(self) -> None:
-        """Look after Redis, for ever, and begin what fits while it is away."""
+        """Check Redis for ever, and run what fits while it is away."""
         away = False
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -198,18 +201,18 @@ class DirectClaims:
                         task = asyncio.ensure_future(self._run(part))
                         self._running.add(task)
                         task.add_done_callback(self._running.discard)
-                    await asyncio.sleep(0)  # they begin, and so take their room
+                    await asyncio.sleep(0)  # they begin, and so count as running
             except Exception as error:  # noqa: BLE001  the next look may succeed, and nothing else claims now
                 log.warning("direct_claim_failed", error=name_of(error))
 
     async def idle(self) -> None:
-        """Return once no claim is in flight: a message's claim beside it could take the same part."""
+        """Return once no claim is in flight: the claim of a message at the same time could take the same part."""
         if self._claiming.locked():
             async with self._claiming:
                 pass
 
     async def stop(self) -> None:
-        """Cancel what runs, after `keep_claiming` was: `run` gives it back."""
+        """Cancel the parts that run, which `run` requeues. `keep_claiming` must have ended."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -280,8 +280,8 @@ class Measurement:
 async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> AsyncIterator[None]:
     """Judge, relay and hand back in a worker while the block runs and no upkeep is on duty.
 
-    What needs Redis has a task of its own: one that hangs must not interrupt the watch. Both end by `end`, for a
-    `TaskGroup` cancels a task once.
+    What needs Redis has a task of its own: one that hangs must not interrupt the watch. No `TaskGroup`: it cancels a
+    task once, and redis-py swallows a cancel while it connects; `end` repeats it.
     """
     judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
 
