@@ -268,3 +268,28 @@ def test_two_saves_to_one_file_share_no_half_of_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "write_text", meanwhile)
     write(document, Format.TEXT, target)
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_terminal_gets_tables_in_columns_and_nothing_it_obeys_and_a_pipe_the_text(
+    client: Client, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "Lab \x1b]0;name\x07\x9b0m\nTest\tResult\t\n혈색소\u3000\t10.7\tlow\r\nPulse\t72\fEnd"
+    fleet.answers(ReadDocument, text=text)
+    job = client.submit(ReadDocument(b"a"))
+    job.result(timeout=WAIT_S)
+
+    output.result_text(job, "a.png")
+    assert capsys.readouterr().out == f"--- a.png, page 1 (ok)\n{text}\n\n"
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.result_text(job, "\x1b[2Ja.png")
+    assert capsys.readouterr().out.split("\n") == [
+        "--- �[2Ja.png, page 1 (ok)",
+        "Lab �]0;name��0m",
+        "Test      Result",
+        "혈색소\u3000  10.7    low",
+        "Pulse     72",
+        "End",
+        "",
+        "",
+    ]

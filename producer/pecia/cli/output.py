@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 _COLOUR: Final = re.compile(r"\x1b\[\d+m")
+_ENDS: Final = re.compile(r"\r\n|[\n\f]")
 _PIPED: Final = 200
 """Columns where no terminal says how many."""
 _LEAST: Final = 8
@@ -113,7 +115,7 @@ def grid(headings: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Co
 
 def json_line(value: object) -> None:
     """Print one object on a line of its own."""
-    typer.echo(json.dumps(value, ensure_ascii=False, default=_plain))
+    typer.echo(for_terminal(json.dumps(value, ensure_ascii=False, default=_plain)))
 
 
 def _plain(value: object) -> object:
@@ -197,7 +199,7 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
 
 def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
     """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
-    name = file or printable(job.label) or str(job.id)
+    name = printable(file or job.label) or str(job.id)
     if job.failure is not None or not job.state.has_result or job.erased_at is not None:
         erased = (
             f", erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -211,13 +213,15 @@ def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> N
     if isinstance(result, Captions):
         for segment in result.segments:
             time = f"{_clock(segment.start)} - {_clock(segment.end)}"
-            typer.echo(f"--- {name}, {time} ({segment.verdict})\n{segment.text}\n")
+            typer.echo(f"--- {name}, {time} ({segment.verdict})\n{for_terminal(segment.text)}\n")
         if summary := result.summary:
-            typer.echo(f"--- {name}, summary ({summary.verdict})\n{summary.text}\n")
+            typer.echo(f"--- {name}, summary ({summary.verdict})\n{for_terminal(summary.text)}\n")
     elif isinstance(result, Document):
         for page in result.pages:
             revised = f", revision {page.revision.number}" if page.revision else ""
-            typer.echo(f"--- {name}, page {page.number} ({page.verdict}{revised})\n{page.text}\n")
+            typer.echo(
+                f"--- {name}, page {page.number} ({page.verdict}{revised})\n{for_terminal(page.text)}\n"
+            )
             if page.fields is not None:
                 json_line(page.fields)
                 typer.echo()
@@ -226,6 +230,25 @@ def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> N
         for missing in result.failed:
             failure = missing.failure
             typer.echo(f"{name}, {piece} {missing.number}: {failure.code}: {failure.message}", err=True)
+
+
+def for_terminal(text: str) -> str:
+    """Return a text as it is for a pipe; for a terminal with tables in columns, and without what one would obey."""
+    if not sys.stdout.isatty():
+        return text
+    lines: list[str] = []
+    for is_table, run in groupby(_ENDS.split(text), key=lambda line: "\t" in line):
+        rows = [[printable(cell) for cell in line.split("\t")] for line in run]
+        widths = (
+            [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")] if is_table else [0]
+        )
+        lines += [
+            "  ".join(
+                cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=False)
+            ).rstrip()
+            for row in rows
+        ]
+    return "\n".join(lines)
 
 
 def _clock(moment: timedelta) -> str:
@@ -265,9 +288,14 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
 
 
-def printable(label: str | None) -> str:
-    """Return a label without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label or "")
+def printable(text: str | None) -> str:
+    """Return a line of text without what a terminal would obey."""
+    return "".join(
+        letter
+        if letter.isprintable() or unicodedata.category(letter) == "Zs"
+        else "\N{REPLACEMENT CHARACTER}"
+        for letter in text or ""
+    )
 
 
 def progress_text(progress: Progress) -> str:

@@ -207,7 +207,7 @@ def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
         else:
             result = job.result(timeout=0, revision=delivery.revision)
             if delivery.form is not Format.FIELDS:
-                typer.echo(render(result, delivery.form or Format.TEXT), nl=False)
+                typer.echo(output.for_terminal(render(result, delivery.form or Format.TEXT)), nl=False)
                 return
             for line in text.lines(result):
                 output.json_line({"job": str(job.id), **line})
@@ -223,4 +223,4 @@ def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
     tables = result.tables if isinstance(result, Document) else ()
     if number > len(tables):
         raise BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
-    typer.echo(tables[number - 1].to_csv(), nl=False)
+    typer.echo(output.for_terminal(tables[number - 1].to_csv()), nl=False)
