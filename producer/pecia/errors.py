@@ -37,17 +37,14 @@ warning of Python's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import Lane
-
-if TYPE_CHECKING:
-    from pecia.handles import GroupHandle
 
 
 class PeciaError(Exception):
@@ -79,8 +76,8 @@ class UnavailableError(PeciaError):
     """Something that the client needs does not answer."""
 
     retryable: ClassVar[bool] = True
-    accepted: GroupHandle[Any] | None = None
-    """The jobs that `submit_many` had accepted before; None from any other call."""
+    accepted: Sequence[Any] | None = None
+    """The group of the jobs that `submit_many` had accepted before; None from any other call."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
 
@@ -124,14 +121,14 @@ class SubmitError(PeciaError):
 class SubmitManyError(SubmitError):
     """Some of many tasks were not accepted. The others were, and are kept."""
 
-    def __init__(self, accepted: GroupHandle[Any], failures: Mapping[int, SubmitError]) -> None:
+    def __init__(self, accepted: Sequence[Any], failures: Mapping[int, SubmitError]) -> None:
         number, first = next(iter(failures.items()))
         super().__init__(
             f"{len(failures)} of {len(failures) + len(accepted)} tasks were not accepted, the others were. "
             f"Task {number}, counted from 0: {first}"
         )
         self.accepted = accepted
-        """The jobs of the others, in the order of their tasks."""
+        """The group of the jobs of the others, in the order of their tasks."""
         self.failures = failures
         """What was wrong with each, by the number of the task, counted from 0."""
 
@@ -140,8 +137,8 @@ class QueueFullError(SubmitError):
     """The lane has its limit of waiting parts (`PECIA_MAX_BACKLOG`); it is worth trying again later."""
 
     retryable: ClassVar[bool] = True
-    accepted: GroupHandle[Any] | None = None
-    """The jobs that `submit_many` had accepted before; None from `submit`."""
+    accepted: Sequence[Any] | None = None
+    """The group of the jobs that `submit_many` had accepted before; None from `submit`."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
 

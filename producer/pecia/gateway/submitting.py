@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -153,7 +153,7 @@ async def _accept(
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
-        accepted, failures = cast("Sequence[AsyncJob[Any]]", error.accepted), dict(error.failures)
+        accepted, failures = error.accepted, dict(error.failures)
     numbers = (number for number in range(len(tasks)) if number not in failures)
     jobs = [Job.of(job, number=number) for number, job in zip(numbers, accepted, strict=True)]
     if not failures and not any(job.created for job in jobs):
