@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 SLOW = (
@@ -161,3 +163,10 @@ def test_what_an_extra_brings_is_not_needed_without_it(modules: list[str], lacki
         f"for name in {modules!r}: import_module(name)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_no_modules_import_each_other_in_a_circle_not_even_for_types_or_within_functions() -> None:
+    graph = grimp.build_graph("pecia", "pecia_migrations", "pecia_schemas", "pecia_workers", cache_dir=None)
+    # the client's settings refuse names that the worker's, which they do not load, do not have either
+    graph.remove_import(importer="pecia_schemas.settings", imported="pecia_schemas.settings.worker")
+    TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()
