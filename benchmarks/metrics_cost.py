@@ -10,10 +10,11 @@ from harness.report import Report, Table, parser
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page, TokenUsage, Verdict
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.batching import meter
+from pecia_workers.batching.batcher import generated
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
 from pecia_workers.metrics import BATCH_KV_USED, BATCH_SIZE, REGISTRY
+from pecia_workers.tracing import ended, processing
 
 
 def _part(lane: Lane) -> ClaimedPart:
@@ -53,17 +54,17 @@ def main() -> None:
     part = _part(Lane.NORMAL)
 
     def count() -> None:
-        meter.begun(part)
-        BATCH_SIZE.observe(16)
-        BATCH_KV_USED.observe(0.9)
-        meter.generated("vllm", answer, 2.0)
-        meter.ended(part, Done(page), 2.5, committed=True)
+        with processing(part, claimed_at=0):
+            BATCH_SIZE.observe(16)
+            BATCH_KV_USED.observe(0.9)
+            generated("vllm", answer, 2.0)
+            ended(part, Done(page), 2.5, committed=True)
 
     each = _timed(count, asked.parts)
     for lane in Lane:
         for code in FailureCode:
-            meter.begun(_part(lane))
-            meter.ended(_part(lane), Failed(Failure.of(code)), 1.0, committed=True)
+            with processing(part := _part(lane), claimed_at=0):
+                ended(part, Failed(Failure.of(code)), 1.0, committed=True)
     scrape, size = _timed(lambda: generate_latest(REGISTRY), asked.scrapes), len(generate_latest(REGISTRY))
     rows = [
         ["counting one part", f"{each * 1e6:,.1f} µs", ""],

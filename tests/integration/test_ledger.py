@@ -17,15 +17,7 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState, PartState, Stage
 from pecia_schemas.tasks import ReadDocument
-from pecia_workers.ledger.commit import (
-    ClaimedPart,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    NewPart,
-    Outcome,
-)
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from pecia_workers.ledger.ledger import Ledger
 from samples import page
 from tables import Tables
@@ -75,14 +67,16 @@ def test_a_claim_counts_the_attempt_and_hands_out_the_task(
     assert tables.job(row["job_id"])["state"] == JobState.RUNNING
 
 
-def test_a_running_part_is_not_handed_out_again(add: Add, run: Run) -> None:
+def test_what_one_worker_runs_no_other_is_handed_or_gives_back(tables: Tables, add: Add, run: Run) -> None:
     (part,) = add()
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart | None:
         await claimed(one, part)
+        await two.requeue([part])
         return await two.claim(part)
 
     assert run(story, "one", "two") is None
+    assert (tables.part(part)["state"], tables.part(part)["worker"]) == (PartState.RUNNING, "one")
 
 
 def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(add: Add, run: Run) -> None:
@@ -228,17 +222,6 @@ def test_a_part_on_which_the_engine_died_counts_a_death(add: Add, run: Run) -> N
 
     claims = run(story, "one", "two")
     assert [(claim.strikes, claim.deaths) for claim in claims] == [(0, 1), (0, 0)]
-
-
-def test_nobody_gives_back_what_another_worker_runs(tables: Tables, add: Add, run: Run) -> None:
-    (part,) = add()
-
-    async def story(one: Ledger, two: Ledger) -> None:
-        await claimed(two, part)
-        await one.requeue([part])
-
-    run(story, "one", "two")
-    assert (tables.part(part)["state"], tables.part(part)["worker"]) == (PartState.RUNNING, "two")
 
 
 def test_a_revoked_part_is_cancelled_and_may_end_its_job(tables: Tables, add: Add, run: Run) -> None:

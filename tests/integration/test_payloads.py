@@ -23,7 +23,7 @@ from pecia_schemas.payloads import (
     payload_named,
     verify,
 )
-from pecia_workers.worker.payloads import Spool
+from pecia_workers.media.decoder import Spool
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
 BIG = b"0123456789abcdef" * (20 * 1024 * 1024 // 16)
@@ -159,7 +159,7 @@ async def test_many_readers_of_one_payload_fetch_it_once(case: Case, monkeypatch
             return path.read_bytes()
 
     monkeypatch.setattr(PayloadStore, "download", count)
-    monkeypatch.setattr("pecia_workers.worker.payloads.verify", count_in_place)
+    monkeypatch.setattr("pecia_workers.media.decoder.verify", count_in_place)
     assert await asyncio.gather(*map(read, range(20))) == [PNG] * 20
     assert len(downloads) == 1
 

@@ -55,18 +55,7 @@ def tree(spans: list[Told], root: Told) -> dict[str, Any]:
 SUBMIT: dict[str, Any] = {"submit": {"store": {}, "accept": {}, "send": {}}}
 
 
-def test_a_submit_is_part_of_the_applications_trace(
-    settings: ClientSettings, picture: Picture, tracer: Any, collector: Collector, kept: Any
-) -> None:
-    with Client(settings=settings) as client, tracer.start_as_current_span("request"):
-        job = client.submit(ReadDocument(picture()))
-    (request,), (submit,) = collector.named("request"), collector.named("submit")
-    assert tree(collector.spans, request) == SUBMIT
-    assert (submit.kind, submit.attributes["pecia.job.id"]) == ("producer", str(job.id))
-    assert kept() == [submit.place]
-
-
-def test_the_snippet_of_the_page_does_so(
+def test_the_snippet_of_the_page_makes_a_submit_part_of_the_applications_trace(
     settings: ClientSettings,
     picture: Picture,
     collector: Collector,
@@ -93,13 +82,14 @@ async def test_so_it_is_with_an_asynchronous_client(
 ) -> None:
     async with AsyncClient(settings=settings) as client:
         with tracer.start_as_current_span("request"):
-            await client.submit(ReadDocument(picture()))
+            job = await client.submit(ReadDocument(picture()))
         with tracer.start_as_current_span("batch"):
             await client.submit_many([ReadDocument(picture(shade=1))])
 
     (request,), (batch,) = collector.named("request"), collector.named("batch")
     first, second = collector.named("submit")
     assert tree(collector.spans, request) == SUBMIT
+    assert (first.kind, first.attributes["pecia.job.id"]) == ("producer", str(job.id))
     assert tree(collector.spans, batch) == {"submit_many": {"accept": {}, "send": {}}}
     assert kept() == [first.place, second.place]
 

@@ -1,6 +1,7 @@
 """What stands between the stages and an engine, on the engine that iterates without a model."""
 
 import asyncio
+from time import monotonic
 from typing import Any, Self
 from uuid import UUID
 
@@ -9,12 +10,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from limits import WAIT_S
 from pecia_schemas import tracing
+from pecia_schemas.results import Summary, Timings, Verdict
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.batching.batcher import Batcher, Packing
+from pecia_workers.batching.batcher import Batcher, Meter, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
+from pecia_workers.ledger.commit import Done
 from pecia_workers.worker.attempts import clocked, waited_s
 from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
@@ -190,3 +193,70 @@ async def test_a_part_that_waits_for_room_does_not_work() -> None:
 
     async with Desk(engine(slots=1)) as desk:
         assert min(await asyncio.gather(waited(1), waited(2))) > 0
+
+
+ONE, OTHER = UUID(int=1), UUID(int=2)
+
+
+def metered(*requests: EngineRequest) -> Meter:
+    """Return the meter after all of these were answered at the same time."""
+    engine, meter = SimulatedEngine(lengths=FixedLength(OUTPUT), clock=VirtualClock()), Meter()
+
+    async def story() -> None:
+        await engine.start()
+        await asyncio.gather(*map(meter.on(engine).generate, requests))
+        await engine.stop()
+
+    asyncio.run(story())
+    return meter
+
+
+def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
+    meter = metered(
+        engine_request("a", part=ONE),
+        engine_request("b", part=ONE),
+        engine_request("c", part=OTHER),
+        engine_request("of no part", part=None),
+    )
+    one, other = meter.spent(ONE, queued_s=1.5), meter.spent(OTHER, queued_s=0)
+    assert one
+    assert other
+    assert (other.usage.prompt, other.usage.output) == (engine_request("c", part=OTHER).prompt_tokens, OUTPUT)
+    assert one.usage == other.usage + other.usage
+    assert (one.engine, one.timings.queued) == ("simulated", 1.5)
+    assert (one.timings.first_token or 0) > 0
+
+
+def test_an_attempt_that_is_over_or_asked_no_engine_has_taken_nothing() -> None:
+    meter = metered(engine_request("a", part=ONE))
+    meter.forget(ONE)
+    meter.forget(OTHER)
+    assert [meter.spent(part, queued_s=0) for part in (ONE, OTHER)] == [None, None]
+
+
+async def test_waiting_for_room_is_not_the_engines_time() -> None:
+    """On one slot the second waits for the first."""
+
+    model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
+    engine, meter = SimulatedEngine(model, FixedLength(OUTPUT)), Meter()
+    policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
+    generator = meter.on(Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None))
+    await engine.start()
+
+    async def read(name: str, part: UUID) -> Timings:
+        began = monotonic()
+        await generator.generate(engine_request(name, part=part))
+        told = Timings(queued=1.0, engine=monotonic() - began)
+        settled = meter.settled(part, Done(Summary(text="", verdict=Verdict.OK, engine="", timings=told)))
+        spent = meter.spent(part, queued_s=1.0)
+        assert isinstance(settled, Done)
+        timings = settled.content.timings
+        assert timings.queued + timings.engine == pytest.approx(told.queued + told.engine)
+        assert spent
+        assert spent.timings.queued == timings.queued
+        return timings
+
+    first, second = await asyncio.gather(read("a", ONE), read("b", OTHER))
+    await engine.stop()
+    assert first.queued < second.queued
+    assert second.queued - 1.0 > OUTPUT * 0.01 / 2

@@ -34,10 +34,9 @@ from pecia_workers.captioning.captions import (
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Cut
-from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
-from pecia_workers.worker.payloads import Spool
 from samples import claimed_part, segment
 from scripted_engine import ScriptedEngine
 

@@ -17,25 +17,21 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.states import Lane, Stage
 from pecia_workers import metrics
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
+BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
+RUNBOOK = ROOT / "docs" / "alerts.md"
+PAGE = ROOT / "docs" / "metrics.md"
 LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "witness", "role", "gpu"}
 UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
 
 
-def collectors() -> Iterator[tuple[str, object]]:
-    for registry, source in (
-        (metrics.REGISTRY, "each"),
-        (metrics.FLEET, "upkeep"),
-        (metrics.GPUS, "engine"),
-    ):
-        for collector in registry._collector_to_names:
-            yield source, collector
-
-
 def families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
-    for source, collector in collectors():
-        (family,) = collector.collect()  # type: ignore[attr-defined]
-        yield source, family, tuple(collector._labelnames)  # type: ignore[attr-defined]
+    registries = {"each": metrics.REGISTRY, "upkeep": metrics.FLEET, "engine": metrics.GPUS}
+    for source, registry in registries.items():
+        for collector in registry._collector_to_names:
+            (family,) = collector.collect()
+            yield source, family, tuple(collector._labelnames)  # type: ignore[attr-defined]
 
 
 def shown(family: Metric) -> str:
@@ -61,15 +57,9 @@ def test_labels_are_of_a_few_kinds_that_have_few_values() -> None:
 
 
 def test_the_page_lists_every_metric_as_it_is_declared() -> None:
-    told = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith("| `pecia_")]
+    told = [line for line in PAGE.read_text().splitlines() if line.startswith("| `pecia_")]
     assert told == [row(*declared) for declared in families()]
 
-
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
-BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
-RUNBOOK = ROOT / "docs" / "alerts.md"
-PAGE = ROOT / "docs" / "metrics.md"
 
 FUNCTIONS = {
     *("sum", "max", "min", "avg", "rate", "increase", "absent", "time", "histogram_quantile"),
@@ -87,15 +77,10 @@ SUFFIXES = {
 def exported() -> dict[str, set[str]]:
     """Return every time series that a process of the fleet can show, with its labels."""
     found: dict[str, set[str]] = {"up": TARGET}
-    collectors: list[Any] = [ProcessCollector(registry=None)]
-    for registry in (metrics.REGISTRY, metrics.FLEET, metrics.GPUS):
-        collectors += registry._collector_to_names
-    for collector in collectors:
-        for family in collector.collect():
-            labels = {*getattr(collector, "_labelnames", ()), *TARGET}
-            for suffix in SUFFIXES[family.type]:
-                own = {"le"} if suffix == "_bucket" else set()
-                found[family.name + suffix] = labels | own
+    declared = [(family, labels) for _, family, labels in families()]
+    for family, labels in [*declared, *((each, ()) for each in ProcessCollector(registry=None).collect())]:
+        for suffix in SUFFIXES[family.type]:
+            found[family.name + suffix] = {*labels, *TARGET} | ({"le"} if suffix == "_bucket" else set())
     return found
 
 
@@ -160,14 +145,10 @@ def test_an_alert_says_how_urgent_it_is_what_it_means_and_where_to_read_on(alert
     assert anchor == alert["alert"].lower()
 
 
-def entries() -> dict[str, str]:
-    parts = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
 def test_the_runbook_has_an_entry_from_symptom_to_fix_for_each_alert_and_no_other() -> None:
-    assert list(entries()) == [alert["alert"] for alert in alerts()]
-    for entry in entries().values():
+    parts = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
+    assert parts[1::2] == [alert["alert"] for alert in alerts()]
+    for entry in parts[2::2]:
         told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
         assert told == ["Symptom", "Check", "Cause", "Fix"]
 

@@ -11,10 +11,11 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers import metrics_page
-from pecia_workers.batching import meter
+from pecia_workers.batching.batcher import EngineWatch, generated
 from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
 from pecia_workers.metrics import REGISTRY
+from pecia_workers.tracing import ended, processing
 from samples import claimed_part, page
 
 WORD = "Quillfeather"
@@ -47,7 +48,8 @@ def grown() -> Counts:
 
 
 def test_an_attempt_is_counted_with_its_wait(grown: Counts) -> None:
-    meter.begun(part())
+    with processing(part(), claimed_at=0):
+        pass
     assert grown("pecia_attempts_total", stage="read", lane="urgent") == 1
     assert grown("pecia_queue_seconds_sum", stage="read", lane="urgent") == 7
 
@@ -67,7 +69,7 @@ _FAILURE = Failure.of(FailureCode.ENGINE_ERROR)
     ids=["done", "cut", "failed", "retried", "lost"],
 )
 def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str, grown: Counts) -> None:
-    meter.ended(part(), outcome, 3.0, committed=committed)
+    ended(part(), outcome, 3.0, committed=committed)
     ends = {
         end: grown("pecia_parts_total", stage="read", outcome=end)
         for end in ("done", "failed", "retried", "lost")
@@ -78,17 +80,17 @@ def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str
 
 def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts) -> None:
     spent = Spent(engine="test", usage=TokenUsage(prompt=100, output=20), timings=Timings())
-    meter.ended(part(), Failed(_FAILURE, None, spent), 1, committed=True)
+    ended(part(), Failed(_FAILURE, None, spent), 1, committed=True)
     assert grown("pecia_failures_total", stage="read", code="engine_error") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 120
 
 
 def test_a_committed_page_counts_by_its_verdict_with_the_tokens_thrown_away(grown: Counts) -> None:
     done = Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60)))
-    meter.ended(part(), done, 1, committed=False)
+    ended(part(), done, 1, committed=False)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
     assert grown("pecia_wasted_tokens_total", engine="test") == 0
-    meter.ended(part(), done, 1, committed=True)
+    ended(part(), done, 1, committed=True)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 60
 
@@ -96,12 +98,12 @@ def test_a_committed_page_counts_by_its_verdict_with_the_tokens_thrown_away(grow
 def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Counts) -> None:
     usage = TokenUsage(prompt=100, cached=40, output=20)
     answer = Generation(text=WORD, verdict=Verdict.OK, usage=usage, first_token_s=0.5, waited_s=2.0)
-    meter.generated("test", answer, 5.0)
+    generated("test", answer, 5.0)
     tokens = ("prompt_tokens_total", "cached_tokens_total", "output_tokens_total")
     assert grown.of_engine(*tokens) == [100, 40, 20]
     assert grown.of_engine("engine_request_seconds_sum", "first_token_seconds_sum") == [3, 0.5]
     assert grown("pecia_admission_wait_seconds_sum") == 2
-    meter.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
+    generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 
 
@@ -109,7 +111,7 @@ LOOK = Load(running=4, waiting=2, preparing=5, kv_used=0.5, preemptions=7, drift
 
 
 def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
-    seen = meter.EngineWatch("test")
+    seen = EngineWatch("test")
     for _ in range(3):
         seen.saw(LOOK, 0.75)
     sums = ("preemptions", "mispriced_requests", "draft_tokens", "accepted_draft_tokens")
@@ -121,9 +123,9 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
 
 def test_nothing_of_a_part_is_in_the_metrics() -> None:
     claimed = part()
-    meter.begun(claimed)
-    meter.ended(claimed, Done(page(text=WORD)), 1, committed=True)
-    meter.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
+    with processing(claimed, claimed_at=0):
+        ended(claimed, Done(page(text=WORD)), 1, committed=True)
+    generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
     told = generate_latest(REGISTRY).decode()
     assert WORD not in told
     assert str(claimed.id) not in told

@@ -15,9 +15,10 @@ from pecia_workers.queue.lists import Claimed, celery_settings
 from pecia_workers.queue.transport import envelope, task_name
 
 
+@pytest.mark.parametrize("deaths", [0, 1])
 @pytest.mark.parametrize("stage", Stage)
-def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
-    claimed = Claimed(part=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9)
+def test_every_stage_has_a_task_without_arguments_that_tells_of_deaths(stage: Stage, deaths: int) -> None:
+    claimed = Claimed(part=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9, deaths=deaths)
 
     message = envelope(claimed)
 
@@ -25,19 +26,12 @@ def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
     assert task_name(stage) in FleetApp(WorkerSettings(redis_url=SecretStr("redis://localhost"))).tasks
     assert json.loads(message["body"])[:2] == [[], {}]
     assert (message["headers"]["id"], message["properties"]["delivery_tag"]) == (claimed.part, claimed.part)
-    told = {"retries": 0, "x-lane": "bulk", "x-cost": 9, "x-deliveries": 1, "x-suspect": False}
-    told |= {"argsrepr": "()", "kwargsrepr": "{}"}
+    told = {"retries": 0, "x-lane": "bulk", "x-cost": 9, "x-deliveries": deaths + 1, "x-suspect": False}
+    told |= {"argsrepr": "()", "kwargsrepr": "{}", "redelivered": deaths > 0}
     assert told.items() <= message["headers"].items()
-    assert message["properties"]["delivery_info"]["routing_key"] == claimed.queue == f"{stage}.bulk"
-
-
-@pytest.mark.parametrize(("deaths", "redelivered"), [(0, False), (1, True)])
-def test_a_part_whose_worker_died_is_marked(deaths: int, redelivered: bool) -> None:
-    claimed = Claimed(part=str(uuid4()), stage=Stage.READ, lane=Lane.URGENT, cost=1, deaths=deaths)
-    message = envelope(claimed)
-    assert message["headers"]["redelivered"] is redelivered
-    assert message["properties"]["delivery_info"]["redelivered"] is redelivered
-    assert message["headers"]["x-deliveries"] == deaths + 1
+    about = message["properties"]["delivery_info"]
+    assert about["routing_key"] == claimed.queue == f"{stage}.bulk"
+    assert about["redelivered"] is (deaths > 0)
 
 
 def test_a_worker_serves_the_lanes_of_its_stages_in_their_order() -> None:

@@ -23,9 +23,9 @@ from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
+from pecia_workers.media.decoder import Spool
 from pecia_workers.media.pages import Limits
 from pecia_workers.sources import Arriving
-from pecia_workers.worker.payloads import Spool
 
 
 def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:

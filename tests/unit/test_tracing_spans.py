@@ -31,8 +31,9 @@ def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> N
 
 
 def test_a_wait_and_an_attempt_are_spans_below_the_jobs_and_tell_its_end(spans: InMemorySpanExporter) -> None:
+    failed = Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather"))
     with processing(part(JOB), claimed_at=10**18):
-        ended(Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather")), committed=True)
+        ended(part(JOB), failed, 1.0, committed=True)
     told = {span.name: span for span in spans.get_finished_spans()}
     assert set(told) == {"wait read.urgent", "claim", "process read.urgent"}
     for name in ("wait read.urgent", "process read.urgent"):

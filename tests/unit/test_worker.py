@@ -17,8 +17,8 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.engines.base import Budget
 from pecia_workers.ledger.database import retry_unavailable
+from pecia_workers.media.decoder import Spool
 from pecia_workers.worker.attempts import clocked, limited, waited_s, waiting, worked_s
-from pecia_workers.worker.payloads import Spool
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
 
@@ -90,7 +90,7 @@ def test_postgres_may_be_away_for_longer_than_the_limit() -> None:
 
 def test_the_store_may_take_longer_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another part is fetching the same document."""
-    monkeypatch.setattr("pecia_workers.worker.payloads.verify", lambda *_: time.sleep(LONG_S))
+    monkeypatch.setattr("pecia_workers.media.decoder.verify", lambda *_: time.sleep(LONG_S))
     store = PayloadStore.open(str(tmp_path))
     reference = store.deposit(b"content").reference
     spool = Spool(store, tmp_path)

@@ -1,4 +1,4 @@
-"""What the fleet records of its work: logs, and the spans of attempts at parts, of requests and of callbacks.
+"""What the fleet records of its work: logs, attempts at parts, and the spans of these, of requests and of callbacks.
 
 Lines of the log hold ids, codes and costs, never text of a document; for people or, as JSON, for machines.
 """
@@ -21,8 +21,10 @@ from structlog.typing import EventDict
 
 from pecia_schemas import tracing
 from pecia_schemas.messages import queue_name
+from pecia_schemas.results import Page
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
+from pecia_workers import metrics
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
 from pecia_workers.worker.attempts import PartFailedError
 
@@ -85,10 +87,12 @@ _NS = 1_000_000_000
 
 @contextmanager
 def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
-    """Run an attempt in a span below its job's, beside one for the wait before it.
+    """Count an attempt, and run it in a span below its job's, beside one for the wait before it.
 
     It begins with the claim in the database, which was asked for then, in nanoseconds since the epoch.
     """
+    metrics.ATTEMPTS.labels(part.stage, part.lane).inc()
+    metrics.QUEUED.labels(part.stage, part.lane).observe(part.queued_s)
     if part.traceparent is None:
         yield
         return
@@ -128,19 +132,28 @@ def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
             raise
 
 
-def ended(outcome: Outcome, *, committed: bool) -> None:
-    """Say of the current attempt what came of it."""
-    span = tracing.current()
+def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: bool) -> None:
+    """Say of the current attempt, which took so long, what came of it."""
+    span, name = tracing.current(), "done" if committed else "lost"
+    metrics.PART_SECONDS.labels(part.stage).observe(seconds)
     match outcome:
         case _ if not committed:
-            span.set_attributes({"pecia.outcome": "lost"})
-        case Failed(failure=failure, retry_in=retry_in):
-            span.set_attributes({"pecia.outcome": "failed" if retry_in is None else "retried"})
+            pass
+        case Failed(failure=failure, retry_in=retry_in, spent=spent):
+            name = "failed" if retry_in is None else "retried"
             span.fail(failure.code)
+            metrics.FAILURES.labels(part.stage, failure.code).inc()
+            if spent:
+                metrics.WASTED_TOKENS.labels(spent.engine).inc(spent.all_wasted.usage.wasted)
         case Cut(parts=parts):
-            span.set_attributes({"pecia.outcome": "done", "pecia.parts": len(parts)})
+            span.set_attributes({"pecia.parts": len(parts)})
         case Done(content=content):
-            span.set_attributes({"pecia.outcome": "done", "pecia.cached": content.cached_from is not None})
+            span.set_attributes({"pecia.cached": content.cached_from is not None})
+            metrics.WASTED_TOKENS.labels(content.engine).inc(content.usage.wasted)
+            if isinstance(content, Page):
+                metrics.PAGES.labels(content.engine, content.verdict).inc()
+    span.set_attributes({"pecia.outcome": name})
+    metrics.PARTS.labels(part.stage, name).inc()
 
 
 def admitted(seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class Fleet:
         return set(parts) - {"#"}
 
     def reap(self, worker: Program) -> None:
-        """Kill a worker, and do what upkeep does then: what it had taken comes again, as suspects."""
+        """Kill a worker, and do what upkeep and relay do then: what it had taken comes again, as suspects."""
         worker.end()
         name = f"w{worker.pid}"
         held: Any = self.redis.hgetall(taken_name(name))
@@ -110,10 +110,6 @@ class Fleet:
         ended = Ended(finished=tuple(one["part"] for one in died_on))
         Lists(self.redis).claim((), worker=name, number=sys.maxsize, slots=0, ended=ended)
         hand_back(self.redis, name)
-        self.publish_suspects(died_on)
-
-    def publish_suspects(self, died_on: Iterable[Mapping[str, Any]]) -> None:
-        """Do what the relay does with parts on which a worker died, by what their messages said before."""
         publish(
             self.redis,
             [

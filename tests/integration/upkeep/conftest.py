@@ -1,7 +1,7 @@
 """Upkeep on the tables and on real Redis: one step at a time, or the loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import count
@@ -12,26 +12,10 @@ from redis import Redis
 
 from http_doubles import at_work
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import open_database
-from pecia_workers.queue.bus import Bus
-from pecia_workers.queue.lists import Lists, connect
-from pecia_workers.upkeep.loop import Stores, Upkeep
-from tables import Tables
+from pecia_workers.queue.lists import Lists
+from pecia_workers.upkeep.loop import Stores, Upkeep, open_stores
 
 R = TypeVar("R")
-
-
-@pytest.fixture
-def new_tables() -> Callable[[str], Tables]:
-    """Looks at another database than the test's own."""
-    return Tables
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    client = connect(redis_url)
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -59,24 +43,13 @@ def run(settings: WorkerSettings) -> Callable[..., Any]:
     """Runs one step once."""
 
     def run_step(step: Callable[[Stores], Awaitable[R]], settings: WorkerSettings = settings) -> R:
-        return asyncio.run(_with_stores(step, settings))
+        async def whole() -> R:
+            async with open_stores(settings) as stores:
+                return await step(stores)
+
+        return asyncio.run(whole())
 
     return run_step
-
-
-async def _with_stores(step: Callable[[Stores], Awaitable[R]], settings: WorkerSettings) -> R:
-    redis_url = settings.redis_url.get_secret_value()
-    stores = Stores(
-        database=open_database(settings.database_url.get_secret_value()),
-        redis=connect(redis_url),
-        bus=Bus(redis_url),
-    )
-    try:
-        return await step(stores)
-    finally:
-        await stores.bus.close()
-        stores.redis.close()
-        await stores.database.dispose()
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, LiteralString, Self, TypeVar
+from typing import Any, LiteralString, Self
 from uuid import UUID, uuid4
 
 import pytest
@@ -25,29 +25,20 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.upkeep import differences as looking
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
-from pecia_workers.upkeep.loop import open_stores, relay
+from pecia_workers.upkeep.loop import relay
 
 pytestmark = pytest.mark.gate
 
-R = TypeVar("R")
 Play = Callable[..., Any]
 
 _PAGE = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="test")
 
 
 @pytest.fixture
-def play(settings: WorkerSettings, payload_url: str) -> Play:
+def play(run: Play, settings: WorkerSettings, payload_url: str) -> Play:
     """Runs something on the scene."""
-
-    def on_the_scene(what: Callable[[Scene], Awaitable[R]]) -> R:
-        async def whole() -> R:
-            async with open_stores(settings) as stores:
-                payloads = PayloadStore.open(payload_url)
-                return await what(Scene(stores=stores, payloads=payloads, settings=settings))
-
-        return asyncio.run(whole())
-
-    return on_the_scene
+    payloads = PayloadStore.open(payload_url)
+    return lambda what: run(lambda stores: what(Scene(stores=stores, payloads=payloads, settings=settings)))
 
 
 @pytest.fixture
@@ -129,14 +120,8 @@ def test_counters_that_are_wrong_are_counted_anew(
 
     assert found == {Difference.MISCOUNTED: {healthy}}
     assert mended(play, look, found)
-    job = tables.job(healthy)
-    assert (job["state"], job["total"], job["done"], job["failed"], job["cancelled"]) == (
-        "queued",
-        3,
-        0,
-        0,
-        0,
-    )
+    right = {"state": "queued", "total": 3, "done": 0, "failed": 0, "cancelled": 0}
+    assert right.items() <= tables.job(healthy).items()
 
 
 def test_a_job_that_goes_on_although_its_parts_are_over_ends_and_calls_back(

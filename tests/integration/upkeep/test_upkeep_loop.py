@@ -22,6 +22,7 @@ from pecia_schemas.events import NoticeType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.queue.lists import connect, count_waiting, held_parts
 from pecia_workers.upkeep import loop
+from tables import Tables
 
 QUEUE = "read.normal"
 
@@ -93,8 +94,8 @@ def test_an_outage_of_redis_is_told_once_and_outlasted(
     assert tables.parts(job_id)[0]["published_at"] is not None
 
 
-def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fixtures
-    new_tables: Make, postgres_server: Make, redis: Redis, settings_for: Make, eventually: Make, keeping: Make
+def test_an_outage_of_postgres_is_told_once_and_outlasted(
+    postgres_server: Make, redis: Redis, settings_for: Make, eventually: Make, keeping: Make
 ) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
@@ -103,7 +104,7 @@ def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fix
         eventually(lambda: outages(logs, "upkeep_outage"))
         time.sleep(0.5)
         postgres_server(replaces=first, durable=True)
-        new_tables(first.url).add_job()
+        Tables(first.url).add_job()
         eventually(lambda: redis.llen(QUEUE) == 1)
 
     assert outages(logs, "upkeep_outage") == ["database_unavailable"]

@@ -1,19 +1,17 @@
 """What upkeep shows of the fleet as a whole is what the stores hold."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from fixture_types import Make
 from pecia_schemas.messages import WINDOW
 from pecia_workers.metrics import FLEET
 from pecia_workers.upkeep.loop import Measurement, relay
 
 pytestmark = pytest.mark.gate
-
-Make = Callable[..., Any]
 
 
 def shown(name: str, **labels: str) -> float | None:
@@ -36,13 +34,26 @@ def test_what_waits_and_for_how_long(tables: Any, run: Make, claim_all: Make) ->
     assert shown("pecia_unpublished_parts") == 0
 
 
-def test_every_backlog_and_its_age_are_measured(tables: Any, run: Make, redis: Redis) -> None:
+def test_backlogs_are_measured_with_their_age_paused_receivers_and_workers_that_beat_are_counted(
+    tables: Any, run: Make, redis: Redis
+) -> None:
     tables.add_job(parts=3)
     tables.query("UPDATE parts SET run_at = now() - interval '1 minute'")
     tables.query(
         "INSERT INTO discarded_payloads (payload, discarded_at) VALUES ('a', now() - interval '1 hour'), ('b', NULL)"
     )
     redis.lpush("pecia:dead", "strange")
+    tables.query(
+        """INSERT INTO receivers (receiver, failures, paused_until)
+           VALUES ('https://waited.for', 9, now()), ('https://forgotten', 9, now()), ('https://well', 1, NULL)"""
+    )
+    tables.query(
+        """INSERT INTO deliveries (type, url, body)
+           VALUES ('webhook.test', 'https://waited.for/hook', '{}'), ('webhook.test', 'https://well/hook', '{}')"""
+    )
+    tables.add_worker("alive")
+    tables.add_worker("silent", silent=timedelta(minutes=5))
+    tables.add_worker("gone", stopped=True)
 
     run(Measurement(window=WINDOW))
 
@@ -51,6 +62,8 @@ def test_every_backlog_and_its_age_are_measured(tables: Any, run: Make, redis: R
     assert shown("pecia_documents_awaiting_removal") == 1
     assert shown("pecia_documents_awaiting_removal_oldest_seconds") == pytest.approx(3600, abs=10)
     assert shown("pecia_strange_messages") == 1
+    assert shown("pecia_paused_receivers") == 1
+    assert [shown("pecia_workers_on_duty", role=role) for role in ("engine", "ingest")] == [1, 0]
 
 
 def test_parts_that_wait_for_room_in_a_list_are_not_behind(tables: Any, run: Make, redis: Redis) -> None:
@@ -69,33 +82,11 @@ def test_parts_that_wait_for_room_in_a_list_are_not_behind(tables: Any, run: Mak
     assert shown("pecia_unpublished_parts") == 20
 
 
-def test_receivers_are_counted_that_are_paused_while_something_waits_for_them(tables: Any, run: Make) -> None:
-    tables.query(
-        """INSERT INTO receivers (receiver, failures, paused_until)
-           VALUES ('https://waited.for', 9, now()), ('https://forgotten', 9, now()), ('https://well', 1, NULL)"""
-    )
-    tables.query(
-        """INSERT INTO deliveries (type, url, body)
-           VALUES ('webhook.test', 'https://waited.for/hook', '{}'), ('webhook.test', 'https://well/hook', '{}')"""
-    )
-    run(Measurement(window=WINDOW))
-    assert shown("pecia_paused_receivers") == 1
-
-
 def test_what_waits_for_its_time_is_not_old(tables: Any, run: Make) -> None:
     tables.add_job()
     tables.query("UPDATE parts SET run_at = now() + interval '1 hour'")
     run(Measurement(window=WINDOW))
     assert shown("pecia_queue_oldest_seconds", lane="normal") == 0
-
-
-def test_only_workers_that_beat_are_on_duty(tables: Any, run: Make) -> None:
-    tables.add_worker("alive")
-    tables.add_worker("silent", silent=timedelta(minutes=5))
-    tables.add_worker("gone", stopped=True)
-    run(Measurement(window=WINDOW))
-    assert shown("pecia_workers_on_duty", role="engine") == 1
-    assert shown("pecia_workers_on_duty", role="ingest") == 0
 
 
 def test_it_does_not_look_at_every_round(tables: Any, run: Make) -> None:

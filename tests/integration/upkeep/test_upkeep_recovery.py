@@ -201,19 +201,13 @@ def test_the_parts_of_a_dead_worker_are_queued_again(
     assert reap() == 0
 
 
-def test_a_worker_that_stopped_of_its_own_will_is_no_strike(tables: Any, reap: Callable[[], int]) -> None:
-    job_id = tables.add_job()
-    tables.run_on("gone", job_id)
-    tables.add_worker("gone", stopped=True)
-    assert reap() == 1
-    assert tables.parts(job_id)[0]["deaths"] == 0
-
-
-def test_what_was_let_go_of_before_registration_is_no_strike(tables: Any, reap: Callable[[], int]) -> None:
+@pytest.mark.parametrize("stopped", [True, False], ids=["it stopped of its own will", "it began anew"])
+def test_what_a_worker_let_go_of_is_no_strike(stopped: bool, tables: Any, reap: Callable[[], int]) -> None:
     job_id = tables.add_job()
     tables.run_on("same", job_id)
-    tables.add_worker("same")
-    tables.query("UPDATE workers SET started_at = now()")
+    tables.add_worker("same", stopped=stopped)
+    if not stopped:
+        tables.query("UPDATE workers SET started_at = now()")
     assert reap() == 1
     assert tables.parts(job_id)[0]["deaths"] == 0
 

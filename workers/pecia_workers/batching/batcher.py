@@ -1,19 +1,21 @@
-"""Between the stages and the engine: a request is made ready, priced, and waits for its room."""
+"""Between the stages and the engine: a request is made ready, priced, waits for its room, and is metered."""
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from time import monotonic
 from uuid import UUID
 
 import structlog
 
-from pecia_schemas.results import Verdict
+from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_workers import metrics
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import Item, Policy
 from pecia_workers.engines import base
+from pecia_workers.ledger.commit import Done, Outcome, Spent
 from pecia_workers.tracing import admitted, generate_traced
 from pecia_workers.worker.attempts import waiting
 
@@ -172,3 +174,122 @@ class Packing:
             self._waited_s += passed
             self._used_s += passed * self._used
         self._used, self._backlog, self._since = used, waiting > 0, now
+
+
+class EngineWatch:
+    """Shows what an engine says of itself, of which some figures are sums since its start."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._last = base.Load(running=0, waiting=0)
+
+    @property
+    def kv_used(self) -> float | None:
+        """Share of the KV cache's blocks in use at the last look, 0 to 1; None if the engine does not report it."""
+        return self._last.kv_used
+
+    def saw(self, load: base.Load, share: float) -> None:
+        """Take over one look at the engine, and the share of its budget that may be used."""
+        metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
+        metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
+        if load.kv_used is not None:
+            metrics.KV_USED.labels(self._engine).set(load.kv_used)
+        metrics.ENGINE_PREPARING.labels(self._engine).set(load.preparing)
+        metrics.BUDGET_SHARE.labels(self._engine).set(share)
+        for counter, now, before in (
+            (metrics.PREEMPTIONS, load.preemptions, self._last.preemptions),
+            (metrics.DRAFTED, load.drafted, self._last.drafted),
+            (metrics.ACCEPTED, load.accepted, self._last.accepted),
+            (metrics.MISPRICED, load.drifted, self._last.drifted),
+        ):
+            counter.labels(self._engine).inc(max(0, now - before))
+        self._last = load
+
+
+@dataclass(slots=True)
+class _Reading:
+    engine: str
+    usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
+    seconds: float = 0.0
+    waited: float = 0.0
+    first_token_s: float | None = None
+
+
+class Meter:
+    """Adds up, part by part, what its generators' answers took. For one loop."""
+
+    def __init__(self) -> None:
+        self._readings: dict[UUID, _Reading] = {}
+
+    def on(self, generator: base.Generator) -> base.Generator:
+        """Return the same generator, metered."""
+        return _Metered(generator, self._readings)
+
+    def spent(self, part: UUID, queued_s: float) -> Spent | None:
+        """Return what this attempt, which waited for so long, has taken so far; None if no engine was asked.
+
+        A request that failed counts with its seconds: what it wrote until then is unknown.
+        """
+        reading = self._readings.get(part)
+        if reading is None:
+            return None
+        timings = Timings(queued=queued_s, engine=reading.seconds, first_token=reading.first_token_s)
+        timings = _without_waiting(timings, reading.waited)
+        return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
+
+    def settled(self, part: UUID, outcome: Outcome) -> Outcome:
+        """Return a result with the time its requests waited for capacity counted as waiting; others as they are."""
+        reading = self._readings.get(part)
+        if reading is None or not isinstance(outcome, Done):
+            return outcome
+        timings = _without_waiting(outcome.content.timings, reading.waited)
+        return replace(outcome, content=outcome.content.model_copy(update={"timings": timings}))
+
+    def forget(self, part: UUID) -> None:
+        """Drop what was kept of a part: its attempt is over."""
+        self._readings.pop(part, None)
+
+
+def _without_waiting(timings: Timings, waited: float) -> Timings:
+    """Return the timings with what was waited taken from the engine's; several requests may have waited at once."""
+    queued, engine = timings.queued + waited, max(0.0, timings.engine - waited)
+    return timings.model_copy(update={"queued": queued, "engine": engine})
+
+
+class _Metered:
+    def __init__(self, generator: base.Generator, readings: dict[UUID, _Reading]) -> None:
+        self._generator = generator
+        self._readings = readings
+
+    @property
+    def capabilities(self) -> base.Capabilities:
+        return self._generator.capabilities
+
+    async def generate(self, request: base.EngineRequest) -> base.Generation:
+        if request.part is None:
+            return await self._generator.generate(request)
+        reading = self._readings.setdefault(request.part, _Reading(self.capabilities.name))
+        began = monotonic()
+        try:
+            generation = await self._generator.generate(request)
+        finally:
+            seconds = monotonic() - began
+            reading.seconds += seconds
+        reading.engine = generation.engine or reading.engine
+        generated(reading.engine, generation, seconds)
+        reading.usage += generation.usage
+        reading.waited += generation.waited_s
+        reading.first_token_s = reading.first_token_s or generation.first_token_s
+        return generation
+
+
+def generated(engine: str, generation: base.Generation, seconds: float) -> None:
+    """Count what one request took; `seconds` with its wait for room."""
+    usage = generation.usage
+    metrics.PROMPT_TOKENS.labels(engine).inc(usage.prompt)
+    metrics.CACHED_TOKENS.labels(engine).inc(usage.cached)
+    metrics.OUTPUT_TOKENS.labels(engine).inc(usage.output)
+    metrics.ADMISSION_WAIT.observe(generation.waited_s)
+    metrics.REQUEST_SECONDS.labels(engine).observe(max(0.0, seconds - generation.waited_s))
+    if generation.first_token_s is not None:
+        metrics.FIRST_TOKEN.labels(engine).observe(generation.first_token_s)

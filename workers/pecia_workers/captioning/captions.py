@@ -20,10 +20,9 @@ from pecia_workers.caching import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Done
-from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.pages import Clip, Stretch
 from pecia_workers.reading.page import check_adapter
-from pecia_workers.worker.payloads import Spool
 
 
 def instruction_for_segment(style: CaptionStyle, language: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Connection, RowMapping, TextClause, text
+from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import tracing
@@ -163,35 +163,38 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
             await bus.relay((), [(space, frozenset()) for space in spaces])  # begins anew
             spaces = [replace(space, after=NO_FLOW) for space in spaces]
             due = await _due(connection, spaces)
-        flows: defaultdict[tuple[str, str], set[UUID]] = defaultdict(set)
-        for row in due:
-            if row["attempt"] == 0:
-                flows[row["stage"], row["lane"]].add(row["flow"])
-        began = time.time_ns()
-        messages = [
-            PartMessage(
-                part=row["id"],
-                stage=Stage(row["stage"]),
-                lane=Lane(row["lane"]),
-                cost=row["cost"],
-                flow=row["flow"],
-                deaths=row["deaths"],
-                traceparent=row["traceparent"],
-            )
-            for row in due
-        ]
+        flows: defaultdict[tuple[Stage, Lane], set[UUID]] = defaultdict(set)
+        for message, attempt in due:
+            if attempt == 0:
+                flows[message.stage, message.lane].add(message.flow)
+        began, messages = time.time_ns(), [message for message, _ in due]
         refused = await bus.relay(messages, [(space, flows[space.stage, space.lane]) for space in spaces])
         _trace_sent(messages, began)
         left = {message.part for message in refused}
-        marked = [(row["id"], row["attempt"]) for row in due if row["id"] not in left]
+        marked = [(message.part, attempt) for message, attempt in due if message.part not in left]
         if marked:
             await connection.execute(_MARK, _listed(marked))
         return len(marked)
 
 
-async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> Sequence[RowMapping]:
+async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> list[tuple[PartMessage, int]]:
+    """Return what is to be published, each with the attempts that were made at it."""
     lists = json.dumps([asdict(space) for space in spaces], default=str)
-    return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
+    return [
+        (
+            PartMessage(
+                part=row.id,
+                stage=Stage(row.stage),
+                lane=Lane(row.lane),
+                cost=row.cost,
+                flow=row.flow,
+                deaths=row.deaths,
+                traceparent=row.traceparent,
+            ),
+            row.attempt,
+        )
+        for row in await connection.execute(_DUE, {"lists": lists})
+    ]
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> tuple[int, datetime]:

@@ -14,9 +14,8 @@ from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
-from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
-from pecia_workers.worker.payloads import Spool
 
 
 class Ingest:

@@ -27,14 +27,13 @@ from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Done
-from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, unfenced
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.witnesses import Witnesses
 from pecia_workers.worker.attempts import worked_s
-from pecia_workers.worker.payloads import Spool
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -24,12 +24,11 @@ from pecia_schemas import tracing
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.batching import meter
-from pecia_workers.batching.batcher import Priced
+from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
@@ -38,6 +37,7 @@ from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import workers_watched
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
+from pecia_workers.worker.runner import task_arguments, task_result
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)
@@ -62,6 +62,8 @@ class Runtime:
 
     stages = Stages
     """What runs a part through its stage."""
+    name: str
+    """The worker's in Postgres and Redis, once it has started."""
 
     def __init__(self, settings: WorkerSettings, stages: Collection[Stage]) -> None:
         self._served = frozenset(stages)
@@ -74,14 +76,9 @@ class Runtime:
         self._settings = settings
         self._resources = AsyncExitStack()
         self._turned_at = monotonic()
-        self._engine_seen: meter.EngineWatch | None = None
+        self._engine_seen: EngineWatch | None = None
         self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
         """Parts committed since the start, as of each of the last seconds."""
-
-    @property
-    def name(self) -> str:
-        """The worker's name in Postgres and Redis."""
-        return self._identity.name
 
     async def start(self, priced: Priced = unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed.
@@ -94,33 +91,33 @@ class Runtime:
             self._settings = await asyncio.to_thread(with_profile, self._settings, captions=captions)
             engine = create_engine(self._settings)
         settings = self._settings
-        role = "engine" if engine else "ingest"
-        identity = self._identity = WorkerIdentity.new(role, self._served, engine)
+        identity = WorkerIdentity.new("engine" if engine else "ingest", self._served, engine)
+        self.name = identity.name
         self._bus = Bus(settings.redis_url.get_secret_value(), window=settings.window)
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
-        self._ledger = Ledger(
-            self._database, identity.name, announce=self._bus.announce, keys=settings.keyring
-        )
+        self._ledger = Ledger(self._database, self.name, announce=self._bus.announce, keys=settings.keyring)
         self._resources.push_async_callback(self._ledger.idle, limit_s=_END_S)
         self._stages = self.stages(settings, identity, engine, self._ledger, self._database, self._resources)
         budget = await self._stages.start(priced)
-        self._engine_seen = meter.EngineWatch(engine.capabilities.name) if engine else None
-        self._in_background(self._keep_turning())
-        self._beats = await self._resources.enter_async_context(
-            Heartbeat(
-                settings.database_url.get_secret_value(),
-                identity.running(engine) if engine else identity,
-                lease=settings.lease,
-                alive=self._is_turning,
-                on_lost=partial(asyncio.get_running_loop().call_soon_threadsafe, self._taken_for_dead),
-            )
-        )
-        self._in_background(self._bus.hear_cancelled(self._cancel_job))
-        await self._resources.enter_async_context(workers_watched(self._database, self._bus, settings))
-        self._in_background(self._keep_sight())
         self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
+        if engine:
+            self._engine_seen = EngineWatch(engine.capabilities.name)
+            identity = identity.running(engine)
+        await self._go_on_duty(identity)
+        return budget
+
+    async def _go_on_duty(self, identity: WorkerIdentity) -> None:
+        """Register; from then on beat, hear of cancelled jobs, look after others, and claim while Redis is away."""
+        settings, enter = self._settings, self._resources.enter_async_context
+        self._in_background(self._keep_turning())
+        lost = partial(asyncio.get_running_loop().call_soon_threadsafe, self._taken_for_dead)
+        url, lease = settings.database_url.get_secret_value(), settings.lease
+        self._beats = await enter(Heartbeat(url, identity, lease=lease, alive=self._is_turning, on_lost=lost))
+        self._in_background(self._bus.hear_cancelled(self._cancel_job))
+        await enter(workers_watched(self._database, self._bus, settings))
+        self._in_background(self._keep_sight())
         self._direct = DirectClaims(
             self._bus,
             claim=partial(self._ledger.claim_waiting, self._served, without=self._claimed),
@@ -130,7 +127,6 @@ class Runtime:
         )
         self._resources.push_async_callback(self._direct.stop)
         self._in_background(self._direct.keep_claiming())
-        return budget
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         self._resources.push_async_callback(end, asyncio.ensure_future(work))
@@ -249,7 +245,6 @@ class Runtime:
 
     async def _run_claimed(self, part: ClaimedPart, claimed_at: int) -> Outcome:
         with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, claimed_at):
-            meter.begun(part)
             began = monotonic()
             try:
                 outcome = await self._work(part)
@@ -258,8 +253,7 @@ class Runtime:
             finally:
                 self._stages.cache.ended(part.id)
             outcome, committed = written or outcome, written is not None
-            meter.ended(part, outcome, monotonic() - began, committed=committed)
-            ended(outcome, committed=committed)
+            ended(part, outcome, monotonic() - began, committed=committed)
             if not committed:
                 raise Ignore("the part was cancelled or taken over meanwhile")
             if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
@@ -326,31 +320,6 @@ class Runtime:
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery."""
         await self._ledger.revoke(part)
-
-
-_NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
-
-
-def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
-    about: dict[str, Any] = {}
-    if part.stage in _NUMBERED:
-        about[_NUMBERED[part.stage]] = part.ordinal + 1
-    about |= {"lane": str(part.lane), "attempt": part.attempt}
-    if document_type := part.stored_task.get("document_type"):
-        about["document_type"] = document_type
-    return about | {"job": str(part.job_id)}
-
-
-def task_result(outcome: Outcome) -> dict[str, Any] | None:
-    """Return what became of a part that did not fail."""
-    match outcome:
-        case Done(content=content):
-            prompt, output = content.usage.prompt, content.usage.output
-            return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
-        case Cut(parts=parts):
-            return {"parts": len(parts)}
-    return None
 
 
 async def _finish(work: Coroutine[Any, Any, R]) -> R:

@@ -16,9 +16,8 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
-from pecia_workers.batching.batcher import Batcher, Priced
+from pecia_workers.batching.batcher import Batcher, Meter, Priced
 from pecia_workers.batching.learned import inherited_headroom, shared_lengths
-from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
@@ -29,7 +28,7 @@ from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
 from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
 from pecia_workers.local.home import ScratchDirectory
-from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.decoder import Decoder, Spool, keep_swept
 from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.pages import MediaError
 from pecia_workers.reading.page import ReadPage
@@ -37,7 +36,6 @@ from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
 from pecia_workers.worker.attempts import end, limited, retry_delay
-from pecia_workers.worker.payloads import Spool, keep_swept
 
 log = structlog.get_logger(__name__)
 
