@@ -155,7 +155,7 @@ def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, 
 
 def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int]]]:
     """Return texts and, counted after them, grids in reading order."""
-    boxes = corners_of(one.box for one in (*texts, *grids))
+    boxes = corners_of([*(text.box for text in texts), *(grid.box for grid in grids)])
     whole = np.arange(len(boxes)) >= len(texts)
     address = [bool(_ADDRESS.search(text.text)) for text in texts] + [False] * len(grids)
     return reading_order(boxes, whole, np.array(address, dtype=np.bool_))
