@@ -294,15 +294,15 @@ def _may_join(whole: Token, first: Token, last: Token) -> bool:
 
 
 def _unlike(ours: Token, theirs: Token) -> float:
-    """Return the share of signs that differ; a number is no reading of a word."""
-    if ours.is_number != theirs.is_number and not (ours.is_value and theirs.is_value):
+    """Return the share of signs that differ; a number is no reading of a word, and of one sign any other may be."""
+    shorter, longer = sorted((len(ours.key), len(theirs.key)))
+    may_be = ours.is_number == theirs.is_number or (ours.is_value and theirs.is_value)
+    if not may_be or longer > 2 * shorter + 1:
         return 1.0
-    longer = max(len(ours.key), len(theirs.key))
-    if longer > 2 * min(len(ours.key), len(theirs.key)) + 1:
-        return 1.0
-    if longer == 1 or at_least(ours.key, theirs.key) > _ALIKE * longer:
-        return _ALIKE if longer == 1 else 1.0
-    return distance(ours.key, theirs.key) / longer
+    if longer == 1:
+        return _ALIKE
+    is_far = at_least(ours.key, theirs.key) > _ALIKE * longer  # cheap, for most are
+    return 1.0 if is_far else distance(ours.key, theirs.key) / longer
 
 
 def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
@@ -326,9 +326,9 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
         for one, other in list(pairs)[::step]:
             if one not in found.differs and (one - step, other - step) in kept:
                 kept.add((one, other))
-    kept_of = {one for one, _ in kept}, {other for _, other in kept}
+    kept_ours, kept_theirs = {one for one, _ in kept}, {other for _, other in kept}
     for one, other in pairs:
-        if one not in kept_of[0] and other not in kept_of[1]:
+        if one not in kept_ours and other not in kept_theirs:
             found.to_seen[one] = found.to_written[other] = ()
             found.differs.discard(one)
 
