@@ -68,11 +68,8 @@ class Sheet:
 
     def cells(self) -> None:
         for column in range(4):
-            text = (
-                self.rng.choice(self.vocabulary)
-                if self.rng.random() < 0.6
-                else f"{self.rng.uniform(0, 200):.1f}"
-            )
+            is_word = self.rng.random() < 0.6
+            text = self.rng.choice(self.vocabulary) if is_word else f"{self.rng.uniform(0, 200):.1f}"
             self.put(text, column * self.width / 4, self.width / 4 - 8)
 
     def ruled_cells(self) -> None:
@@ -115,14 +112,8 @@ def synthetic_page(seed: int, korean: Path | None = None) -> NDArray[np.uint8]:
     """A page whose layout is that of the seed by eight."""
     sheet = Sheet(seed, korean)
     layouts = (
-        sheet.prose,
-        sheet.capitals,
-        sheet.two_columns,
-        sheet.cells,
-        sheet.ruled_cells,
-        sheet.numbers,
-        sheet.form,
-        sheet.few_lines,
+        *(sheet.prose, sheet.capitals, sheet.two_columns, sheet.cells),
+        *(sheet.ruled_cells, sheet.numbers, sheet.form, sheet.few_lines),
     )
     return sheet.filled_with(layouts[seed % len(layouts)])
 

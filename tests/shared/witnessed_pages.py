@@ -12,7 +12,7 @@ import numpy as np
 import pypdfium2
 from numpy.typing import NDArray
 
-from hand_made_pdfs import written_pdf
+from hand_made_pdfs import typeset, written_pdf
 from pecia_schemas.blocks import Box, DoubtReason
 from pecia_schemas.results import Page
 from pecia_workers.witness.tokens import tokens_of
@@ -169,25 +169,15 @@ def _content(kind: str, rng: random.Random) -> Iterator[list[str]]:
 
 
 def _prose(rng: random.Random, date: str) -> Iterator[list[str]]:
+    most = {"n": (2, 9), "m": (1, 9), "p": (110, 160), "d": (60, 95), "h": (50, 99)}
     for line in rng.sample(_PROSE, 6):
-        numbers = {
-            "n": rng.randint(2, 9),
-            "m": rng.randint(1, 9),
-            "p": rng.randint(110, 160),
-            "d": rng.randint(60, 95),
-            "h": rng.randint(50, 99),
-        }
-        yield [line.format(date=date, **numbers)]
+        yield [line.format(date=date, **{name: rng.randint(*ends) for name, ends in most.items()})]
 
 
 def lab_row(name: str, rng: random.Random) -> list[str]:
-    low = rng.randint(1, 90)
-    return [
-        name,
-        f"{rng.uniform(1, 200):.1f}",
-        rng.choice(["mmol/l", "mg/dl", "U/l", "g/l"]),
-        f"{low} - {low + rng.randint(5, 90)}",
-    ]
+    low, result = rng.randint(1, 90), f"{rng.uniform(1, 200):.1f}"
+    unit = rng.choice(["mmol/l", "mg/dl", "U/l", "g/l"])
+    return [name, result, unit, f"{low} - {low + rng.randint(5, 90)}"]
 
 
 def drug_line(name: str, rng: random.Random) -> str:
@@ -215,13 +205,8 @@ def _placed(content: Sequence[list[str]]) -> Iterator[Row]:
 
 
 def _drawing(rows: Sequence[Row]) -> bytes:
-    words = (
-        b"BT /F %g Tf %g %g Td (%b) Tj ET\n"
-        % (_SIZE, word.x, row.y, re.sub(r"([()\\])", r"\\\1", word.text).encode("latin-1"))
-        for row in rows
-        for word in row.words
-    )
-    return b"".join(words)
+    places = [(word, row.y + 1.5 * _SIZE) for row in rows for word in row.words]
+    return b"".join(typeset([word.text], size=_SIZE, left=word.x, top=y) for word, y in places)
 
 
 def _with_box(row: Row, word: Placed, ink: NDArray[np.bool_]) -> Placed:
@@ -301,24 +286,20 @@ class Score:
         for _, word in drawn.swapped:
             self.swaps[_taken(doubted, word.tokens, most=False)] += 1
         for row in drawn.invented:
-            self.inventions[
-                _taken(doubted, [key for word in row.words for key in _numbers(word)], most=True)
-            ] += 1
-        values = [key for row in drawn.answer for word in row.words for key in _numbers(word)]
-        lies = [key for row in drawn.invented for word in row.words for key in _numbers(word)]
-        touched = Counter(lies) + Counter(key for _, word in drawn.swapped for key in _numbers(word))
+            self.inventions[_taken(doubted, _numbers(*row.words), most=True)] += 1
+        written, lies = (
+            [word for row in rows for word in row.words] for rows in (drawn.answer, drawn.invented)
+        )
+        touched = len(_numbers(*lies, *(word for _, word in drawn.swapped)))
         wrongly = sum(count for key, count in doubted.items() if any(map(str.isdigit, key)))
         self.doubted[True] += wrongly
-        self.doubted[False] += len(values) - touched.total() - wrongly
+        self.doubted[False] += len(_numbers(*written)) - touched - wrongly
         missing = [
             doubt.box for doubt in page.doubts if doubt.reason is DoubtReason.ONLY_WITNESS and doubt.box
         ]
         for row in drawn.omitted:
             self.omissions[any(_within(word.box, box) for word in row.words[:1] for box in missing)] += 1
-        self._boxes(page, drawn)
-
-    def _boxes(self, page: Page, drawn: Drawn) -> None:
-        found = {word.box: word.text for line in page.lines for word in line.words}
+        found = [word.box for line in page.lines for word in line.words]
         false = {(row.y, word.x) for row, word in drawn.swapped}
         for row in drawn.answer:
             for word in row.words:
@@ -326,8 +307,8 @@ class Score:
                     self.boxes[max((_overlap(word.box, box) for box in found), default=0.0) >= 0.7] += 1
 
 
-def _numbers(word: Placed) -> list[str]:
-    return [key for key in word.tokens if any(map(str.isdigit, key))]
+def _numbers(*words: Placed) -> list[str]:
+    return [key for word in words for key in word.tokens if any(map(str.isdigit, key))]
 
 
 def _taken(doubted: Counter[str], keys: list[str], *, most: bool) -> bool:

@@ -101,9 +101,17 @@ def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
     assert (shades(file(content)) == np.where(RAMP > 127, 255, 0)).all()
 
 
+def in_run_lengths() -> bytes:
+    dataset, buffer = pydicom.dcmread(io.BytesIO(secondary_capture(RED, "RGB"))), io.BytesIO()
+    dataset.compress(uid.RLELossless)
+    dataset.save_as(buffer)
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "accuracy"),
     [
+        (in_run_lengths(), 0),
         (secondary_capture(RED, "RGB"), 0),
         (secondary_capture(RED, "RGB", syntax=uid.DeflatedExplicitVRLittleEndian), 0),
         (secondary_capture(RED, "RGB", syntax=uid.ImplicitVRLittleEndian), 0),
@@ -114,7 +122,18 @@ def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
         (with_palette(b"\0\0\xff\xc8"), 0),
         (with_palette(b"\0\0\xc8\0"), 0),
     ],
-    ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette", "8 bits in 16"],
+    ids=[
+        "rle",
+        "rgb",
+        "deflated",
+        "implicit",
+        "16-bit",
+        "ybr",
+        "jpeg",
+        "jpeg 2000",
+        "palette",
+        "8 bits in 16",
+    ],
 )
 def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> None:
     path = file(content)
@@ -127,28 +146,16 @@ def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> No
 def test_a_file_without_a_preamble_is_read(syntax: uid.UID, with_meta: bool, file: MakeFile) -> None:
     dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RAMP, syntax=syntax)))
     buffer = io.BytesIO()
+    writer = DicomIO(buffer)
+    writer.is_little_endian, writer.is_implicit_VR = True, syntax.is_implicit_VR
     if with_meta:
-        buffer.write(secondary_capture(RAMP, syntax=syntax)[132:])
+        writer.write(secondary_capture(RAMP, syntax=syntax)[132:])
     else:
-        write_dataset(_writer(buffer, syntax), dataset)
+        write_dataset(writer, dataset)
     content = buffer.getvalue()
 
     assert sniff(content[:HEAD_BYTES]) is MediaType.DICOM
     assert (shades(file(content)) == RAMP).all()
-
-
-def _writer(buffer: io.BytesIO, syntax: uid.UID) -> DicomIO:
-    writer = DicomIO(buffer)
-    writer.is_little_endian, writer.is_implicit_VR = True, syntax.is_implicit_VR
-    return writer
-
-
-def test_run_lengths_are_read(file: MakeFile) -> None:
-    dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RED, "RGB")))
-    dataset.compress(uid.RLELossless)
-    buffer = io.BytesIO()
-    dataset.save_as(buffer)
-    assert (page_pixels(file(buffer.getvalue()), 0, LIMITS) == RED).all()
 
 
 def test_each_frame_is_a_page(file: MakeFile) -> None:
@@ -228,10 +235,7 @@ from pathlib import Path
 sys.modules["pydicom"] = None
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.pages import MediaError
-from pecia_workers.media.pages import Limits
-from pecia_workers.media.pages import Limits
-from pecia_workers.media.pages import MediaError
+from pecia_workers.media.pages import Limits, MediaError
 try:
     inspect_file(Path({str(path)!r}), Limits.of(WorkerSettings()))
 except MediaError as error:

@@ -116,9 +116,10 @@ def test_a_doubt_is_about_the_text_never_about_a_place(answer: AnswerFormat, tex
     assert [doubt.text for doubt in read.doubts] == ["140"] * (unsure == "text")
 
 
-def test_cells_of_a_table_go_on_to_the_right_and_down() -> None:
-    otsl = "<otsl><ched>Test<lcel><nl><fcel>Na<fcel>140<nl><ucel><fcel>141<nl></otsl>"
-    (block,) = blocks(AnswerFormat.DOCTAGS, otsl)
+@pytest.mark.parametrize("bare", [False, True], ids=["in a table", "as an element model writes them"])
+def test_cells_of_a_table_go_on_to_the_right_and_down(bare: bool) -> None:
+    cells = "<ched>Test<lcel><nl><fcel>Na<fcel>140<nl><ucel><fcel>141<nl>"
+    (block,) = blocks(AnswerFormat.DOCTAGS, cells if bare else f"<otsl>{cells}</otsl>")
     assert block.table
     spans = [(cell.text, cell.row_span, cell.column_span) for cell in block.table.cells]
     assert spans == [("Test", 1, 2), ("Na", 2, 1), ("140", 1, 1), ("141", 1, 1)]
@@ -133,11 +134,6 @@ def test_a_list_in_a_list_keeps_its_marks_and_has_the_place_of_all() -> None:
     (block,) = blocks(AnswerFormat.DOCTAGS, tags)
     assert (block.kind, block.text) == (BlockKind.LIST, "1. First\n  - inner\n2. Second")
     assert block.box == Box(left=80, top=140, right=200, bottom=224)
-
-
-def test_an_element_models_bare_cells_are_a_table() -> None:
-    (block,) = blocks(AnswerFormat.DOCTAGS, "<fcel>Na<fcel>140<nl><fcel>K<fcel>4<nl>")
-    assert (block.kind, block.text) == (BlockKind.TABLE, "Na\t140\nK\t4")
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,8 @@ Cells: TypeAlias = dict[tuple[int, int], tuple[str, int, int]]
 
 NAMES = ("Haemoglobin", "Leucocytes", "Sodium", "Potassium", "Creatinine", "Ferritin", "Platelets", "Glucose")
 WORDS = (
-    "fasting",
-    "venous blood",
-    "repeat in a week",
-    "see comment",
-    "slightly raised",
-    "normal",
-    "after meal",
+    *("fasting", "venous blood", "repeat in a week", "see comment"),
+    *("slightly raised", "normal", "after meal"),
 )
 
 
@@ -37,13 +32,8 @@ class Sheet:
         font = ImageFont.load_default(self.size)
         ImageDraw.Draw(self.image).text((left, top), text, fill="black", font=font)
         x0, y0, x1, y1 = font.getbbox(text)
-        box = Box(
-            left=round(left + x0) - 2,
-            top=round(top + y0) - 2,
-            right=round(left + x1) + 2,
-            bottom=round(top + y1) + 2,
-        )
-        self.pieces.append(Line(text=text, box=box))
+        (x0, x1), (y0, y1) = (round(left + x0), round(left + x1)), (round(top + y0), round(top + y1))
+        self.pieces.append(Line(text=text, box=Box(left=x0 - 2, top=y0 - 2, right=x1 + 2, bottom=y1 + 2)))
 
     def rule(self, *place: float, colour: str = "black", width: int = 2) -> None:
         ImageDraw.Draw(self.image).line(place, fill=colour, width=width)
@@ -213,11 +203,12 @@ def test_a_grid_of_fields_stays_text_in_the_pages_order_and_has_its_cells_beside
 
 def test_fields_with_their_values_above_a_table_without_lines_are_no_part_of_it() -> None:
     sheet = Sheet()
-    for row, fields in enumerate(
-        (("Patient: Maria Keller", "Born: 04.05.1961"), ("Record: 220093", "Ward: 4B"))
+    for top, first, second in (
+        (60, "Patient: Maria Keller", "Born: 04.05.1961"),
+        (90, "Record: 220093", "Ward: 4B"),
     ):
-        for left, text in zip((80, 560), fields, strict=True):
-            sheet.write(text, left, 60 + 30 * row)
+        sheet.write(first, 80, top)
+        sheet.write(second, 560, top)
     rows = ((name, f"{row}.5", "g/L", "low") for row, name in enumerate(NAMES[:4], 1))
     cells = plain(("Test", "Result", "Unit", "Flag"), *rows)
     draw(sheet, cells, "none", [220, 140, 140, 140], top=110, pad=3)

@@ -157,6 +157,14 @@ def test_markup_is_no_word_and_belongs_to_none() -> None:
     assert [doubt.text for doubt in doubtful(tokens(("| ", 0.1), ("**5.1**", 0.1), (" |\n", 0.1)))] == ["5.1"]
 
 
+def test_spaces_of_any_script_are_no_part_of_a_word_and_a_name_ends_with_its_line() -> None:
+    chinese = tokens(("青霉素", 0.9), ("500", 0.1), ("\u3000每日", 0.9))
+    assert [doubt.text for doubt in doubtful(tokens(("**5.1**\u00a0", 0.1), ("mg", 0.9)))] == ["5.1"]
+    assert [doubt.text for doubt in doubtful(chinese)] == ["青霉素500"]
+    (doubt,) = doubtful(tokens(("Dr.\n  ", 0.9), ("Weiss", 0.1)))
+    assert (doubt.text, doubt.on_value) == ("Weiss", False)
+
+
 def test_a_special_token_is_not_on_the_page() -> None:
     assert doubtful_words(tokens(("Take", 0.9), ("<|im_end|>", 0.1)), "Take") == ()
 

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import re
-import string
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,13 +14,7 @@ import structlog
 
 from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence
 from pecia_schemas.results import Change, ReadingAttempt, Verdict
-from pecia_workers.engines.base import (
-    EngineDeadError,
-    EngineError,
-    EngineRequest,
-    Generation,
-    Generator,
-)
+from pecia_workers.engines.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 from pecia_workers.engines.requests import resized
 from pecia_workers.reading.lines import is_value
 
@@ -115,12 +108,12 @@ def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[D
     for word in re.finditer(r"(\S+)\s*", "".join(text for text, _ in shown)):
         first, last = bisect_right(ends, word.start()), bisect_left(ends, word.end(1))
         least = min(logged for _, logged in shown[first : last + 1])
-        text = word[0].strip(_MARKUP + string.whitespace)
+        text = word[1].strip(_MARKUP)
         on_value = is_value(text, before)
         is_unsure = least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
         if is_unsure and any(map(str.isalnum, text)) and text in written:
             found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
-        before = "" if word[0].endswith("\n") else f"{before}{text} "
+        before = "" if "\n" in word[0] else f"{before}{text} "
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
 from pecia_workers.reading.aligned import aligned_grids
-from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
+from pecia_workers.reading.lines import around, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
 from pecia_workers.reading.paragraphs import Kinds, printed
@@ -84,7 +84,8 @@ def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
         if not are_pairs or len(rows) < _MIN_PAIRS:
             continue
         sides = list(zip(*rows, strict=True))
-        lefts, _, rights, _ = np.moveaxis(np.array([corners_of(side) for side in sides]), -1, 0)
+        corners = [corners_of(piece.box for piece in side) for side in sides]
+        lefts, _, rights, _ = np.moveaxis(np.array(corners), -1, 0)
         flush = (np.ptp(lefts, axis=1) < height).all()
         long = (np.median(rights - lefts, axis=1) > _PAIR_WIDTH * height).all()
         labels = sum(":" in row[0].text or any(map(str.isdigit, row[1].text)) for row in rows)
@@ -142,7 +143,7 @@ def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, 
     """Return the blocks, each with the marks that are nearest to it."""
     if not marks:
         return tuple(blocks)
-    left, top, right, bottom = np.array([corners(block.box) for block in blocks if block.box]).T
+    left, top, right, bottom = corners_of(block.box for block in blocks if block.box).T
     nearest: list[list[Mark]] = [[] for _ in blocks]
     for mark in sorted(marks, key=lambda mark: (mark.box.top, mark.box.left)):
         x, y = middle(mark.box)
@@ -154,7 +155,7 @@ def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, 
 
 def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int]]]:
     """Return texts and, counted after them, grids in reading order."""
-    boxes = np.concatenate([corners_of(texts), corners_of(grids)])
+    boxes = corners_of([*(text.box for text in texts), *(grid.box for grid in grids)])
     whole = np.arange(len(boxes)) >= len(texts)
     address = [bool(_ADDRESS.search(text.text)) for text in texts] + [False] * len(grids)
     return reading_order(boxes, whole, np.array(address, dtype=np.bool_))

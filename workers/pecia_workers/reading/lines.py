@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +14,12 @@ Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""
 
 
-class Placed(Protocol):
-    """What stands somewhere on a page."""
-
-    @property
-    def box(self) -> Box:
-        """Where."""
-        ...
-
-
 def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
     """Return pieces in reading order, those that stand side by side together."""
     if len(pieces) < 2:  # noqa: PLR2004  most cells of a table
         return [[piece] for piece in pieces]
-    return [[pieces[one] for one in row] for stretch in reading_order(corners_of(pieces)) for row in stretch]
+    stretches = reading_order(corners_of(piece.box for piece in pieces))
+    return [[pieces[one] for one in row] for stretch in stretches for row in stretch]
 
 
 def joined(row: Sequence[Line]) -> Line:
@@ -44,7 +36,7 @@ def joined(row: Sequence[Line]) -> Line:
 
 def around(boxes: Iterable[Box]) -> Box:
     """Return the smallest box that holds all."""
-    left, top, right, bottom = np.array([corners(box) for box in boxes]).T
+    left, top, right, bottom = corners_of(boxes).T
     return box_of(left.min(), top.min(), right.max(), bottom.max())
 
 
@@ -53,9 +45,10 @@ def box_of(left: float, top: float, right: float, bottom: float) -> Box:
     return Box(left=round(left), top=round(top), right=round(right), bottom=round(bottom))
 
 
-def corners_of(things: Sequence[Placed]) -> Boxes:
-    """Return where things stand as an array."""
-    return np.array([corners(thing.box) for thing in things], dtype=np.float64).reshape(-1, 4)
+def corners_of(boxes: Iterable[Box]) -> Boxes:
+    """Return boxes as an array: left, top, right and bottom of each."""
+    sides = [(box.left, box.top, box.right, box.bottom) for box in boxes]
+    return np.array(sides, dtype=np.float64).reshape(-1, 4)
 
 
 def words_of(piece: Line) -> tuple[Word, ...]:
@@ -76,11 +69,6 @@ def words_of(piece: Line) -> tuple[Word, ...]:
 def middle(box: Box) -> tuple[float, float]:
     """Return x and y of a box's middle."""
     return (box.left + box.right) / 2, (box.top + box.bottom) / 2
-
-
-def corners(box: Box) -> tuple[int, int, int, int]:
-    """Return a box as left, top, right and bottom."""
-    return box.left, box.top, box.right, box.bottom
 
 
 _UNIT: Final = re.compile(

@@ -64,16 +64,12 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     ]
     places = [box for _, box, _ in found]
     words = [word for word in words if not any(_is_glyph(word, box) for box in places)]
+    words.sort(key=lambda word: word.box.left)
     marks = []
-    for (
-        kind,
-        box,
-        state,
-    ) in found:  # its label is behind it, up to the next mark or wide white space, or before it
+    for kind, box, state in found:
+        # Its label is behind it, up to the next mark or wide white space, or before it.
         x, y = middle(box)
-        level = sorted(
-            (one for one in words if one.box.top < y < one.box.bottom), key=lambda one: one.box.left
-        )
+        level = [one for one in words if one.box.top < y < one.box.bottom]
         stops = [middle(mark)[0] for mark in places if abs(middle(mark)[1] - y) < 0.5 * height]
         last = max((stop for stop in stops if stop < x - 1), default=-1.0)
         following = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)

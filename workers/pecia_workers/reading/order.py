@@ -387,9 +387,8 @@ class _Page:
             return self._known_rows[key]
         rows: list[Row] = []
         for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
-            left, right, middle, height = self._plain[
-                one
-            ]  # plain numbers: this runs more often than all else
+            # Plain numbers: this runs more often than all else.
+            left, right, middle, height = self._plain[one]
             for row in [] if self.whole[one] else rows[:-5:-1]:
                 others = [self._plain[other] for other in row]
                 mean = sum(other[2] for other in others) / len(others)

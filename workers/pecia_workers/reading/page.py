@@ -1,7 +1,5 @@
 """The read stage: one page, from its payload to its text, and to fields that follow the task's schema."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -10,10 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend, validator_for
+from pydantic import SecretStr
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -22,6 +21,7 @@ from pecia_schemas.blocks import MergeRule, mean_confidence, storable, storable_
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
 from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
@@ -34,11 +34,6 @@ from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.witnesses import Witnesses
 from pecia_workers.worker.attempts import worked_s
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
-
-    from pecia_schemas.settings import WorkerSettings
 
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:
@@ -94,7 +89,7 @@ class Fields:
     others: tuple[Reading, ...]
 
     @classmethod
-    def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Fields:
+    def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Self:
         """Return the best of the answers."""
         first = best(readings)
         values = parser(schema)(first.generation.text)

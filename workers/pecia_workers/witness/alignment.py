@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final, TypeAlias
@@ -45,20 +45,15 @@ _LONG: Final = 4
 _Lines: TypeAlias = dict[tuple[str, ...], list[range]]
 
 
-@dataclass(slots=True)
 class Alignment:
     """For each token on either side, those on the other, in order; empty: there is none."""
 
-    written: Sequence[Token]
-    seen: Sequence[Token]
-    to_seen: list[tuple[int, ...]] = field(init=False)
-    to_written: list[tuple[int, ...]] = field(init=False)
-    differs: set[int] = field(default_factory=set)
-    """Tokens of what was written that the witness read otherwise."""
-
-    def __post_init__(self) -> None:
-        self.to_seen = [()] * len(self.written)
-        self.to_written = [()] * len(self.seen)
+    def __init__(self, written: Sequence[Token], seen: Sequence[Token]) -> None:
+        self.written, self.seen = written, seen
+        self.to_seen: list[tuple[int, ...]] = [()] * len(written)
+        self.to_written: list[tuple[int, ...]] = [()] * len(seen)
+        self.differs: set[int] = set()
+        """Tokens of what was written that the witness read otherwise."""
 
     @property
     def free_lines(self) -> tuple[_Lines, _Lines]:
@@ -91,13 +86,8 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
     _like_lines(found, weights, comparison)
     for length in _RUNS:
         ours, theirs = _runs(written, found.to_seen, length), _runs(seen, found.to_written, length)
-        for keys, start in ours.items():
-            other = theirs.get(keys)
-            if start is None or other is None:
-                continue
-            if not (
-                any(found.to_seen[start : start + length]) or any(found.to_written[other : other + length])
-            ):
+        for start, other in [(start, theirs[keys]) for keys, start in ours.items() if keys in theirs]:
+            if not any(found.to_seen[start : start + length] + found.to_written[other : other + length]):
                 found.match_all(range(start, start + length), range(other, other + length))
                 _grow(found, start + length, other + length, 1)
                 _grow(found, start - 1, other - 1, -1)
@@ -161,17 +151,18 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
     """Lay lines upon each other that have most in common, the most alike first, and align them."""
     ours, theirs = ([line for lines in side.values() for line in lines] for side in found.free_lines)
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
-    having: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for number, place in ((number, place) for number, line in enumerate(theirs) for place in line):
-        having[found.seen[place].key][number] += 1
+    standing: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for key, number in (
+        (found.seen[place].key, number) for number, line in enumerate(theirs) for place in line
+    ):
+        standing[key][number] += 1
+    distinctive = {key: lines for key, lines in standing.items() if weights[key] >= _DISTINCTIVE}
     alike: list[tuple[float, int, int]] = []
     for number, line in enumerate(ours):
         common: defaultdict[int, _Weight] = defaultdict(_Weight)  # by distinctive tokens, with each of theirs
         used: Counter[tuple[int, str]] = Counter()
         for token in found.written[line.start : line.stop]:
-            for other, times in (
-                having[token.key].items() if weights.get(token.key, 0) >= _DISTINCTIVE else ()
-            ):
+            for other, times in distinctive.get(token.key, {}).items():
                 used[other, token.key] += 1
                 if used[other, token.key] <= times:
                     common[other].add(token, weights[token.key])
@@ -188,17 +179,13 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
 
 def _runs(
     tokens: Sequence[Token], taken: Sequence[tuple[int, ...]], length: int
-) -> dict[tuple[str, ...], int | None]:
-    """Return where each run of free tokens starts; None if it occurs more than once."""
-    runs: dict[tuple[str, ...], int | None] = {}
-    free = 0
-    for number in range(len(tokens)):
-        free = 0 if taken[number] else free + 1
-        if free >= length:
-            start = number - length + 1
-            keys = tuple(token.key for token in tokens[start : number + 1])
-            runs[keys] = None if keys in runs else start
-    return runs
+) -> dict[tuple[str, ...], int]:
+    """Return where each run of free tokens starts that occurs once."""
+    starts: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for start in range(len(tokens) - length + 1):
+        if not any(taken[start : start + length]):
+            starts[tuple(token.key for token in tokens[start : start + length])].append(start)
+    return {keys: places[0] for keys, places in starts.items() if len(places) == 1}
 
 
 def _grow(found: Alignment, one: int, other: int, step: int) -> None:
@@ -307,15 +294,15 @@ def _may_join(whole: Token, first: Token, last: Token) -> bool:
 
 
 def _unlike(ours: Token, theirs: Token) -> float:
-    """Return the share of signs that differ; a number is no reading of a word."""
-    if ours.is_number != theirs.is_number and not (ours.is_value and theirs.is_value):
+    """Return the share of signs that differ; a number is no reading of a word, and of one sign any other may be."""
+    shorter, longer = sorted((len(ours.key), len(theirs.key)))
+    may_be = ours.is_number == theirs.is_number or (ours.is_value and theirs.is_value)
+    if not may_be or longer > 2 * shorter + 1:
         return 1.0
-    longer = max(len(ours.key), len(theirs.key))
-    if longer > 2 * min(len(ours.key), len(theirs.key)) + 1:
-        return 1.0
-    if longer == 1 or at_least(ours.key, theirs.key) > _ALIKE * longer:
-        return _ALIKE if longer == 1 else 1.0
-    return distance(ours.key, theirs.key) / longer
+    if longer == 1:
+        return _ALIKE
+    is_far = at_least(ours.key, theirs.key) > _ALIKE * longer  # cheap, for most are
+    return 1.0 if is_far else distance(ours.key, theirs.key) / longer
 
 
 def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
@@ -339,9 +326,9 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
         for one, other in list(pairs)[::step]:
             if one not in found.differs and (one - step, other - step) in kept:
                 kept.add((one, other))
-    kept_of = {one for one, _ in kept}, {other for _, other in kept}
+    kept_ours, kept_theirs = {one for one, _ in kept}, {other for _, other in kept}
     for one, other in pairs:
-        if one not in kept_of[0] and other not in kept_of[1]:
+        if one not in kept_ours and other not in kept_theirs:
             found.to_seen[one] = found.to_written[other] = ()
             found.differs.discard(one)
 
@@ -349,16 +336,14 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
 def _match_rest(found: Alignment, comparison: Comparison) -> None:
     """Look for what is left of a written line in the lines on which the rest of it stands, and long words anywhere."""
     free: defaultdict[int, list[int]] = defaultdict(list)
-    for places in _by_line(found.seen):
-        free[found.seen[places[0]].line] += [other for other in places if not found.to_written[other]]
+    for other in [number for number, to in enumerate(found.to_written) if not to]:
+        free[found.seen[other].line].append(other)
     for places in _by_line(found.written):
         lines = {found.seen[other].line for one in places for other in found.to_seen[one]}
         near = [other for line in sorted(lines) for other in free[line]]
         for one in [place for place in places if not found.to_seen[place]]:
             for other in near:
-                if not found.to_written[other] and comparison.same(
-                    found.written[one : one + 1], found.seen[other : other + 1]
-                ):
+                if not found.to_written[other] and comparison.same([found.written[one]], [found.seen[other]]):
                     found.match((one,), (other,))
                     break
     by_key = defaultdict(list)

@@ -57,19 +57,21 @@ def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
     if page.fields is None:
         return page
     found = tuple(_Search(witness, page.number).ground(page.fields))
-    doubts = []
-    for leaf in found:
-        if leaf.standing not in (None, Standing.AGREES):
-            differs, text = leaf.standing is Standing.DIFFERS, str(leaf.value)
-            doubts.append(
-                Doubt(
-                    reason=DoubtReason.DISAGREES if differs else DoubtReason.NOT_ON_PAGE,
-                    box=leaf.places[0].box if leaf.places else None,
-                    text=text,
-                    other=leaf.other,
-                    on_value=not isinstance(leaf.value, str) or any(one.is_value for one in tokens_of(text)),
-                )
-            )
+    reasons: dict[Standing | None, DoubtReason] = {
+        Standing.DIFFERS: DoubtReason.DISAGREES,
+        Standing.NOT_ON_PAGE: DoubtReason.NOT_ON_PAGE,
+    }
+    doubts = [
+        Doubt(
+            reason=reasons[leaf.standing],
+            box=leaf.places[0].box if leaf.places else None,
+            text=str(leaf.value),
+            other=leaf.other,
+            on_value=not isinstance(leaf.value, str) or any(one.is_value for one in tokens_of(leaf.value)),
+        )
+        for leaf in found
+        if leaf.standing in reasons
+    ]
     verdict = Verdict.REVIEW if any(doubt.on_value for doubt in doubts) else Verdict.OK
     update = {"grounding": found, "doubts": (*page.doubts, *doubts)}
     return page.model_copy(update={**update, "verdict": min(page.verdict, verdict, key=rank)})
