@@ -16,11 +16,9 @@ import argparse
 import io
 import random
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,12 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from harness.report import Report, Table, parser, spread
+from harness.servers import fleet
 from pecia import Client, Document, DocumentType, Lane, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
-READY_S = 300
 FULL_S = 120
 DONE_S = 120
 LEEWAY_S = 0.25
@@ -92,13 +89,11 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measured:
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-"))) / "fleet"
-        home.parent.chmod(0o711)  # Postgres has an account of its own
-        fleet = stack.enter_context(LocalFleet(home, settings=_settings(), announce=False))
-        fleet.wait_ready(READY_S)
-        url = fleet.settings.database_url.get_secret_value()
-        redis_url = fleet.settings.redis_url.get_secret_value()
-        client = stack.enter_context(Client(url, redis_url, fleet.settings.payload_url))
+        settings = WorkerSettings(
+            engine="simulated", stages="read", cache=False, flower_port=0, log_format="json"
+        )
+        at_work, client, _ = stack.enter_context(fleet(settings))
+        url = at_work.settings.database_url.get_secret_value()
         database = stack.enter_context(psycopg.connect(url, autocommit=True))
         bulk = client.submit_many([_page(0)] * arguments.bulk, priority=Lane.BULK)
         _await_full(database)
@@ -114,10 +109,6 @@ def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measu
         measured = _read(database, began, ended)
         bulk.cancel()
     return measured
-
-
-def _settings() -> WorkerSettings:
-    return WorkerSettings(engine="simulated", stages="read", cache=False, flower_port=0, log_format="json")
 
 
 def _page(seed: int) -> ReadDocument:

@@ -7,9 +7,6 @@ a language model, gains more. No two pages of a submit are alike.
 
 import argparse
 import statistics
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +16,9 @@ from rich.console import Console
 from rich.progress import track
 
 from harness.report import Report, Table, parser
+from harness.servers import fleet
 from pecia import Client, Page, ReadDocument, UsageFigures
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
 DONE_S = 900
 TIMES = ("first", "second")
@@ -55,7 +52,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _round(count: int) -> list[Submit]:
-    with _fleet() as (client, scratch):
+    with fleet(WorkerSettings(flower_port=0)) as (_, client, scratch):
         pages = [_draw(scratch / f"{number}.png", number) for number in range(count)]
         client.submit(ReadDocument(_draw(scratch / "warm.png", -1))).wait(DONE_S)
         (first, texts), (second, again) = _submit(client, pages), _submit(client, pages)
@@ -63,23 +60,6 @@ def _round(count: int) -> list[Submit]:
         message = "the second submit read something else"
         raise RuntimeError(message)
     return [first, second]
-
-
-@contextmanager
-def _fleet() -> Iterator[tuple[Client, Path]]:
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        home = Path(scratch)
-        home.chmod(0o711)
-        with LocalFleet(home / "fleet", settings=WorkerSettings(flower_port=0), announce=False) as fleet:
-            fleet.wait_ready()
-            urls = fleet.settings
-            stores = (
-                urls.database_url.get_secret_value(),
-                urls.redis_url.get_secret_value(),
-                urls.payload_url,
-            )
-            with Client(*stores) as client:
-                yield client, home
 
 
 def _draw(path: Path, number: int) -> Path:
