@@ -48,7 +48,11 @@ class Load:
 
 def main() -> None:
     """Run it and print what came of it."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--clients", type=int, default=200)
+    made.add_argument("--seconds", type=float, default=60)
+    made.add_argument("--every", type=float, default=1.0, help="seconds between two looks of a client")
+    arguments = made.parse_args()
     settings = WorkerSettings(
         engine="simulated", flower_port=0, gateway_port=_free_port(), gateway_rate=100_000, cache=False
     )
@@ -56,14 +60,6 @@ def main() -> None:
         key = _key(at_work.settings)
         load = asyncio.run(_load(at_work.settings.gateway_port, key, arguments))
     _report(load, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--clients", type=int, default=200)
-    made.add_argument("--seconds", type=float, default=60)
-    made.add_argument("--every", type=float, default=1.0, help="seconds between two looks of a client")
-    return made.parse_args()
 
 
 def _key(settings: WorkerSettings) -> str:

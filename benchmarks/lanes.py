@@ -64,7 +64,12 @@ class Measured:
 
 def main() -> None:
     """Run the rounds and print what came of them."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
+    made.add_argument("--seconds", type=float, default=45, help="length of one run")
+    made.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     alone: list[Measured] = []
     mixed: list[Measured] = []
     with Progress(console=Console(stderr=True)) as progress:
@@ -76,15 +81,6 @@ def main() -> None:
                 runs.append(_measure(arguments, every, seed=number))
                 progress.advance(task)
     _report(alone, mixed, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
-    made.add_argument("--seconds", type=float, default=45, help="length of one run")
-    made.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
 
 
 def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measured:
@@ -171,7 +167,7 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
         with_urgent.bulk_tokens_per_s / (without.bulk_tokens_per_s - with_urgent.urgent_tokens_per_s)
         for without, with_urgent in zip(alone, mixed, strict=True)
     ]
-    p95 = [_p95(run.waits_s) for run in mixed]
+    p95 = [statistics.quantiles(run.waits_s, n=20, method="inclusive")[-1] for run in mixed]
     limits = [run.service_s + LEEWAY_S for run in mixed]
     told = {
         "bulk": arguments.bulk,
@@ -186,7 +182,7 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
     waits = [wait for run in mixed for wait in run.waits_s]
     rows = [
         ["urgent pages", str(len(waits))],
-        ["wait of an urgent page, p50, s", _spread([_p50(run.waits_s) for run in mixed])],
+        ["wait of an urgent page, p50, s", _spread([statistics.median(run.waits_s) for run in mixed])],
         ["wait of an urgent page, p95, s", _spread(p95)],
         ["allowed: one service time + 250 ms, s", _spread(limits)],
         ["bulk alone, tokens/s", _spread([run.bulk_tokens_per_s for run in alone])],
@@ -199,14 +195,6 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
         f"{arguments.rounds} rounds of {arguments.seconds:g} s"
     )
     return Report(tables=[Table(headings=("", "rounds"), rows=rows, title=title)], figures=told)
-
-
-def _p50(waits: list[float]) -> float:
-    return statistics.median(waits)
-
-
-def _p95(waits: list[float]) -> float:
-    return statistics.quantiles(waits, n=20, method="inclusive")[-1]
 
 
 def _spread(values: list[float]) -> str:

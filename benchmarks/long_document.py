@@ -93,19 +93,15 @@ class Sampler:
 
 def main() -> None:
     """Measure every kind of document and print what came of it."""
-    arguments = _arguments()
-    say = Console(stderr=True).print
-    results = [one for kind in arguments.kinds for one in _measure(kind, arguments, say)]
-    _report(results).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--pages", type=int, default=3_000, help="of the long document")
     made.add_argument("--short", type=int, default=30, help="pages of the short one")
     made.add_argument("--kinds", nargs="+", choices=WRITERS, default=list(WRITERS))
     made.add_argument("--scan-kb", type=int, default=60, help="of one scanned page, about")
-    return made.parse_args()
+    arguments = made.parse_args()
+    say = Console(stderr=True).print
+    results = [one for kind in arguments.kinds for one in _measure(kind, arguments, say)]
+    _report(results).tell(as_json=arguments.json)
 
 
 def _measure(kind: str, arguments: argparse.Namespace, say: Progress) -> list[Measured]:

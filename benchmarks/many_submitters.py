@@ -125,10 +125,8 @@ def _connections(settings: ClientSettings) -> tuple[int, int]:
 
 def _work(settings: ClientSettings, number: int, tasks: int) -> list[float]:
     """Return how late each waiter of one process was. Its client is closed then; the process lives."""
-    return (_on_a_loop if number % 2 else _in_threads)(settings, number, tasks)
-
-
-def _in_threads(settings: ClientSettings, number: int, tasks: int) -> list[float]:
+    if number % 2:
+        return asyncio.run(_awaited(settings, number, tasks))
     with Client(settings=settings) as client, ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(lambda task: _one(client, number, task), range(tasks)))
 
@@ -148,10 +146,6 @@ def _one(client: Client, number: int, task: int) -> float:
     except JobTimeoutError:
         return LOST_S
     return _late(time.time(), job.refresh())
-
-
-def _on_a_loop(settings: ClientSettings, number: int, tasks: int) -> list[float]:
-    return asyncio.run(_awaited(settings, number, tasks))
 
 
 async def _awaited(settings: ClientSettings, number: int, tasks: int) -> list[float]:

@@ -39,16 +39,12 @@ class Submit:
 
 def main() -> None:
     """Run the rounds, each on a fleet of its own, and print the medians."""
-    arguments = _arguments()
-    rounds = [_round(arguments.pages) for _ in track(range(arguments.rounds), console=Console(stderr=True))]
-    _report(rounds, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--pages", type=int, default=100)
     made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
+    arguments = made.parse_args()
+    rounds = [_round(arguments.pages) for _ in track(range(arguments.rounds), console=Console(stderr=True))]
+    _report(rounds, arguments).tell(as_json=arguments.json)
 
 
 def _round(count: int) -> list[Submit]:
@@ -79,16 +75,14 @@ def _submit(client: Client, pages: list[Path]) -> tuple[Submit, list[str]]:
     group.wait(DONE_S)
     seconds = perf_counter() - started
     read: list[Page] = [page for document in group.results() for page in document.pages]
-    return _difference(seconds, before, client.usage().total), [page.text for page in read]
-
-
-def _difference(seconds: float, before: UsageFigures, after: UsageFigures) -> Submit:
-    return Submit(
+    after = client.usage().total
+    submit = Submit(
         seconds=seconds,
         engine_pages=(after.parts - after.reused) - (before.parts - before.reused),
         tokens=_tokens(after) - _tokens(before),
         saved=after.saved - before.saved,
     )
+    return submit, [page.text for page in read]
 
 
 def _tokens(figures: UsageFigures) -> int:
