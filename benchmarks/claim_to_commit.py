@@ -60,7 +60,10 @@ class Measured:
 
 def main() -> None:
     """Run the rounds and print the medians and their ratio."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--parts", type=int, default=20_000)
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     results: dict[str, list[Measured]] = {side: [] for side in SIDES}
     with opened() as stores, Progress(console=Console(stderr=True)) as progress:
         rounds = progress.add_task("rounds", total=arguments.rounds * len(SIDES))
@@ -70,13 +73,6 @@ def main() -> None:
                 results[side].append(measure(stores, program, arguments.parts))
                 progress.advance(rounds)
     report(results, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--parts", type=int, default=20_000)
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
 
 
 @contextmanager

@@ -77,7 +77,11 @@ class Measured:
 
 def main() -> None:
     """Measure each depth, the least first."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--depths", type=int, nargs="+", default=list(DEPTHS))
+    made.add_argument("--jobs", type=int, default=3_000, help="handed over and worked off in a round")
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     found = []
     with (
         servers(redis_memory="2gb") as shared,
@@ -91,14 +95,6 @@ def main() -> None:
                 at.hand_over(1)
                 found.append(_measure(at, redis, depth, arguments, partial(progress.advance, task)))
     _report(found, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--depths", type=int, nargs="+", default=list(DEPTHS))
-    made.add_argument("--jobs", type=int, default=3_000, help="handed over and worked off in a round")
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
 
 
 def _measure(

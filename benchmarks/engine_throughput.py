@@ -42,15 +42,6 @@ WARM_UP = 32
 
 def main() -> None:
     """Run the rounds and print what came of them."""
-    arguments = _arguments()
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        directory = Path(scratch)
-        job = _job(arguments, directory)
-        answers = _measure(job, arguments.rounds, directory)
-    _report(answers, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--checkpoint", choices=CHECKPOINTS, default="tiny", help="random weights, made here")
     made.add_argument("--model", type=Path, help="a checkpoint's directory instead")
@@ -58,7 +49,12 @@ def _arguments() -> argparse.Namespace:
     made.add_argument("--kv-cache-bytes", type=int, help="for --model")
     made.add_argument("--pages", type=int, default=256)
     made.add_argument("--rounds", type=int, default=5)
-    return made.parse_args()
+    arguments = made.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
+        directory = Path(scratch)
+        job = _job(arguments, directory)
+        answers = _measure(job, arguments.rounds, directory)
+    _report(answers, arguments).tell(as_json=arguments.json)
 
 
 def _job(arguments: argparse.Namespace, directory: Path) -> Job:

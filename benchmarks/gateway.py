@@ -18,25 +18,21 @@ import json
 import os
 import random
 import socket
-import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from harness.report import Report, Table, parser
+from harness.servers import fleet
 from pecia.accounts import Scope
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
-from pecia_workers.local.fleet import LocalFleet
 
-READY_S = 300
 BOUNDARY = "pecia-bench"
 
 
@@ -52,26 +48,18 @@ class Load:
 
 def main() -> None:
     """Run it and print what came of it."""
-    arguments = _arguments()
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-"))) / "fleet"
-        home.parent.chmod(0o711)  # Postgres has an account of its own
-        settings = WorkerSettings(
-            engine="simulated", flower_port=0, gateway_port=_free_port(), gateway_rate=100_000, cache=False
-        )
-        fleet = stack.enter_context(LocalFleet(home, settings=settings, announce=False, gateway=True))
-        fleet.wait_ready(READY_S)
-        key = _key(fleet.settings)
-        load = asyncio.run(_load(fleet.settings.gateway_port, key, arguments))
-    _report(load, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--clients", type=int, default=200)
     made.add_argument("--seconds", type=float, default=60)
     made.add_argument("--every", type=float, default=1.0, help="seconds between two looks of a client")
-    return made.parse_args()
+    arguments = made.parse_args()
+    settings = WorkerSettings(
+        engine="simulated", flower_port=0, gateway_port=_free_port(), gateway_rate=100_000, cache=False
+    )
+    with fleet(settings, gateway=True) as (at_work, _, _):
+        key = _key(at_work.settings)
+        load = asyncio.run(_load(at_work.settings.gateway_port, key, arguments))
+    _report(load, arguments).tell(as_json=arguments.json)
 
 
 def _key(settings: WorkerSettings) -> str:

@@ -16,11 +16,9 @@ import argparse
 import io
 import random
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,12 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from harness.report import Report, Table, parser, spread
+from harness.servers import fleet
 from pecia import Client, Document, DocumentType, Lane, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
-READY_S = 300
 FULL_S = 120
 DONE_S = 120
 LEEWAY_S = 0.25
@@ -67,7 +64,12 @@ class Measured:
 
 def main() -> None:
     """Run the rounds and print what came of them."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
+    made.add_argument("--seconds", type=float, default=45, help="length of one run")
+    made.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     alone: list[Measured] = []
     mixed: list[Measured] = []
     with Progress(console=Console(stderr=True)) as progress:
@@ -81,24 +83,13 @@ def main() -> None:
     _report(alone, mixed, arguments).tell(as_json=arguments.json)
 
 
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
-    made.add_argument("--seconds", type=float, default=45, help="length of one run")
-    made.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
-
-
 def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measured:
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-"))) / "fleet"
-        home.parent.chmod(0o711)  # Postgres has an account of its own
-        fleet = stack.enter_context(LocalFleet(home, settings=_settings(), announce=False))
-        fleet.wait_ready(READY_S)
-        url = fleet.settings.database_url.get_secret_value()
-        redis_url = fleet.settings.redis_url.get_secret_value()
-        client = stack.enter_context(Client(url, redis_url, fleet.settings.payload_url))
+        settings = WorkerSettings(
+            engine="simulated", stages="read", cache=False, flower_port=0, log_format="json"
+        )
+        at_work, client, _ = stack.enter_context(fleet(settings))
+        url = at_work.settings.database_url.get_secret_value()
         database = stack.enter_context(psycopg.connect(url, autocommit=True))
         bulk = client.submit_many([_page(0)] * arguments.bulk, priority=Lane.BULK)
         _await_full(database)
@@ -114,10 +105,6 @@ def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measu
         measured = _read(database, began, ended)
         bulk.cancel()
     return measured
-
-
-def _settings() -> WorkerSettings:
-    return WorkerSettings(engine="simulated", stages="read", cache=False, flower_port=0, log_format="json")
 
 
 def _page(seed: int) -> ReadDocument:
@@ -180,7 +167,7 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
         with_urgent.bulk_tokens_per_s / (without.bulk_tokens_per_s - with_urgent.urgent_tokens_per_s)
         for without, with_urgent in zip(alone, mixed, strict=True)
     ]
-    p95 = [_p95(run.waits_s) for run in mixed]
+    p95 = [statistics.quantiles(run.waits_s, n=20, method="inclusive")[-1] for run in mixed]
     limits = [run.service_s + LEEWAY_S for run in mixed]
     told = {
         "bulk": arguments.bulk,
@@ -195,7 +182,7 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
     waits = [wait for run in mixed for wait in run.waits_s]
     rows = [
         ["urgent pages", str(len(waits))],
-        ["wait of an urgent page, p50, s", _spread([_p50(run.waits_s) for run in mixed])],
+        ["wait of an urgent page, p50, s", _spread([statistics.median(run.waits_s) for run in mixed])],
         ["wait of an urgent page, p95, s", _spread(p95)],
         ["allowed: one service time + 250 ms, s", _spread(limits)],
         ["bulk alone, tokens/s", _spread([run.bulk_tokens_per_s for run in alone])],
@@ -208,14 +195,6 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
         f"{arguments.rounds} rounds of {arguments.seconds:g} s"
     )
     return Report(tables=[Table(headings=("", "rounds"), rows=rows, title=title)], figures=told)
-
-
-def _p50(waits: list[float]) -> float:
-    return statistics.median(waits)
-
-
-def _p95(waits: list[float]) -> float:
-    return statistics.quantiles(waits, n=20, method="inclusive")[-1]
 
 
 def _spread(values: list[float]) -> str:

@@ -16,11 +16,10 @@ sampler takes a look every 200 ms and may miss what is shorter.
 import argparse
 import io
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -30,11 +29,11 @@ from PIL import Image
 from rich.console import Console
 
 from harness.report import Report, Table, parser
+from harness.servers import fleet
 from pecia import Client, Job, Prefer, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
 
-READY_S = 300
 ALLOWED_BYTES = 150 * 10**6
 WORKERS = ("ingest", "engine")
 SAMPLED_EVERY_S = 0.2
@@ -94,40 +93,29 @@ class Sampler:
 
 def main() -> None:
     """Measure every kind of document and print what came of it."""
-    arguments = _arguments()
-    say = Console(stderr=True).print
-    results = [one for kind in arguments.kinds for one in _measure(kind, arguments, say)]
-    _report(results).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--pages", type=int, default=3_000, help="of the long document")
     made.add_argument("--short", type=int, default=30, help="pages of the short one")
     made.add_argument("--kinds", nargs="+", choices=WRITERS, default=list(WRITERS))
     made.add_argument("--scan-kb", type=int, default=60, help="of one scanned page, about")
-    return made.parse_args()
+    arguments = made.parse_args()
+    say = Console(stderr=True).print
+    results = [one for kind in arguments.kinds for one in _measure(kind, arguments, say)]
+    _report(results).tell(as_json=arguments.json)
 
 
 def _measure(kind: str, arguments: argparse.Namespace, say: Progress) -> list[Measured]:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-")))
-        directory.chmod(0o711)  # Postgres has an account of its own
-        settings = WorkerSettings(
-            engine="simulated:instant", cache=False, flower_port=0, log_format="json", max_pages=10**5
-        )
-        fleet = stack.enter_context(LocalFleet(directory / "fleet", settings=settings, announce=False))
-        fleet.wait_ready(READY_S)
-        url = fleet.settings.database_url.get_secret_value()
-        redis_url = fleet.settings.redis_url.get_secret_value()
-        client = stack.enter_context(Client(url, redis_url, fleet.settings.payload_url))
-        results = []
+    settings = WorkerSettings(
+        engine="simulated:instant", cache=False, flower_port=0, log_format="json", max_pages=10**5
+    )
+    results = []
+    with fleet(settings) as (at_work, client, directory):
         for pages in (arguments.short, arguments.pages):
             path = directory / f"{pages}.pdf"
             WRITERS[kind](path, pages, arguments.scan_kb)
             say(f"{kind}: {pages} pages, {path.stat().st_size / MB:.1f} MB")
-            results.append(_read(kind, pages, path, client, _sessions(fleet)))
-        return results
+            results.append(_read(kind, pages, path, client, _sessions(at_work)))
+    return results
 
 
 def _read(kind: str, pages: int, path: Path, client: Client, sessions: dict[str, int]) -> Measured:

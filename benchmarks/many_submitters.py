@@ -14,14 +14,12 @@ import io
 import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -30,10 +28,10 @@ from pydantic import SecretStr
 from redis import Redis
 
 from harness.report import Report, Table, parser
+from harness.servers import fleet
 from pecia import AsyncClient, Client, ClientSettings, JobTimeoutError, ReadDocument
 from pecia.handles import JobHandle
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
 NAME = "submitter"
 """By which Postgres and Redis know the connections of these clients."""
@@ -79,16 +77,11 @@ def main() -> None:
 
 @contextmanager
 def _fleet() -> Iterator[ClientSettings]:
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        home = Path(scratch)
-        home.chmod(0o711)
-        settings = WorkerSettings(engine="simulated:instant", flower_port=0)
-        with LocalFleet(home / "fleet", settings=settings, announce=False) as fleet:
-            fleet.wait_ready()
-            urls = fleet.settings
-            yield ClientSettings(
-                database_url=urls.database_url, redis_url=urls.redis_url, payload_url=urls.payload_url
-            )
+    with fleet(WorkerSettings(engine="simulated:instant", flower_port=0)) as (started, _, _):
+        urls = started.settings
+        yield ClientSettings(
+            database_url=urls.database_url, redis_url=urls.redis_url, payload_url=urls.payload_url
+        )
 
 
 def _named(settings: ClientSettings) -> ClientSettings:
@@ -132,10 +125,8 @@ def _connections(settings: ClientSettings) -> tuple[int, int]:
 
 def _work(settings: ClientSettings, number: int, tasks: int) -> list[float]:
     """Return how late each waiter of one process was. Its client is closed then; the process lives."""
-    return (_on_a_loop if number % 2 else _in_threads)(settings, number, tasks)
-
-
-def _in_threads(settings: ClientSettings, number: int, tasks: int) -> list[float]:
+    if number % 2:
+        return asyncio.run(_awaited(settings, number, tasks))
     with Client(settings=settings) as client, ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(lambda task: _one(client, number, task), range(tasks)))
 
@@ -155,10 +146,6 @@ def _one(client: Client, number: int, task: int) -> float:
     except JobTimeoutError:
         return LOST_S
     return _late(time.time(), job.refresh())
-
-
-def _on_a_loop(settings: ClientSettings, number: int, tasks: int) -> list[float]:
-    return asyncio.run(_awaited(settings, number, tasks))
 
 
 async def _awaited(settings: ClientSettings, number: int, tasks: int) -> list[float]:

@@ -60,18 +60,14 @@ class Measured:
 
 def main() -> None:
     """Run the rounds and print the medians."""
-    arguments = _arguments()
-    sides, notes = that_run(SIDES, arguments.sides)
-    found = measured_in_turn(sides, arguments.rounds, partial(_measure, jobs=arguments.jobs))
-    _report(found, notes, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     add_sides(made, SIDES)
     made.add_argument("--jobs", type=int, default=3_000, help="that wait, and as many again")
     made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
+    arguments = made.parse_args()
+    sides, notes = that_run(SIDES, arguments.sides)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, jobs=arguments.jobs))
+    _report(found, notes, arguments).tell(as_json=arguments.json)
 
 
 def _measure(shared: Servers, side: Side, jobs: int) -> Measured:

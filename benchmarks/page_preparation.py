@@ -8,7 +8,6 @@ Caveats. Drawn pages are cleaner than scanned ones. Times are of whole pages, th
 pages that have something to do: an upright page costs no turn.
 """
 
-import argparse
 import sys
 import tempfile
 from collections import defaultdict
@@ -32,7 +31,11 @@ LIMITS = Limits.of(WorkerSettings())
 
 def main() -> None:
     """Prepare the pages, once for each round, and print what became of them."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=1)
+    made.add_argument("--pages", type=int, default=CASES, help="of the forty, the first so many")
+    made.add_argument("--korean-font", type=Path, help="a font file with Hangul")
+    arguments = made.parse_args()
     initialize_process(LIMITS)
     took: dict[str, list[float]] = defaultdict(list)
     lost: list[str] = []
@@ -43,14 +46,6 @@ def main() -> None:
                 if number == 0 and not case.came_back(page):
                     lost.append(f"{case.name}: turned by {page.rotation}, levelled by {page.skew:g}")
     _report(lost, took, arguments.pages).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=1)
-    made.add_argument("--pages", type=int, default=CASES, help="of the forty, the first so many")
-    made.add_argument("--korean-font", type=Path, help="a font file with Hangul")
-    return made.parse_args()
 
 
 def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:

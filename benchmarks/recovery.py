@@ -60,19 +60,15 @@ class Recovered:
 
 def main() -> None:
     """Run the rounds and print what came of them."""
-    arguments = _arguments()
-    sides, notes = that_run(SIDES, arguments.sides)
-    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
-    _report(found, notes, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     add_sides(made, SIDES)
     made.add_argument("--jobs", type=int, default=80, help="that wait when the worker starts")
     made.add_argument("--patience", type=float, default=60, help="seconds after which a job is lost")
     made.add_argument("--rounds", type=int, default=1)
-    return made.parse_args()
+    arguments = made.parse_args()
+    sides, notes = that_run(SIDES, arguments.sides)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
+    _report(found, notes, arguments).tell(as_json=arguments.json)
 
 
 def _measure(shared: Servers, side: Side, arguments: argparse.Namespace) -> Recovered:

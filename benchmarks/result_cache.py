@@ -7,9 +7,6 @@ a language model, gains more. No two pages of a submit are alike.
 
 import argparse
 import statistics
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +16,9 @@ from rich.console import Console
 from rich.progress import track
 
 from harness.report import Report, Table, parser
+from harness.servers import fleet
 from pecia import Client, Page, ReadDocument, UsageFigures
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
 DONE_S = 900
 TIMES = ("first", "second")
@@ -42,20 +39,16 @@ class Submit:
 
 def main() -> None:
     """Run the rounds, each on a fleet of its own, and print the medians."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--pages", type=int, default=100)
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     rounds = [_round(arguments.pages) for _ in track(range(arguments.rounds), console=Console(stderr=True))]
     _report(rounds, arguments).tell(as_json=arguments.json)
 
 
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--pages", type=int, default=100)
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
-
-
 def _round(count: int) -> list[Submit]:
-    with _fleet() as (client, scratch):
+    with fleet(WorkerSettings(flower_port=0)) as (_, client, scratch):
         pages = [_draw(scratch / f"{number}.png", number) for number in range(count)]
         client.submit(ReadDocument(_draw(scratch / "warm.png", -1))).wait(DONE_S)
         (first, texts), (second, again) = _submit(client, pages), _submit(client, pages)
@@ -63,23 +56,6 @@ def _round(count: int) -> list[Submit]:
         message = "the second submit read something else"
         raise RuntimeError(message)
     return [first, second]
-
-
-@contextmanager
-def _fleet() -> Iterator[tuple[Client, Path]]:
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        home = Path(scratch)
-        home.chmod(0o711)
-        with LocalFleet(home / "fleet", settings=WorkerSettings(flower_port=0), announce=False) as fleet:
-            fleet.wait_ready()
-            urls = fleet.settings
-            stores = (
-                urls.database_url.get_secret_value(),
-                urls.redis_url.get_secret_value(),
-                urls.payload_url,
-            )
-            with Client(*stores) as client:
-                yield client, home
 
 
 def _draw(path: Path, number: int) -> Path:
@@ -99,16 +75,14 @@ def _submit(client: Client, pages: list[Path]) -> tuple[Submit, list[str]]:
     group.wait(DONE_S)
     seconds = perf_counter() - started
     read: list[Page] = [page for document in group.results() for page in document.pages]
-    return _difference(seconds, before, client.usage().total), [page.text for page in read]
-
-
-def _difference(seconds: float, before: UsageFigures, after: UsageFigures) -> Submit:
-    return Submit(
+    after = client.usage().total
+    submit = Submit(
         seconds=seconds,
         engine_pages=(after.parts - after.reused) - (before.parts - before.reused),
         tokens=_tokens(after) - _tokens(before),
         saved=after.saved - before.saved,
     )
+    return submit, [page.text for page in read]
 
 
 def _tokens(figures: UsageFigures) -> int:

@@ -25,7 +25,12 @@ _say = Console(stderr=True, highlight=False).print
 
 def main() -> None:
     """Run them; exits with 1 if one of them failed."""
-    arguments = _arguments()
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("names", nargs="*", help=", ".join(one.name for one in CATALOGUE))
+    made.add_argument("--size", type=Size, choices=Size, default=Size.DEFAULT)
+    made.add_argument("--results", type=Path, default=RESULTS, help="where to keep what was found")
+    made.add_argument("--only-page", action="store_true", help="run nothing, write docs/benchmarks.md anew")
+    arguments = made.parse_args()
     if not arguments.only_page:
         try:
             benchmarks = named(arguments.names)
@@ -38,15 +43,6 @@ def main() -> None:
         PAGE.write_text(page())
     if failed:
         sys.exit(f"Failed: {', '.join(failed)}.")
-
-
-def _arguments() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("names", nargs="*", help=", ".join(one.name for one in CATALOGUE))
-    made.add_argument("--size", type=Size, choices=Size, default=Size.DEFAULT)
-    made.add_argument("--results", type=Path, default=RESULTS, help="where to keep what was found")
-    made.add_argument("--only-page", action="store_true", help="run nothing, write docs/benchmarks.md anew")
-    return made.parse_args()
 
 
 def _run_all(benchmarks: list[Benchmark], size: Size, directory: Path) -> list[str]:

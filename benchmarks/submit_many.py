@@ -69,7 +69,12 @@ class Peak:
 
 def main() -> None:
     """Measure the memory, then run the rounds, on servers of their own, and print what came of it."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--jobs", type=int, default=20_000, help="of each kind by submit_many")
+    made.add_argument("--single", type=int, default=500, help="of each kind by submit")
+    made.add_argument("--memory", type=int, default=100_000, help="tasks of the generator")
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     with (
         servers() as shared,
         Client(shared.database_url, shared.redis_url, shared.payload_url) as client,
@@ -83,15 +88,6 @@ def main() -> None:
             for _ in track(range(arguments.rounds), console=Console(stderr=True))
         ]
     _report(rounds, peaks, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--jobs", type=int, default=20_000, help="of each kind by submit_many")
-    made.add_argument("--single", type=int, default=500, help="of each kind by submit")
-    made.add_argument("--memory", type=int, default=100_000, help="tasks of the generator")
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
 
 
 def _stored(store: PayloadStore) -> Tasks:

@@ -44,7 +44,10 @@ class _Taking(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Run the rounds and print the medians and their ratios."""
-    arguments = _arguments()
+    made = parser(__doc__)
+    made.add_argument("--parts", type=int, default=4_000)
+    made.add_argument("--rounds", type=int, default=3)
+    arguments = made.parse_args()
     with opened() as stores, _collector() as url:
         sides: dict[str, dict[str, str]] = {
             "without": {},
@@ -56,13 +59,6 @@ def main() -> None:
             for side, environment in sides.items():
                 results[side].append(_measured(stores, environment, arguments.parts))
     _report(results, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--parts", type=int, default=4_000)
-    made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
 
 
 @contextmanager

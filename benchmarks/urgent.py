@@ -39,19 +39,15 @@ PATIENCE_S = 120
 
 def main() -> None:
     """Run the rounds and print the waits."""
-    arguments = _arguments()
-    sides, notes = that_run(SIDES, arguments.sides)
-    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
-    _report(found, notes, arguments).tell(as_json=arguments.json)
-
-
-def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     add_sides(made, SIDES)
     made.add_argument("--bulk", type=int, default=10_000, help="jobs that wait")
     made.add_argument("--urgent", type=int, default=15, help="jobs of one round whose wait is measured")
     made.add_argument("--rounds", type=int, default=3)
-    return made.parse_args()
+    arguments = made.parse_args()
+    sides, notes = that_run(SIDES, arguments.sides)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
+    _report(found, notes, arguments).tell(as_json=arguments.json)
 
 
 def _measure(shared: Servers, side: Side, arguments: argparse.Namespace) -> list[float]:

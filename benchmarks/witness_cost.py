@@ -11,24 +11,21 @@ import argparse
 import resource
 import statistics
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.report import Report, Table, parser, spread
+from harness.servers import READY_S, fleet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
 
 from chat_server import Behaviour, ChatServerDouble, serving
-from pecia import Client, Prefer, ReadDocument
+from pecia import Prefer, ReadDocument
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 from witnessed_pages import Drawn, drawn_page
 
-READY_S = 300
 SIDES = ("none", "layer", "ocr")
 
 
@@ -113,15 +110,7 @@ def _measured(side: str, drawn: Drawn, server: ChatServerDouble, arguments: argp
         log_level="warning",
     )
     before = _cpu_s()
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-")))
-        home.chmod(0o711)  # Postgres runs as another account where this one is root
-        fleet = stack.enter_context(LocalFleet(home, settings=settings, announce=False))
-        fleet.wait_ready(READY_S)
-        urls = fleet.settings
-        client = stack.enter_context(
-            Client(urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url)
-        )
+    with fleet(settings) as (_, client, _):
         task = ReadDocument(drawn.pdf, prefer=Prefer.PIXELS, cache=False)
         client.submit(task).result(timeout=READY_S)  # everything is warm
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Postgres and Redis of a benchmark's own, gone when it ends."""
+"""Postgres and Redis of a benchmark's own, or a whole fleet, gone when it ends."""
 
 import os
 import tempfile
@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pecia_migrations
+from pecia import Client
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.servers import EmbeddedPostgres, start_postgres, start_redis
+
+READY_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +60,17 @@ def servers(*, redis_memory: str = "512mb") -> Iterator[Servers]:
         finally:
             redis.stop()
             postgres.stop()
+
+
+@contextmanager
+def fleet(settings: WorkerSettings, *, gateway: bool = False) -> Iterator[tuple[LocalFleet, Client, Path]]:
+    """Start a fleet; yield it once it is ready, a client of it, and a directory for whatever else is written."""
+    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
+        directory = Path(scratch)
+        directory.chmod(0o711)  # Postgres has an account of its own
+        with LocalFleet(directory / "fleet", settings=settings, announce=False, gateway=gateway) as started:
+            started.wait_ready(READY_S)
+            of = started.settings
+            url, redis_url = of.database_url.get_secret_value(), of.redis_url.get_secret_value()
+            with Client(url, redis_url, of.payload_url) as client:
+                yield started, client, directory

@@ -132,7 +132,9 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next(desk: Desk) -> None:
+def test_the_screen_tells_each_step_what_runs_what_to_type_next_and_how_to_get_into_flower(
+    desk: Desk,
+) -> None:
     told = desk.screen.partition("service ")[0].splitlines()
     assert told[0].startswith("A fleet in ")
     assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
@@ -146,9 +148,6 @@ def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next
     assert "http://127.0.0.1:" in desk.screen
     for command in ("pecia read", "pecia watch", "pecia doctor", "Ctrl-C"):
         assert command in desk.screen
-
-
-def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
     said = re.search(r"Flower +(\S+) +user (\S+), password\s+(\S+)", desk.screen)
     assert said
     url, user, password = said.groups()
@@ -156,7 +155,9 @@ def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
     assert httpx2.get(url, auth=(user, password)).status_code == 200
 
 
-def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) -> None:
+def test_documents_are_read_from_the_other_terminal_and_the_screen_says_how_the_jobs_stand(
+    desk: Desk, papers: Path, eventually: Eventually
+) -> None:
     assert papers.is_dir()
     read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
     assert (read.returncode, read.stderr) == (0, "")
@@ -164,10 +165,6 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
     assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
     assert [page["text"] for page in scan["pages"]] == ["Scanned at the desk"]
     assert [(page["number"], page["text"]) for page in report["pages"]] == [(1, "Page one"), (2, "Page two")]
-
-
-def test_the_screen_says_how_the_jobs_stand(desk: Desk, papers: Path, eventually: Eventually) -> None:
-    desk.run("read", str(papers / "scan.png"), "--wait")
     shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
     eventually(lambda: re.search(shown, desk.screen), what="A line about the job")
 

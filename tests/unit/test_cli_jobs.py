@@ -172,7 +172,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
     monkeypatch.setattr(reading, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
     monkeypatch.setattr(bulk, "_MOST_TASKS", 1)
 
-    told = CliRunner().invoke(app, ["read", REFUSED, *scans, "--json"])
+    told = pecia("read", REFUSED, *scans, "--json")
 
     assert isinstance(told.exception, QueueFullError)
     assert isinstance(told.exception.failures[0], InvalidSourceError)
@@ -183,7 +183,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 
 def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tmp_path: Path) -> None:
     url = f"https://archive.example/scan.pdf?signature={'a' * 5_000}"
-    told = CliRunner().invoke(app, ["read", url, "--wait", "-o", f"{tmp_path}{os.sep}"])
+    told = pecia("read", url, "--wait", "-o", f"{tmp_path}{os.sep}")
     assert told.exit_code == 0, told.output
     (written,) = tmp_path.iterdir()
     assert written.name == f"{fleet.submitted[0].id}.txt"
@@ -219,7 +219,7 @@ def test_a_job_that_cannot_rerun_harms_no_other(fleet: FakeFleet, client: Client
     failed = [client.submit(ReadDocument(name)) for name in (b"one", b"two")]
     fleet.hold()
 
-    told = CliRunner().invoke(app, ["retry", str(failed[0].id), str(read.id), str(failed[1].id), "--json"])
+    told = pecia("retry", failed[0].id, read.id, failed[1].id, "--json")
 
     assert told.exit_code == 2
     assert [json.loads(line)["job"] for line in told.stdout.splitlines()] == [str(job.id) for job in failed]
@@ -251,7 +251,7 @@ def test_a_distance_or_segment_beyond_all_bounds_is_refused(fleet: FakeFleet, sc
         values.moment("9999999999d", "--since")
     with pytest.raises(InvalidOptionError, match="since"):
         list(fleet.client().jobs(since=timedelta(days=9_999_999)))
-    assert CliRunner().invoke(app, ["caption", scans[0], "--segments", "1e300"]).exit_code == 2
+    assert pecia("caption", scans[0], "--segments", "1e300").exit_code == 2
     assert fleet.submitted == []
 
 

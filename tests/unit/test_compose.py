@@ -166,16 +166,17 @@ def test_everything_that_is_mounted_is_there(variables: dict[str, str]) -> None:
 
 def test_grafana_finds_its_source_and_its_dashboards(services: dict[str, Any]) -> None:
     mounted = {path: source for source, path, *_ in (v.split(":") for v in services["grafana"]["volumes"])}
-    (source,) = provisioned("datasources/prometheus.yml")["datasources"]
-    (provider,) = provisioned("dashboards/pecia.yml")["providers"]
+    (source,), (provider,) = (
+        yaml.safe_load((COMPOSE / "grafana/provisioning" / file).read_text())[key]
+        for file, key in (
+            ("datasources/prometheus.yml", "datasources"),
+            ("dashboards/pecia.yml", "providers"),
+        )
+    )
     assert source["url"] == "http://prometheus:9090"
     assert list((COMPOSE / mounted[provider["options"]["path"]]).glob("*.json"))
     home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (COMPOSE / mounted[str(home.parent)] / home.name).exists()
-
-
-def provisioned(file: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((COMPOSE / "grafana" / "provisioning" / file).read_text()))
 
 
 def test_prometheus_asks_every_process_that_has_a_page(services: dict[str, Any]) -> None:
@@ -187,8 +188,6 @@ def test_prometheus_asks_every_process_that_has_a_page(services: dict[str, Any])
     assert f"PECIA_METRICS_PORT={found['port']}" in (COMPOSE / "Dockerfile").read_text()
     assert all("metrics" in services[name]["networks"] for name in (*workers, "prometheus"))
 
-
-pytestmark = pytest.mark.gate
 
 DOCKERFILE = COMPOSE / "Dockerfile"
 IMAGES = ("fleet", "cpu", "gpu")

@@ -300,13 +300,10 @@ def trust(receiver: Receiver, tmp_path: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(authority.path))
 
 
-def https(receiver: Receiver, host: str, context: ssl.SSLContext | None) -> Reply:
-    backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1"))
-    return post(f"https://{host}:{receiver.server_port}/", backend, ssl_context=context)
-
-
 def test_tls_wants_a_trusted_certificate_for_the_name(receiver: Receiver, trust: ssl.SSLContext) -> None:
-    assert https(receiver, "hook.example", trust).status == 204
-    for host, context in (("other.example", trust), ("hook.example", None)):
+    backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1"))
+    url = f"https://hook.example:{receiver.server_port}/"
+    assert post(url, backend, ssl_context=trust).status == 204
+    for other, context in ((url.replace("hook", "other"), trust), (url, None)):
         with pytest.raises(SendError, match="tls"):
-            https(receiver, host, context)
+            post(other, backend, ssl_context=context)

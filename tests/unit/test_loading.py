@@ -76,23 +76,11 @@ def loaded_by(subject: str) -> dict[str, set[str]]:
     return {name: set(modules) for name, modules in found.items()}
 
 
-@pytest.fixture(scope="module")
-def command() -> dict[str, set[str]]:
-    return loaded_by("command")
-
-
-@pytest.fixture(scope="module")
-def client() -> dict[str, set[str]]:
-    return loaded_by("client")
-
-
-@pytest.mark.parametrize("step", ["version", "help", "completion"])
-def test_what_names_no_verb_loads_no_verb(command: dict[str, set[str]], step: str) -> None:
+def test_what_names_no_verb_loads_no_verb_and_one_that_reads_only_what_reads() -> None:
+    command = loaded_by("command")
     slow = {*SLOW, "PIL", "asyncio", "obstore", "pecia.client", "psycopg", "pydantic", "rich", "sqlalchemy"}
-    assert not slow & command[step]
-
-
-def test_a_verb_that_reads_loads_only_what_reads(command: dict[str, set[str]]) -> None:
+    for step in ("version", "help", "completion"):
+        assert not slow & command[step], step
     assert "psycopg" in command["list"]
     unread = {"PIL", "pecia.cli.reading", "pecia.formats", "pecia.saving", "pecia_schemas.settings.worker"}
     assert not {*SLOW, *BUILT, *unread, "rich", "sqlalchemy"} & command["list"]
@@ -115,18 +103,13 @@ main(["--version"])
     assert subprocess.check_output([sys.executable, "-c", program], text=True).endswith("True\n")
 
 
-def test_the_client_is_imported_without_what_connects_stores_or_writes(client: dict[str, set[str]]) -> None:
-    assert "pecia.client" in client["client"]
+def test_the_client_and_every_public_name_are_imported_without_what_connects_and_no_model_is_built() -> None:
+    client = loaded_by("client")
     unused = {"obstore", "pecia.formats", "pecia_schemas.payloads", "pydantic_settings"}
+    assert "pecia.client" in client["client"]
     assert not {*CONNECTING, *BUILT, *unused} & client["client"]
-
-
-def test_every_public_name_is_imported_without_what_connects(client: dict[str, set[str]]) -> None:
     assert "pecia.aio.client" in client["all"]
     assert not CONNECTING & client["all"]
-
-
-def test_no_model_is_built_before_it_is_used(client: dict[str, set[str]]) -> None:
     assert not client["built"]
 
 

@@ -1,6 +1,5 @@
 """`pecia simulate` and `pecia experiment`, as they are typed."""
 
-import asyncio
 import json
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,7 +14,7 @@ from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import common
 from pecia_workers.engines.profiles import Speed, speed_toml
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
-from pecia_workers.simulation.experiment import Cell, _request_of, limits_of, measured_cell, simulated_cell
+from pecia_workers.simulation.experiment import _request_of, limits_of, measured_cell, simulated_cell
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.requests import Mix, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated_seed
@@ -103,12 +102,9 @@ def test_a_measured_speed_is_what_the_engine_takes(tmp_path: Path) -> None:
 PRESCRIPTIONS = Mix(types={DocumentType.PRESCRIPTION: 1})
 
 
-def experiment(*words: str, engine: str = "simulated") -> CompletedProcess[str]:
-    return run_pecia("experiment", *words, env={"COLUMNS": "80", "PECIA_ENGINE": engine})
-
-
 def told(*words: str, engine: str = "simulated") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in experiment(*words, "--json", engine=engine).stdout.splitlines()]
+    ran = run_pecia("experiment", *words, "--json", env={"PECIA_ENGINE": engine})
+    return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 def test_every_size_meets_every_window() -> None:
@@ -139,20 +135,15 @@ def test_a_batch_waits_about_as_long_as_the_formula_says(rate: float, window: fl
     assert cell.waiting <= window + 1e-4
 
 
-async def measured() -> tuple[Cell, Cell]:
+async def test_on_a_running_engine_pages_of_a_batch_run_together_and_single_ones_behind_each_other() -> None:
     engine = SimulatedEngine(IterationModel(base_s=0.000_5, prefill_token_s=0), FixedLength(50))
     requests = drawn(poisson(6, 100, 1), PRESCRIPTIONS, 1)
     await engine.start()
     try:
         one, _ = await measured_cell(requests, engine, limits_of(1, 0, concurrent=1), first=0)
         six, _ = await measured_cell(requests, engine, limits_of(6, 0.05, concurrent=1), first=6)
-        return one, six
     finally:
         await engine.stop()
-
-
-def test_on_a_running_engine_pages_of_a_batch_run_together_and_single_ones_behind_each_other() -> None:
-    one, six = asyncio.run(measured())
     assert six.waiting < one.waiting
     assert six.utilisation > one.utilisation > 0
     assert (one.failed, six.failed) == (0, 0)

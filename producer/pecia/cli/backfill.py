@@ -162,32 +162,60 @@ class Order:
         return group
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderOptions:
+    """The same, as it is typed."""
+
+    document_type: reading.Kind = DocumentType.MIXED
+    language: reading.Language = None
+    fields: reading.Fields = None
+    no_cache: reading.NoCache = False
+    metadata: reading.Metadata = None
+    webhook: reading.NoticeUrl = None
+    batch: reading.InBatch = None
+
+    def order(self, keys: Keyring) -> Order:
+        """Return what is asked for each document. Raises `typer.BadParameter`, `PeciaError`."""
+        task = ReadDocument(
+            reading.ANY_SOURCE,
+            document_type=self.document_type,
+            language=values.language(self.language),
+            fields=values.json_object(self.fields, "--fields"),
+            cache=not self.no_cache,
+        )
+        metadata = values.metadata(self.metadata)
+        batch = asking.checked_batch(self.batch) or reading.new_name("backfill")
+        return Order(task=task, keys=keys, metadata=metadata, webhook=self.webhook, batch=batch)
+
+
+Prefix = Annotated[
+    str, Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
+]
+Step = Annotated[int, Option(min=1, help="Documents that are handed over together.")]
+Backlog = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
+        f"else {_BACKLOG}.",
+    ),
+]
+WithRay = Annotated[
+    bool,
+    Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
+]
+DryRun = Annotated[bool, Option("--dry-run", help="Only count what is there.")]
+
+
+@values.grouped
 def backfill(
-    where: Annotated[
-        str, Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
-    ],
+    where: Prefix,
     *,
-    document_type: reading.Kind = DocumentType.MIXED,
-    language: reading.Language = None,
-    fields: reading.Fields = None,
-    no_cache: reading.NoCache = False,
-    metadata: reading.Metadata = None,
-    webhook: reading.NoticeUrl = None,
-    batch: reading.InBatch = None,
-    step: Annotated[int, Option(min=1, help="Documents that are handed over together.")] = 1_000,
-    backlog: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
-            f"else {_BACKLOG}.",
-        ),
-    ] = None,
-    ray: Annotated[
-        bool,
-        Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
-    ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only count what is there.")] = False,
+    asked: OrderOptions,
+    step: Step = 1_000,
+    backlog: Backlog = None,
+    ray: WithRay = False,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed over is not again.
@@ -203,20 +231,7 @@ def backfill(
         settings = resolve()
         limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
         settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
-        task = ReadDocument(
-            reading.ANY_SOURCE,
-            document_type=document_type,
-            language=values.language(language),
-            fields=values.json_object(fields, "--fields"),
-            cache=not no_cache,
-        )
-        order = Order(
-            task=task,
-            keys=settings.keyring,
-            metadata=values.metadata(metadata),
-            webhook=webhook,
-            batch=asking.checked_batch(batch) or reading.new_name("backfill"),
-        )
+        order = asked.order(settings.keyring)
         with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
             found = documents_below(where)
             steps = iter(lambda: list(islice(found, step)), [])

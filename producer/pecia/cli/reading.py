@@ -148,22 +148,21 @@ class OutputOptions:
                 as_text(job, name)
 
 
-@grouped
-def read(
-    files: Files,
-    *,
-    priority: Priority = Lane.NORMAL,
-    document_type: Kind = tasks.DocumentType.MIXED,
-    language: Language = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """What is read of the documents, and how."""
+
+    document_type: Kind = tasks.DocumentType.MIXED
+    language: Language = None
     pages: Annotated[
         str | None, Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
-    ] = None,
-    ask_password: Annotated[
-        bool, Option("--password", help="Ask for the password that opens the PDFs.")
-    ] = False,
+    ] = None
+    ask_password: Annotated[bool, Option("--password", help="Ask for the password that opens the PDFs.")] = (
+        False
+    )
     password_file: Annotated[
         Path | None, existing_file(help="Its first line is the password that opens the PDFs.")
-    ] = None,
+    ] = None
     prepare: Annotated[
         str | None,
         Option(
@@ -171,25 +170,52 @@ def read(
             help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
             "Default: as the fleet is set.",
         ),
-    ] = None,
+    ] = None
     prefer: Annotated[
         tasks.Prefer,
         Option(
             help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
             "wherever there is any (layer), or the pixels."
         ),
-    ] = tasks.Prefer.AUTO,
+    ] = tasks.Prefer.AUTO
     witness: Annotated[
         tasks.Witness | None,
         Option(
             help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
             "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
         ),
-    ] = None,
-    fields: Fields = None,
+    ] = None
+    fields: Fields = None
     instructions: Annotated[
         Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
-    ] = None,
+    ] = None
+
+    def task(self, writing: WritingOptions, *, cache: bool) -> tasks.ReadDocument:
+        """Return the task for any document. Raises `typer.BadParameter`."""
+        return tasks.ReadDocument(
+            ANY_SOURCE,
+            document_type=self.document_type,
+            language=values.language(self.language),
+            fields=values.json_object(self.fields, "--fields"),
+            instructions=values.instructions(self.instructions),
+            pages=values.pages(self.pages),
+            prepare=values.preparation(self.prepare),
+            password=values.password(self.password_file, ask=self.ask_password),
+            prefer=self.prefer,
+            witness=self.witness,
+            preset=writing.preset,
+            options=writing.changes(),
+            adapter=writing.adapter,
+            cache=cache,
+        )
+
+
+@grouped
+def read(
+    files: Files,
+    *,
+    priority: Priority = Lane.NORMAL,
+    reading: ReadingOptions,
     writing: WritingOptions,
     jobs: JobOptions,
     shown: OutputOptions,
@@ -198,22 +224,7 @@ def read(
 
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
-    task = tasks.ReadDocument(
-        ANY_SOURCE,
-        document_type=document_type,
-        language=values.language(language),
-        fields=values.json_object(fields, "--fields"),
-        instructions=values.instructions(instructions),
-        pages=values.pages(pages),
-        prepare=values.preparation(prepare),
-        password=values.password(password_file, ask=ask_password),
-        prefer=prefer,
-        witness=witness,
-        preset=writing.preset,
-        options=writing.changes(),
-        adapter=writing.adapter,
-        cache=not jobs.no_cache,
-    )
+    task = reading.task(writing, cache=not jobs.no_cache)
     _run(task, inputs(files, lambda media: not media.is_video), priority, jobs, shown)
 
 

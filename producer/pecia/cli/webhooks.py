@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Annotated
@@ -37,6 +38,7 @@ class Listener(HTTPServer):
         super().__init__((host, port), _Handler)
         self.secret = secret
         self.heard = heard
+        self.handled = 0  # requests that `heard` was called for
 
     @property
     def url(self) -> str:
@@ -58,6 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             notice = verify(self.rfile.read(int(length)), dict(self.headers), self.server.secret)
         except WebhookVerificationError:
             notice = None
+        self.server.handled += 1
         self.server.heard(self.headers.get("webhook-id", ""), notice)
         self._answer(HTTPStatus.NO_CONTENT if notice else HTTPStatus.UNAUTHORIZED)
 
@@ -240,28 +243,34 @@ def replay(
     typer.echo(f"{len(chosen)} deliveries go out again.")
 
 
+Secret = Annotated[
+    str,
+    Option(
+        envvar="PECIA_WEBHOOK_SECRET",
+        help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
+        "fleet that `pecia up` runs on this machine.",
+    ),
+]
+Host = Annotated[str, Option(help="Address to listen on.")]
+Port = Annotated[
+    int | None,
+    Option(
+        min=0,
+        max=65535,
+        help="0: any that is free. Default: the one that fleet calls.",
+        show_default=False,
+    ),
+]
+Count = Annotated[int | None, Option(min=1, help="Stop after so many.")]
+
+
 @webhook.command("listen")
 def listen(
     *,
-    secret: Annotated[
-        str,
-        Option(
-            envvar="PECIA_WEBHOOK_SECRET",
-            help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
-            "fleet that `pecia up` runs on this machine.",
-        ),
-    ] = "",
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        Option(
-            min=0,
-            max=65535,
-            help="0: any that is free. Default: the one that fleet calls.",
-            show_default=False,
-        ),
-    ] = None,
-    count: Annotated[int | None, Option(min=1, help="Stop after so many.")] = None,
+    secret: Secret = "",
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    count: Count = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
@@ -283,30 +292,27 @@ def listen(
         raise BadParameter(
             f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
-    handled = 0
-
-    def heard(delivery: str, notice: JobNotice | None) -> None:
-        nonlocal handled
-        handled += 1
-        if notice is None:
-            endings.complain(
-                f"{delivery or 'a request'} is not signed with this secret, or is too old: answered 401."
-            )
-        elif as_json:
-            output.json_line({"delivery": delivery, **notice.model_dump(mode="json")})
-        else:
-            data = notice.data
-            part = f" {data.part.stage} {data.part.number}" if data.part else ""
-            typer.echo(
-                f"{output.when(notice.timestamp)} {notice.type}{part} {data.job_id} "
-                f"{output.progress_text(data.progress)} sequence {data.sequence}, delivery {delivery}"
-            )
-
-    with Listener(host, port, secret, heard) as listener:
+    with Listener(host, port, secret, partial(_show_notice, as_json=as_json)) as listener:
         typer.echo(f"Listening on {listener.url}", err=True)
         with suppress(KeyboardInterrupt):
-            while count is None or handled < count:
+            while count is None or listener.handled < count:
                 listener.handle_request()
+
+
+def _show_notice(delivery: str, notice: JobNotice | None, *, as_json: bool) -> None:
+    if notice is None:
+        endings.complain(
+            f"{delivery or 'a request'} is not signed with this secret, or is too old: answered 401."
+        )
+    elif as_json:
+        output.json_line({"delivery": delivery, **notice.model_dump(mode="json")})
+    else:
+        data = notice.data
+        part = f" {data.part.stage} {data.part.number}" if data.part else ""
+        typer.echo(
+            f"{output.when(notice.timestamp)} {notice.type}{part} {data.job_id} "
+            f"{output.progress_text(data.progress)} sequence {data.sequence}, delivery {delivery}"
+        )
 
 
 def _show_secret(endpoint: Endpoint, *, as_json: bool) -> None:

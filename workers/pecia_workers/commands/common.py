@@ -28,6 +28,7 @@ Quality = Annotated[
     bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
 ]
 ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 def refused(why: str | Exception, code: int) -> typer.Exit:
@@ -42,6 +43,15 @@ def show(record: Any, shown: RenderableType, *, as_json: bool) -> None:
         typer.echo(json.dumps(record))
     else:
         Console(highlight=False).print(shown)
+
+
+@contextmanager
+def refusing(*kinds: type[Exception], add: str = "") -> Iterator[None]:
+    """Have these errors end the command with exit code 2 and their own sentence."""
+    try:
+        yield
+    except kinds as error:
+        raise refused(f"{error}{add}", USAGE) from None
 
 
 @contextmanager
@@ -61,10 +71,8 @@ def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
 
 def settings_or_exit() -> WorkerSettings:
     """Return the settings of the environment; exit 2 with a sentence if one is wrong."""
-    try:
+    with refusing(SettingsError):
         return read_settings(WorkerSettings)
-    except SettingsError as error:
-        raise refused(error, USAGE) from None
 
 
 def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
@@ -81,10 +89,8 @@ def settings_of_fleet() -> WorkerSettings:
     settings = settings_or_exit()
     if settings.database_url.get_secret_value() or not (settings.home or running.running_fleets()):
         return settings
-    try:
+    with refusing(running.NoFleetError):
         fleet = running.find(settings.home)
-    except running.NoFleetError as error:
-        raise refused(error, USAGE) from None
     return settings.with_stores(
         database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
     )

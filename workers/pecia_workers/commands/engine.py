@@ -42,7 +42,7 @@ def tune(
         int, typer.Option(help="Most sequences to try. 0: twice what the profile says.", min=0)
     ] = 0,
     mix: common.MixOption = DocumentType.MIXED,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Measure with how many sequences, and tokens in a step, the engine of the settings reads most pages a second.
 
@@ -93,7 +93,7 @@ def plan(
         bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
     ] = False,
     model: common.ModelName = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
 
@@ -102,12 +102,10 @@ def plan(
     Example: `pecia engine plan --gpu l4 --quality`
     """
     settings = common.chosen_engine(common.settings_or_exit(), model=model, quality=quality)
-    try:
+    with common.refusing(EngineUnavailableError):
         profile, memory = common.machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
         planned = profiles.plan_engine(settings, profile, memory, captions=captions)
-    except EngineUnavailableError as error:
-        raise common.refused(error, common.USAGE) from None
     record = asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}
     common.show(
         record,
@@ -119,7 +117,7 @@ def plan(
 
 
 @engine.command()
-def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+def check(*, as_json: common.AsJson = False) -> None:
     """Start the engine that the settings name, and read one built-in page with it.
 
     Exit 1 if the page was not read or the count of its tokens was wrong, 4 if the engine does not start.

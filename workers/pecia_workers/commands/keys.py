@@ -31,6 +31,7 @@ from pecia_workers.commands.common import (
     FAILED,
     UNAVAILABLE,
     USAGE,
+    AsJson,
     refused,
     settings_of_fleet,
     settings_or_exit,
@@ -38,8 +39,6 @@ from pecia_workers.commands.common import (
 )
 from pecia_workers.ledger import rekeying
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
-
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 R = TypeVar("R")
 

@@ -14,8 +14,6 @@ from pecia_workers.commands import common
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import (
     EnginePlan,
-    Profile,
-    Speed,
     known_model,
     plan_engine,
     speed_in,
@@ -60,32 +58,36 @@ class _Planned:
         return capacity.cost_per_million(gpus, self.fleet.rate, self.price) if self.price else None
 
 
+Rate = Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)]
+Latency = Annotated[
+    float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
+]
+Gpu = Annotated[
+    str, typer.Option(help="t4, l4, a10, a100, a100-80, l40s, h100, h200 or b200. Default: what is here.")
+]
+MeasuredSpeed = Annotated[
+    Path | None,
+    typer.Option(help="Measured, not estimated: what `engine tune` or `experiment --real --speed` wrote."),
+]
+Service = Annotated[
+    float,
+    typer.Option(help="Seconds that your pages take in a full engine: GPUs by Little's law alone.", min=0),
+]
+Price = Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)]
+
+
 def plan(
     *,
-    rate: Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)],
+    rate: Rate,
     mix: common.MixOption = DocumentType.MIXED,
-    latency: Annotated[
-        float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
-    ] = 120.0,
-    gpu: Annotated[
-        str, typer.Option(help="t4, l4, a10, a100, a100-80, l40s, h100, h200 or b200. Default: what is here.")
-    ] = "",
-    speed: Annotated[
-        Path | None,
-        typer.Option(
-            help="Measured, not estimated: what `engine tune` or `experiment --real --speed` wrote."
-        ),
-    ] = None,
-    service: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that your pages take in a full engine: GPUs by Little's law alone.", min=0
-        ),
-    ] = 0.0,
-    price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
+    latency: Latency = 120.0,
+    gpu: Gpu = "",
+    speed: MeasuredSpeed = None,
+    service: Service = 0.0,
+    price: Price = 0.0,
     quality: common.Quality = False,
     model: common.ModelName = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
 
@@ -98,16 +100,17 @@ def plan(
     settings = common.chosen_engine(common.settings_or_exit(), model=model, quality=quality)
     pages = Mix(types=common.weights(mix, DocumentType, "--mix"))
     load = capacity.load_of(drawn(all_at_once(_SAMPLE), pages, 0))
-    try:
+    with common.refusing(EngineUnavailableError):
         profile, memory = common.machine_named(gpu or settings.profile)
         engine = plan_engine(settings, profile, memory)
         if service:
             _show_little(engine, load, rate=rate, service=service, price=price, as_json=as_json)
             return
         measured = speed_in(speed) if speed else profile.speed
-        model_of_time = _model(engine, profile, load, measured)
-    except EngineUnavailableError as error:
-        raise common.refused(error, common.USAGE) from None
+        known = known_model(engine.model)
+        if known is None or not engine.starts:
+            raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
+        model_of_time = speed_of(engine, profile, known, load.held, measured)
     fleet = capacity.plan_capacity(
         model_of_time, load, pages, rate=rate, latency=latency, kv_cache=engine.memory.kv_cache
     )
@@ -152,15 +155,6 @@ def _show_little(
         common.described(rows),
         as_json=as_json,
     )
-
-
-def _model(
-    engine: EnginePlan, profile: Profile, load: capacity.Demand, measured: Speed | None
-) -> IterationModel:
-    known = known_model(engine.model)
-    if known is None or not engine.starts:
-        raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-    return speed_of(engine, profile, known, load.held, measured)
 
 
 def _record(planned: _Planned) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -44,49 +44,57 @@ _AHEAD: Final = 16
 """Two pages for each of eight decoding processes: what a worker claims beside what its engine runs."""
 
 
+Preset = Annotated[
+    Literal["seed"] | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
+]
+Policies = Annotated[list[PolicyName] | None, typer.Option(help="Default: all of them.")]
+Arrivals = Annotated[str, typer.Option(help="all, poisson, bursts, or a file: CSV, or a JSON object a line.")]
+Rates = Annotated[list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)]
+Pages = Annotated[int, typer.Option(help="How many arrive.", min=1)]
+Lanes = Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")]
+Ahead = Annotated[
+    int | None,
+    typer.Option(help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1),
+]
+Slots = Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)]
+KvTokens = Annotated[int, typer.Option(help="Tokens of its KV cache.", min=BLOCK_TOKENS)]
+BatchedTokens = Annotated[int, typer.Option(help="Most tokens of an iteration.", min=1)]
+Chunk = Annotated[int, typer.Option(help="Most tokens of prompts in an iteration. 0: no limit.", min=0)]
+PrefillShare = Annotated[float, typer.Option(help="Most that prompts take of an iteration.", min=0.01, max=1)]
+Preemption = Annotated[
+    Literal["recompute", "swap"], typer.Option(help="What gives way is computed again, or swapped.")
+]
+MeasuredSpeed = Annotated[
+    Path | None, typer.Option(help="Of an engine: what `engine tune` or `experiment --real --speed` wrote.")
+]
+Seed = Annotated[int, typer.Option(help="Another draw of the same workload.")]
+Plots = Annotated[
+    Path | None, typer.Option(help="Folder for pictures: latency against throughput, use over time.")
+]
+LinePerRun = Annotated[bool, typer.Option("--json", help="One JSON object for each run.")]
+
+
 def simulate(
     context: typer.Context,
     *,
-    preset: Annotated[
-        Literal["seed"] | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
-    ] = None,
-    policy: Annotated[list[PolicyName] | None, typer.Option(help="Default: all of them.")] = None,
-    arrivals: Annotated[
-        str, typer.Option(help="all, poisson, bursts, or a file: CSV, or a JSON object a line.")
-    ] = "poisson",
-    rate: Annotated[
-        list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)
-    ] = None,
-    pages: Annotated[int, typer.Option(help="How many arrive.", min=1)] = 500,
+    preset: Preset = None,
+    policy: Policies = None,
+    arrivals: Arrivals = "poisson",
+    rate: Rates = None,
+    pages: Pages = 500,
     mix: common.MixOption = DocumentType.MIXED,
-    lanes: Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")] = Lane.NORMAL,
-    ahead: Annotated[
-        int | None,
-        typer.Option(
-            help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1
-        ),
-    ] = None,
-    slots: Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)] = 32,
-    kv_tokens: Annotated[int, typer.Option(help="Tokens of its KV cache.", min=BLOCK_TOKENS)] = 131_072,
-    batched_tokens: Annotated[int, typer.Option(help="Most tokens of an iteration.", min=1)] = 16_384,
-    chunk: Annotated[
-        int, typer.Option(help="Most tokens of prompts in an iteration. 0: no limit.", min=0)
-    ] = 0,
-    prefill_share: Annotated[
-        float, typer.Option(help="Most that prompts take of an iteration.", min=0.01, max=1)
-    ] = 1.0,
-    preemption: Annotated[
-        Literal["recompute", "swap"], typer.Option(help="What gives way is computed again, or swapped.")
-    ] = "recompute",
-    speed: Annotated[
-        Path | None,
-        typer.Option(help="Of an engine: what `engine tune` or `experiment --real --speed` wrote."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
-    plot: Annotated[
-        Path | None, typer.Option(help="Folder for pictures: latency against throughput, use over time.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each run.")] = False,
+    lanes: Lanes = Lane.NORMAL,
+    ahead: Ahead = None,
+    slots: Slots = 32,
+    kv_tokens: KvTokens = 131_072,
+    batched_tokens: BatchedTokens = 16_384,
+    chunk: Chunk = 0,
+    prefill_share: PrefillShare = 1.0,
+    preemption: Preemption = "recompute",
+    speed: MeasuredSpeed = None,
+    seed: Seed = 0,
+    plot: Plots = None,
+    as_json: LinePerRun = False,
 ) -> None:
     """Run the worker's own admission policies over a simulated engine, in seconds: who waits, and how full it is.
 
@@ -101,6 +109,8 @@ def simulate(
         _refuse_ignored(context)
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
+    with common.refusing(EngineUnavailableError):
+        measured = speed_in(speed).model_dump() if speed else {}
     model = IterationModel(
         max_num_seqs=slots,
         kv_blocks=kv_tokens // BLOCK_TOKENS,
@@ -108,12 +118,8 @@ def simulate(
         chunk_tokens=chunk or None,
         prefill_share=prefill_share,
         preemption=preemption,
+        **measured,
     )
-    if speed:
-        try:
-            model = replace(model, **speed_in(speed).model_dump())
-        except EngineUnavailableError as error:
-            raise common.refused(error, common.USAGE) from None
     drawn_from = Mix(
         types=common.weights(mix, DocumentType, "--mix"), lanes=common.weights(lanes, Lane, "--lanes")
     )
@@ -121,13 +127,11 @@ def simulate(
     results: list[tuple[float | None, Result]] = []
     for each in rate or [2.0]:
         requests, load = _requests(arrivals, pages, each, drawn_from, seed)
-        try:
+        with common.refusing(ValueError, add=" Give it more --kv-tokens."):
             results += [
                 (load, simulated(name, requests, model, limits=limits, ahead=ahead or _AHEAD))
                 for name in names
             ]
-        except ValueError as error:
-            raise common.refused(f"{error} Give it more --kv-tokens.", common.USAGE) from None
         if load is None:
             break
     _show(results, plot, as_json=as_json)
@@ -155,13 +159,11 @@ def _requests(
         case "bursts":
             return drawn(bursts(pages, rate), mix, seed), rate
     try:
-        return read_trace(Path(arrivals), seed), None
-    except TraceError as error:
-        raise common.refused(error, common.USAGE) from None
+        with common.refusing(TraceError):
+            return read_trace(Path(arrivals), seed), None
     except OSError:
-        raise common.refused(
-            "--arrivals is all, poisson, bursts, or a file that can be read.", common.USAGE
-        ) from None
+        sentence = "--arrivals is all, poisson, bursts, or a file that can be read."
+        raise common.refused(sentence, common.USAGE) from None
 
 
 def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_json: bool) -> None:
@@ -221,28 +223,35 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
+Sizes = Annotated[list[int] | None, typer.Option(help="Most pages of a batch. Default: 1, 4, 8.", min=1)]
+Windows = Annotated[
+    list[int] | None,
+    typer.Option(help="Milliseconds that a batch waits for others. Default: 0, 10, 50.", min=0),
+]
+Concurrent = Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)]
+Rate = Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)]
+PagesOfCell = Annotated[int, typer.Option(help="For each size and window.", min=1)]
+Real = Annotated[bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")]
+SpeedFile = Annotated[
+    Path | None, typer.Option(help="With --real: file for the engine's speed, that `plan --speed` takes.")
+]
+Plot = Annotated[Path | None, typer.Option(help="Folder for a picture.")]
+LinePerCell = Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")]
+
+
 def experiment(
     *,
-    size: Annotated[
-        list[int] | None, typer.Option(help="Most pages of a batch. Default: 1, 4, 8.", min=1)
-    ] = None,
-    window: Annotated[
-        list[int] | None,
-        typer.Option(help="Milliseconds that a batch waits for others. Default: 0, 10, 50.", min=0),
-    ] = None,
-    concurrent: Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)] = 1,
-    rate: Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)] = 2.0,
-    pages: Annotated[int, typer.Option(help="For each size and window.", min=1)] = 200,
+    size: Sizes = None,
+    window: Windows = None,
+    concurrent: Concurrent = 1,
+    rate: Rate = 2.0,
+    pages: PagesOfCell = 200,
     mix: common.MixOption = DocumentType.PRESCRIPTION,
-    seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
-    real: Annotated[
-        bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")
-    ] = False,
-    speed: Annotated[
-        Path | None, typer.Option(help="With --real: file for the engine's speed, that `plan --speed` takes.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")] = False,
+    seed: Seed = 0,
+    real: Real = False,
+    speed: SpeedFile = None,
+    plot: Plot = None,
+    as_json: LinePerCell = False,
 ) -> None:
     """Send the same pages in batches of each size, after each wait, and compare latency, tokens and use.
 
@@ -252,10 +261,7 @@ def experiment(
     """
     if plot:
         common.drawing_or_exit()
-    from pecia_workers.simulation.experiment import (  # noqa: PLC0415  heavy: help must not wait for it
-        limits_of,
-        simulated_cell,
-    )
+    from pecia_workers.simulation.experiment import limits_of, simulated_cell  # noqa: PLC0415  heavy: not for the help
 
     requests = drawn(poisson(pages, rate, seed), Mix(types=common.weights(mix, DocumentType, "--mix")), seed)
     grid = [
