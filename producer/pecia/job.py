@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import asking
+from pecia import arguments
 from pecia.errors import UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
@@ -151,7 +151,7 @@ class Job(JobHandle[R_co]):
 
     def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = asking.found(self.id, self._open().store.views([self.id]))
+        self._view = arguments.found(self.id, self._open().store.views([self.id]))
         return self
 
     def wait(self, timeout: float | None = None) -> Self:

@@ -302,7 +302,7 @@ _FAILURES = """
 class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    What is asked of one job is asked after it was found.
+    Statements about one job follow one that has found it.
     """
 
     @transaction

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import asking
+from pecia import arguments
 from pecia.aio.waiting import aclosing, run_blocking, sleep
 from pecia.errors import UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
@@ -156,7 +156,7 @@ class AsyncJob(JobHandle[R_co]):
 
     async def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = asking.found(self.id, await self._open().store.views([self.id]))
+        self._view = arguments.found(self.id, await self._open().store.views([self.id]))
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:

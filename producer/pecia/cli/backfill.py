@@ -18,7 +18,7 @@ import typer
 from obstore.exceptions import BaseError
 from typer import Argument, BadParameter, Option
 
-from pecia import asking
+from pecia import arguments
 from pecia.cli import endings, output, reading, values
 from pecia.cli.accounts import variables_of
 from pecia.cli.endings import Ending
@@ -215,7 +215,7 @@ def backfill(
             keys=settings.keyring,
             metadata=values.metadata(metadata),
             webhook=webhook,
-            batch=asking.checked_batch(batch) or reading.new_name("backfill"),
+            batch=arguments.checked_batch(batch) or reading.new_name("backfill"),
         )
         with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
             found = documents_below(where)

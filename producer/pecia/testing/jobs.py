@@ -20,7 +20,7 @@ import obstore
 from obstore.store import MemoryStore
 from standardwebhooks import Webhook as Signer
 
-from pecia.asking import moment
+from pecia.arguments import moment
 from pecia.errors import DatabaseUnavailableError, PayloadStoreUnavailableError
 from pecia.handles import progress
 from pecia.records import Batch
