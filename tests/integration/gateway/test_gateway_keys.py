@@ -39,18 +39,17 @@ def test_the_secret_of_one_key_does_not_open_another(gateway: Gateway) -> None:
     assert gateway.showing(forged).get("/v1/key").status_code == 401
 
 
-def test_a_revoked_key_opens_nothing_in_seconds(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_ends_at_its_time_and_a_revoked_one_in_seconds(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    assert code_of(gateway.bearer(expires_at=past).get("/v1/key")) == (401, "no_key")
     key, shown = gateway.key()
     bearer = gateway.showing(shown)
     assert bearer.get("/v1/key").status_code == 200
     gateway.connections.access.revoke(key.id)
     monkeypatch.setattr(identity, "_KNOWN_S", 0)
     assert code_of(bearer.get("/v1/key")) == (401, "no_key")
-
-
-def test_a_key_ends_at_its_time(gateway: Gateway) -> None:
-    past = datetime.now(UTC) - timedelta(seconds=1)
-    assert code_of(gateway.bearer(expires_at=past).get("/v1/key")) == (401, "no_key")
 
 
 def test_a_key_says_what_it_may(gateway: Gateway) -> None:
