@@ -16,7 +16,7 @@ from uuid import UUID
 import obstore
 from obstore.store import MemoryStore
 
-from pecia import bulk, errors, waiting
+from pecia import arguments, bulk, errors, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
 from pecia.bulk import Backlog, Outcomes, Prepared
@@ -27,7 +27,7 @@ from pecia.remote.connections import Polling
 from pecia.submission import NewJob
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
-from pecia.transitions import checked_reason
+from pecia.transitions import check_retry, checked_reason
 from pecia_schemas.events import JobEvent, JobNotice, new_secret
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PayloadRef
@@ -214,7 +214,7 @@ class FakeFleet:
 
     def _first(self, state: PartState, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
         """Return the first part in this state whose time has come, of this job or of any."""
-        jobs = self._in_line() if job_id is None else [self._jobs[job_id]]
+        jobs = self._in_line() if job_id is None else [self._jobs[job_id]] if job_id in self._jobs else []
         parts = ((job, part) for job in jobs for part in job.open)
         return next((found for found in parts if found[1].state is state and found[1].run_at <= now()), None)
 
@@ -229,7 +229,7 @@ class FakeFleet:
         """Return what the work returns; what is due is done before and after it."""
         with self._lock:
             if self._away["postgres"]:
-                raise errors.DatabaseUnavailableError("Postgres is away: the test took it.")
+                raise errors.DatabaseUnavailableError("Postgres does not answer: the test took it away.")
             self._settle()
             done = work(*args, **options)
             self._settle()
@@ -237,7 +237,9 @@ class FakeFleet:
 
     def _payloads(self) -> PayloadStore:
         if self._away["payloads"]:
-            raise errors.PayloadStoreUnavailableError("The payload store is away: the test took it.")
+            raise errors.PayloadStoreUnavailableError(
+                "The payload store does not answer: the test took it away."
+            )
         return PayloadStore(self._documents, None, KEYS)
 
     def _document(self, reference: PayloadRef) -> bytes:
@@ -281,8 +283,8 @@ class _Store:
         return {job_id: self._jobs[job_id].view for job_id in job_ids if job_id in self._jobs}
 
     def page(self, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
-        found = {view.id: view for view, _ in self._fitting(listing) if before is None or view.id < before}
-        return [found[job_id] for job_id in sorted(found, reverse=True)[:size]]
+        views = {view.id: view for view, _ in self._fitting(listing) if before is None or view.id < before}
+        return [views[job_id] for job_id in sorted(views, reverse=True)[:size]]
 
     def open_batch(self, name: str | None) -> Batch:
         if name and (is_whole(name) or any(name == batch.name for batch in self._fleet._batches)):
@@ -297,14 +299,14 @@ class _Store:
         raise errors.BatchNotFoundError(reference)
 
     def counts(self, listing: Listing) -> Counts:
-        found = list(self._fitting(listing))
-        made = [view.progress for view, _ in found]
+        fitting = list(self._fitting(listing))
+        made = [view.progress for view, _ in fitting]
         return Counts(
             **{name: sum(getattr(one, name) for one in made) for name in ("done", "failed", "cancelled")},
-            states=Counter(view.state for view, _ in found),
+            states=Counter(view.state for view, _ in fitting),
             parts=sum(one.total or 0 for one in made),
             uncut=sum(one.total is None for one in made),
-            failures=Counter(part.failure.code for _, job in found for part in job.parts if part.failure),
+            failures=Counter(part.failure.code for _, job in fitting for part in job.parts if part.failure),
         )
 
     def lacking(self, job_ids: Collection[UUID]) -> list[Lack]:
@@ -345,15 +347,9 @@ class _Store:
     def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[Any]:
         if parts is not None:
             raise NotFakedError
-        if (job := self._jobs.get(job_id)) is None:
-            raise errors.JobNotFoundError(job_id)
-        state = job.view.state
-        if state is JobState.SUCCEEDED or not state.is_terminal:
-            raise errors.RetryRefusedError(
-                job_id, f"Job {job_id} is {state}: only what failed can be run again."
-            )
-        job.reopen(self._actor)
-        self._fleet._unfinished.append(job)
+        check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
+        self._jobs[job_id].reopen(self._actor)
+        self._fleet._unfinished.append(self._jobs[job_id])
         return []
 
     def _fitting(self, listing: Listing) -> Iterator[tuple[JobView, FakeJob]]:
