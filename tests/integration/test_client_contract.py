@@ -334,7 +334,7 @@ def test_pages_are_found_by_their_verdict_in_the_newest_job_first(
         patched.setattr("pecia.remote.stores._AT_ONCE", 4)
         assert found() == [*doubtful(newer), *doubtful(older)]
     assert found(limit=4, page_size=1) == [*doubtful(newer), *doubtful(older)][:4]
-    assert found(state="failed") == []
+    assert found(state="failed") == found(kind="video.caption") == []
     assert found(verdict="incomplete") == [(newer.id, 3, "incomplete"), (older.id, 3, "incomplete")]
     assert found(verdict=[Verdict.OK, "incomplete"], metadata={"ward": "1"}) == [
         (older.id, 2, "ok"),

@@ -111,10 +111,6 @@ Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
 
 
-def _pairs(metadata: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
-
-
 def _which(  # noqa: PLR0917  FastAPI names them
     states: States,
     verdicts: Verdicts,
@@ -127,7 +123,7 @@ def _which(  # noqa: PLR0917  FastAPI names them
         "state": states,
         "verdict": verdicts,
         "kind": kind,
-        "metadata": _pairs(metadata),
+        "metadata": {key: value for key, _, value in (pair.partition("=") for pair in metadata)},
         "since": since,
         "part": part,
     }
@@ -335,25 +331,19 @@ async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
 
 
 @router.get("/pages", responses=documented(404), tags=["review"])
-async def find_pages(  # noqa: PLR0917  FastAPI names them
-    bearer: Reviewer,
-    verdicts: Verdicts,
-    states: States,
-    metadata: Metadata,
-    batch: InBatch = None,
-    since: Since = None,
-    after: After = None,
-    limit: Limit = 100,
+async def find_pages(
+    bearer: Reviewer, which: Chosen, batch: InBatch = None, after: After = None, limit: Limit = 100
 ) -> bodies.FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    which: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
-    listing = await _listing(bearer, batch, which)
+    listing = replace(await _listing(bearer, batch, which), verdicts=())
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")
         last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
     return bodies.FoundPages(
-        pages=await store.found_pages(arguments.verdicts(verdicts), listing, after=last, size=limit)
+        pages=await store.found_pages(
+            arguments.verdicts(which.get("verdict", ())), listing, after=last, size=limit
+        )
     )
 
 
