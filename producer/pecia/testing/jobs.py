@@ -122,6 +122,8 @@ class FakeJob:
         self._view = view_of(new, MappingProxyType(row["metadata"]), now(), KEYS)
         run_at = self.submitted.not_before or now()
         self.parts = [FakePart(id=row["part"], stage=row["stage"], run_at=run_at)]
+        self.open = list(self.parts)
+        """Those that are not over: kept, so that a step costs the same in a long document."""
         self.events: list[JobEvent] = []
         self.digest, self.expires_at = new.digests[0], self.submitted.expires
         self.script: Script | None = None
@@ -141,11 +143,6 @@ class FakeJob:
     def is_over(self) -> bool:
         """Whether nothing but a retry can change it."""
         return self._view.state.is_terminal
-
-    @property
-    def open(self) -> list[FakePart]:
-        """The parts that are not over."""
-        return [part for part in self.parts if not part.state.is_terminal]
 
     @property
     def pieces(self) -> list[FakePart]:
@@ -192,7 +189,8 @@ class FakeJob:
             raise ScriptError(f"A picture has one page, and the answer has {len(planned)}.")
         if part.stage is Stage.INGEST and planned:
             stage = task_type(self._view.kind).stage
-            self.parts += [FakePart(stage=stage, ordinal=ordinal) for ordinal in planned]
+            pieces = [FakePart(stage=stage, ordinal=ordinal) for ordinal in planned]
+            self.parts, self.open = self.parts + pieces, self.open + pieces
             if any(isinstance(outcome, Summary) for outcome in planned.values()):
                 self.parts[-1].stage, self.parts[-1].state = Stage.SUMMARIZE, PartState.HELD
             self._move(part, PartState.DONE)
@@ -219,7 +217,7 @@ class FakeJob:
 
     def close(self, state: JobState, actor: str, reason: str | None = None, **seen: Any) -> None:
         """End it with the parts that are open, and send its callback."""
-        for part in self.open:
+        for part in list(self.open):
             self._move(part, PartState.CANCELLED, actor, reason)
         self.script = None
         self.record(actor, reason, state=state, finished_at=now(), **seen)
@@ -230,6 +228,7 @@ class FakeJob:
         again = [part for part in self.parts if part.state in (PartState.FAILED, PartState.CANCELLED)]
         if any(part.stage is Stage.CAPTION for part in again):
             again += [part for part in self.parts[-1:] if part.stage is Stage.SUMMARIZE and part not in again]
+        self.open = again
         for part in again:
             part.failure = part.content = None
             part.run_at = now()
@@ -242,6 +241,8 @@ class FakeJob:
     def _move(
         self, part: FakePart, state: PartState, actor: str = _WORKER, reason: str | None = None
     ) -> None:
+        if state.is_terminal:
+            self.open.remove(part)
         part.state = state
         self.record(actor, reason, part)
 
