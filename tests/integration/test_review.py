@@ -271,17 +271,6 @@ def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Des
     assert "http" not in answer.text
 
 
-def test_a_correction_is_stored_encrypted_and_shown_plain(open_desk: Any, house: House, read: Make) -> None:
-    job, keys = read(), json.dumps({"one": new_key()})
-    with open_desk(encryption_keys=keys) as desk:
-        desk.decide(job, target="b0t1-2", text="Quillfeather")
-        page = desk.look(job)
-    ((stored,),) = house.query("SELECT content::text FROM revisions")
-    assert "Quillfeather" not in stored
-    assert "one" in stored
-    assert page["blocks"][0]["tokens"][1]["text"] == "Quillfeather"
-
-
 def test_purge_and_retention_take_revisions_and_leave_who_revised(
     desk: Desk, house: House, read: Make, client: Client
 ) -> None:
@@ -298,12 +287,14 @@ def test_purge_and_retention_take_revisions_and_leave_who_revised(
     assert house.query("SELECT job_id FROM revisions") == []
 
 
-def test_revisions_come_under_another_key_with_everything_else(
+def test_a_correction_is_stored_encrypted_shown_plain_and_comes_under_another_key(
     open_desk: Any, house: House, read: Make
 ) -> None:
     job, keys = read(), {"new": new_key(), "old": new_key()}
     with open_desk(encryption_keys=json.dumps({"old": keys["old"]})) as desk:
-        desk.decide(job, target="b0t1-2", text="50")
+        desk.decide(job, target="b0t1-2", text="Quillfeather")
+    ((stored,),) = house.query("SELECT content::text FROM revisions")
+    assert ("Quillfeather" in stored, "old" in stored) == (False, True)
     ring = Keyring.of(SecretStr(json.dumps(keys)))
     store = PayloadStore.open(house.payload_url, keys=ring)
 
@@ -313,7 +304,7 @@ def test_revisions_come_under_another_key_with_everything_else(
     assert [(one.key, one.results) for one in before] == [("old", 1), (None, 1)]
     assert done.results == 2
     with open_desk(encryption_keys=json.dumps({"new": keys["new"]})) as desk:
-        assert desk.look(job)["blocks"][0]["tokens"][1]["text"] == "50"
+        assert desk.look(job)["blocks"][0]["tokens"][1]["text"] == "Quillfeather"
 
 
 def test_who_asks_is_told_of_a_revision_without_what_it_says(
