@@ -28,9 +28,8 @@ from pecia.submission import NewJob
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
 from pecia.transitions import check_retry, checked_reason
-from pecia_schemas.events import JobEvent, JobNotice, new_secret
+from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore, key_of
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import ClientSettings
@@ -242,12 +241,6 @@ class FakeFleet:
             )
         return PayloadStore(self._documents, None, KEYS)
 
-    def _document(self, reference: PayloadRef) -> bytes:
-        return bytes(obstore.get(self._documents, key_of(reference)).bytes())
-
-    def _send(self, url: str, notice: JobNotice) -> None:
-        self._callbacks.append(signed(url, notice, self.webhook_secret))
-
 
 def _faked(kind: type[C], connections: Any) -> C:
     """Return a client as of a gateway, which needs no settings of stores, that has these connections in its place."""
@@ -268,7 +261,11 @@ class _Store:
     def _accept(self, new: NewJob) -> Accepted | errors.SubmitError:
         fleet = self._fleet
         if (job := fleet._by_key.get(new.key)) is None:
-            job = FakeJob(new, fleet._document, fleet._send)
+            job = FakeJob(
+                new,
+                lambda reference: bytes(obstore.get(fleet._documents, key_of(reference)).bytes()),
+                lambda url, notice: fleet._callbacks.append(signed(url, notice, fleet.webhook_secret)),
+            )
             self._jobs[new.id] = fleet._by_key[new.key] = job
             fleet._unfinished.append(job)
         elif job.digest not in new.digests:
