@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pecia import asking, sources
+from pecia import arguments, sources
 from pecia.errors import InvalidOptionError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.handles import Accepted, GroupHandle
 from pecia.records import LaneLoad
@@ -97,7 +97,7 @@ class Steps:
     def __init__(self, prefix: str | None, keys: Iterable[str] | None) -> None:
         if prefix is not None and keys is not None:
             raise InvalidOptionError("Give idempotency_prefix or idempotency_keys, not both.")
-        self._prefix = None if prefix is None else asking.checked_key(prefix)
+        self._prefix = None if prefix is None else arguments.checked_key(prefix)
         self._keys = None if keys is None else iter(keys)
         self._numbers = count()
         self._step: list[Item] = []
@@ -128,7 +128,7 @@ class Steps:
 
 
 def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], Options]]:
-    """Return the tasks of each lane with what is asked for them; what is wrong with one is found when it is checked."""
+    """Return the tasks of each lane with their options; what is wrong with one is found when it is checked."""
     lanes: dict[Lane, list[Item]] = {}
     for item in items:
         lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else options.lane
@@ -139,11 +139,11 @@ def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], O
 def check(item: Item, options: Options) -> None:
     """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
     own = item.own
-    asking.checked_label(own.label)
+    arguments.checked_label(own.label)
     options.of(own)
-    asking.check(own.task)
+    arguments.check_task(own.task)
     if own.key is not None:
-        asking.checked_key(own.key)
+        arguments.checked_key(own.key)
     sources.check(own.task.source)
 
 

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, bulk, records, submission
-from pecia.asking import Which
+from pecia import arguments, bulk, records, submission
+from pecia.arguments import Which
 from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import Accepted
@@ -138,7 +138,7 @@ class Client(Opening["Connections"]):
         options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        asking.checked_batch(batch)
+        arguments.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
         with tally.interrupted(), tracing.first("submit_many"), closing(taken), Behind(tally.add) as behind:
@@ -171,12 +171,12 @@ class Client(Opening["Connections"]):
         Raises `JobNotFoundError` if there is no such job, or none of that type.
         """
         store = self._open().store
-        if begins := asking.prefix(job_id):
-            view = asking.only(store.page(records.Listing(prefix=begins), before=None, size=2), begins)
-            asking.found(view.id, {view.id: view}, task)
+        if begins := arguments.prefix(job_id):
+            view = arguments.only(store.page(records.Listing(prefix=begins), before=None, size=2), begins)
+            arguments.found(view.id, {view.id: view}, task)
         else:
-            identifier = asking.id_of(job_id)
-            view = asking.found(identifier, store.views([identifier]), task)
+            identifier = arguments.id_of(job_id)
+            view = arguments.found(identifier, store.views([identifier]), task)
         return Job(self._open, view, created=False)
 
     def jobs(
@@ -188,7 +188,7 @@ class Client(Opening["Connections"]):
         submitted `since` a point in time or so long ago; of several, all must apply.
         Raises `BatchNotFoundError` once they are asked for.
         """
-        asking.check_pages(limit, page_size)
+        arguments.check_pages(limit, page_size)
         return self._pages(which, page_size, limit)
 
     def pages(
@@ -199,7 +199,7 @@ class Client(Opening["Connections"]):
         Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
         which jobs, as in `jobs`. What was erased is left out.
         """
-        asking.check_pages(limit, page_size)
+        arguments.check_pages(limit, page_size)
         return self._found_pages(which, page_size, limit)
 
     def batch(self, reference: str) -> records.Batch:
@@ -254,7 +254,7 @@ class Client(Opening["Connections"]):
         `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
         Raises `InvalidOptionError` for anything else.
         """
-        return self._open().accounts.since(asking.past(since), by)
+        return self._open().accounts.since(arguments.past(since), by)
 
     def dead_parts(
         self,
@@ -268,12 +268,12 @@ class Client(Opening["Connections"]):
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
         """
-        job_id = None if job is None else asking.id_of(job)
-        return self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
+        job_id = None if job is None else arguments.id_of(job)
+        return self._open().dead.latest(job_id=job_id, code=code, since=arguments.past(since), limit=limit)
 
     def dead_part(self, part_id: UUID | str) -> records.DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
-        return self._open().dead.one(asking.id_of(part_id))
+        return self._open().dead.one(arguments.id_of(part_id))
 
     def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[Job[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
@@ -307,8 +307,8 @@ class Client(Opening["Connections"]):
         connections = self._open()
         job_ids: list[UUID] | None = None
         if jobs is not None:
-            job_ids = [view.id for view in look(connections, [asking.id_of(job) for job in jobs])]
-        selection = asking.selection(job_ids=job_ids, before=before, metadata=metadata)
+            job_ids = [view.id for view in look(connections, [arguments.id_of(job) for job in jobs])]
+        selection = arguments.selection(job_ids=job_ids, before=before, metadata=metadata)
         meant = connections.purging.fitting(selection)
         if dry_run:
             return connections.purging.look(meant)
@@ -327,9 +327,9 @@ class Client(Opening["Connections"]):
 
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
         """
-        job_id = None if job is None else asking.id_of(job)
+        job_id = None if job is None else arguments.id_of(job)
         page = self._open().trail.page
-        return self._entries(partial(page, job_id=job_id, client=client, since=asking.past(since)))
+        return self._entries(partial(page, job_id=job_id, client=client, since=arguments.past(since)))
 
     def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
@@ -338,7 +338,7 @@ class Client(Opening["Connections"]):
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
         """
-        return self._open().endpoints.add(asking.endpoint(url, events))
+        return self._open().endpoints.add(arguments.endpoint(url, events))
 
     def endpoints(self) -> list[records.Endpoint]:
         """Return the registered endpoints and how each does, the oldest first, without their secrets."""
@@ -346,13 +346,15 @@ class Client(Opening["Connections"]):
 
     def remove_endpoint(self, endpoint: records.Endpoint | UUID | str) -> None:
         """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
-        self._open().endpoints.remove(asking.endpoint_id(endpoint))
+        self._open().endpoints.remove(arguments.endpoint_id(endpoint))
 
     def rotate_endpoint(
         self, endpoint: records.Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
     ) -> records.Endpoint:
         """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
-        return self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
+        return self._open().endpoints.rotate(
+            arguments.endpoint_id(endpoint), arguments.checked_overlap(overlap)
+        )
 
     def test_endpoint(self, endpoint: records.Endpoint | UUID | str) -> records.Delivery:
         """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
@@ -360,7 +362,7 @@ class Client(Opening["Connections"]):
         One that takes it is notified of jobs again. Look at `delivery` for what came of it.
         """
         connections = self._open()
-        return connections.deliveries.one(connections.endpoints.test(asking.endpoint_id(endpoint)))
+        return connections.deliveries.one(connections.endpoints.test(arguments.endpoint_id(endpoint)))
 
     def deliveries(
         self,
@@ -373,23 +375,23 @@ class Client(Opening["Connections"]):
     ) -> list[records.Delivery]:
         """Return the deliveries of webhooks, done and due, with every try, newest first."""
         return self._open().deliveries.latest(
-            job_id=None if job is None else asking.id_of(job),
-            endpoint_id=None if endpoint is None else asking.endpoint_id(endpoint),
-            state=None if state is None else asking.one_of(DeliveryState, state, "A delivery's state"),
-            since=asking.past(since),
+            job_id=None if job is None else arguments.id_of(job),
+            endpoint_id=None if endpoint is None else arguments.endpoint_id(endpoint),
+            state=None if state is None else arguments.one_of(DeliveryState, state, "A delivery's state"),
+            since=arguments.past(since),
             limit=limit,
         )
 
     def delivery(self, delivery: records.Delivery | UUID | str) -> records.Delivery:
         """Return a delivery as it is now. Raises `InvalidOptionError` if there is no such delivery."""
-        return self._open().deliveries.one(asking.delivery_id(delivery))
+        return self._open().deliveries.one(arguments.delivery_id(delivery))
 
     def replay(self, deliveries: Iterable[records.Delivery | UUID | str]) -> None:
         """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
 
         Raises `InvalidOptionError` for one that is not over, before anything is done.
         """
-        self._open().deliveries.replay([asking.delivery_id(one) for one in deliveries])
+        self._open().deliveries.replay([arguments.delivery_id(one) for one in deliveries])
 
     def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
         """Return the jobs as one, to wait for or to cancel together."""
@@ -446,7 +448,7 @@ class Client(Opening["Connections"]):
     def _listing(self, which: Which) -> records.Listing:
         """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
-        listing = asking.listing(which)
+        listing = arguments.listing(which)
         if isinstance(batch, str):
             batch = self._open().store.batch(batch)
         return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
@@ -469,7 +471,7 @@ class Client(Opening["Connections"]):
             before, left = page[-1].id, left - size
 
     def _found_pages(self, which: Which, size: int, limit: int | None) -> Iterator[records.FoundPage]:
-        verdicts = asking.verdicts(which.get("verdict", ()))
+        verdicts = arguments.verdicts(which.get("verdict", ()))
         listing = replace(self._listing(which), verdicts=())
         last: records.FoundPage | None = None
         left = sys.maxsize if limit is None else limit

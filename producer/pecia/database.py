@@ -13,29 +13,10 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 
-from pecia.errors import (
-    ConfigurationError,
-    DatabaseRefusedError,
-    DatabaseUnavailableError,
-    InvalidSettingError,
-)
+from pecia import errors
 from pecia.store import Connection, Rows
-from pecia_schemas.connecting import (
-    BACKEND,
-    CONNECT_ARGS,
-    PREPARED_AFTER,
-    BoundedConnection,
-    Verdict,
-    begin_within,
-    bounds_of,
-    ends_connection,
-    explain,
-    is_transient,
-    may_be_committed,
-    name_of,
-    parameters_of,
-    verdict_on,
-)
+from pecia_schemas import connecting
+from pecia_schemas.connecting import BoundedConnection
 
 T = TypeVar("T")
 
@@ -69,7 +50,7 @@ class Pool:
     def __init__(self, parameters: Mapping[str, Any], timeout: timedelta) -> None:
         self._parameters = parameters
         self._timeout = timeout
-        self._begin, self._bounds = begin_within(timeout), bounds_of(timeout, "SESSION")
+        self._begin, self._bounds = connecting.begin_within(timeout), connecting.bounds_of(timeout, "SESSION")
         self._idle: list[BoundedConnection] = []
         self._free = BoundedSemaphore(_MOST)
         self._over = False
@@ -81,7 +62,7 @@ class Pool:
         A statement that is `alone` may be the transaction: one round trip in place of three.
         """
         if not self._free.acquire(timeout=self._timeout.total_seconds()):
-            raise DatabaseUnavailableError(
+            raise errors.DatabaseUnavailableError(
                 f"All {_MOST} connections of this client are at work: share it between fewer threads."
             )
         try:
@@ -105,7 +86,7 @@ class Pool:
             yield connection
             connection.commit()
         except BaseException as error:
-            if isinstance(error, Exception) and not ends_connection(error):
+            if isinstance(error, Exception) and not connecting.ends_connection(error):
                 with suppress(psycopg.Error):
                     connection.rollback()
             else:
@@ -145,8 +126,8 @@ class Pool:
             **self._parameters, autocommit=True, row_factory=namedtuple_row
         )
         try:
-            if connection.execute(BACKEND).fetchone() == (connection.info.backend_pid,):
-                connection.prepare_threshold = PREPARED_AFTER
+            if connection.execute(connecting.BACKEND).fetchone() == (connection.info.backend_pid,):
+                connection.prepare_threshold = connecting.PREPARED_AFTER
                 connection.execute(cast("Any", self._bounds))
             self._begin_on(connection)
         except BaseException:
@@ -174,7 +155,7 @@ class Database:
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._timeout = connect_timeout.total_seconds()
-        self._pool = Pool(connecting(database_url, self._timeout), STATEMENT_TIMEOUT)
+        self._pool = Pool(connect_options(database_url, self._timeout), STATEMENT_TIMEOUT)
         self._url = database_url
 
     def transaction(
@@ -214,7 +195,9 @@ class Tries:
 
     def pause(self, error: Exception) -> float | None:
         """Return the seconds to wait before it runs again; None: it does not."""
-        may_repeat = is_transient(error) and (self._repeatable or not may_be_committed(error))
+        may_repeat = connecting.is_transient(error) and (
+            self._repeatable or not connecting.may_be_committed(error)
+        )
         if time.monotonic() > self._until or not may_repeat:
             return None
         return next(self._pauses, None)
@@ -226,23 +209,24 @@ def translated(database_url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (verdict := verdict_on(error)) is None:
+        if (verdict := connecting.verdict_on(error)) is None:
             raise
-        said = explain(error, database_url)
-        if verdict is Verdict.TRANSIENT:
-            raise DatabaseUnavailableError(said) from error
+        said = connecting.explain(error, database_url)
+        if verdict is connecting.Verdict.TRANSIENT:
+            raise errors.DatabaseUnavailableError(said) from error
         # The original quotes what was to be written.
-        is_fault = verdict is Verdict.FAULT
-        raise (ConfigurationError(said) if is_fault else DatabaseRefusedError(said, name_of(error))) from None
+        if verdict is connecting.Verdict.FAULT:
+            raise errors.ConfigurationError(said) from None
+        raise errors.DatabaseRefusedError(said, connecting.name_of(error)) from None
 
 
-def connecting(database_url: str, timeout: float) -> dict[str, Any]:
+def connect_options(database_url: str, timeout: float) -> dict[str, Any]:
     """Return what libpq is given to connect for a client. Raises `InvalidSettingError` for what is no URL."""
     try:
-        named = parameters_of(database_url)
+        named = connecting.parameters_of(database_url)
         make_conninfo(**named)
     except (ValueError, psycopg.Error):
-        raise InvalidSettingError(
+        raise errors.InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
-    return {**CONNECT_ARGS, "connect_timeout": max(2, math.ceil(timeout)), **named}
+    return {**connecting.CONNECT_ARGS, "connect_timeout": max(2, math.ceil(timeout)), **named}

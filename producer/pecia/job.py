@@ -9,24 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import asking
+from pecia import arguments, waiting
 from pecia.errors import UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
-from pecia.waiting import (
-    FETCH,
-    OUTAGE_PAUSE_S,
-    OUTAGE_S,
-    Deadline,
-    Pending,
-    ReadEvents,
-    ReadParts,
-    batches,
-    closing,
-    in_order,
-    run_blocking,
-    sleep,
-)
+from pecia.waiting import closing, run_blocking, sleep
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
@@ -40,12 +27,14 @@ T = TypeVar("T")
 _CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
-def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadline) -> Iterator[JobView]:
+def finished(
+    connections: Connections, job_ids: Sequence[UUID], deadline: waiting.Deadline
+) -> Iterator[JobView]:
     """Yield each job once it is over, as they finish.
 
     Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
     """
-    pending = Pending(job_ids, deadline)
+    pending = waiting.Pending(job_ids, deadline)
     with connections.announcements(job_ids, deadline) as news:
         while pending:
             for view in retry_unavailable(lambda: look(connections, pending.look_at), deadline):
@@ -56,39 +45,43 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
                 pending.hear(news.wait())
 
 
-def retry_unavailable(look: Callable[[], T], deadline: Deadline) -> T:
+def retry_unavailable(look: Callable[[], T], deadline: waiting.Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
     Raises `UnavailableError` when that is over.
     """
-    outage = Deadline(OUTAGE_S)
+    outage = waiting.Deadline(waiting.OUTAGE_S)
     while True:
         try:
             return look()
         except UnavailableError:
-            if not (pause := deadline.within(outage.within(OUTAGE_PAUSE_S))):
+            if not (pause := deadline.within(outage.within(waiting.OUTAGE_PAUSE_S))):
                 raise
             sleep(pause)
 
 
 def look(connections: Connections, job_ids: Sequence[UUID]) -> list[JobView]:
     """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
-    return [view for batch in batches(job_ids) for view in in_order(batch, connections.store.views(batch))]
+    return [
+        view
+        for batch in waiting.batches(job_ids)
+        for view in waiting.in_order(batch, connections.store.views(batch))
+    ]
 
 
 def parts_as_they_end(
     connections: Connections,
     job: Job[Any],
-    deadline: Deadline,
+    deadline: waiting.Deadline,
     *,
     in_order: bool,
-    read: ReadParts | None = None,
+    read: waiting.ReadParts | None = None,
 ) -> Iterator[PartOutcome]:
     """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
 
     Raises `JobTimeoutError` at the deadline.
     """
-    store, read, job_id = connections.store, read or ReadParts(), job.id
+    store, read, job_id = connections.store, read or waiting.ReadParts(), job.id
     with connections.announcements([job_id], deadline) as news:
         while True:
             retry_unavailable(job.refresh, deadline)
@@ -99,11 +92,13 @@ def parts_as_they_end(
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = retry_unavailable(
-                    lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
+                    lambda: store.outcomes(
+                        job_id, skip=read.ordinals, limit=waiting.FETCH, read_as=read.read_as
+                    ),
                     deadline,
                 )
             yield from read.ready(fresh, barrier)
-            if len(fresh) == FETCH:
+            if len(fresh) == waiting.FETCH:
                 continue
             if over:
                 return
@@ -114,11 +109,11 @@ def parts_as_they_end(
 def events_as_written(
     connections: Connections,
     job: Job[Any],
-    deadline: Deadline,
-    read: ReadEvents | None = None,
+    deadline: waiting.Deadline,
+    read: waiting.ReadEvents | None = None,
 ) -> Iterator[JobEvent]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read, job_id = connections.store, read or ReadEvents(), job.id
+    store, read, job_id = connections.store, read or waiting.ReadEvents(), job.id
     with connections.announcements([job_id], deadline) as news:
         while True:
             retry_unavailable(job.refresh, deadline)
@@ -151,12 +146,12 @@ class Job(JobHandle[R_co]):
 
     def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = asking.found(self.id, self._open().store.views([self.id]))
+        self._view = arguments.found(self.id, self._open().store.views([self.id]))
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
         """Return once the job is over, well or badly."""
-        with closing(finished(self._open(), [self.id], Deadline(timeout))) as views:
+        with closing(finished(self._open(), [self.id], waiting.Deadline(timeout))) as views:
             for view in views:
                 self._view = view
         return self
@@ -217,7 +212,7 @@ class Job(JobHandle[R_co]):
         Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
         """
         self._check_pages()
-        parts = parts_as_they_end(self._open(), self, Deadline(timeout), in_order=not as_completed)
+        parts = parts_as_they_end(self._open(), self, waiting.Deadline(timeout), in_order=not as_completed)
         with closing(parts) as outcomes:
             for outcome in outcomes:
                 if outcome.content is not None:
@@ -230,7 +225,7 @@ class Job(JobHandle[R_co]):
 
         Events of parts that move at the same time may come out of the order of their sequence.
         """
-        events = events_as_written(self._open(), self, Deadline(timeout))
+        events = events_as_written(self._open(), self, waiting.Deadline(timeout))
         with closing(events) as opened:
             yield from opened
 
@@ -288,7 +283,7 @@ class JobGroup(GroupHandle[Job[R_co]]):
 
     def as_completed(self, timeout: float | None = None) -> Iterator[Job[R_co]]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
-        with closing(finished(self._open(), list(self._by_id), Deadline(timeout))) as views:
+        with closing(finished(self._open(), list(self._by_id), waiting.Deadline(timeout))) as views:
             for view in views:
                 yield self._see(view)
 
@@ -308,7 +303,7 @@ class JobGroup(GroupHandle[Job[R_co]]):
         """End all jobs that are not over; return how many that were."""
         connections = self._open()
         cancelled: list[UUID] = []
-        for batch in batches(list(self._by_id), _CANCEL_AT_ONCE):
+        for batch in waiting.batches(list(self._by_id), _CANCEL_AT_ONCE):
             cancelled += connections.transitions.cancel(batch, reason)
         connections.bus.announce(cancelled, JobState.CANCELLED)
         return len(cancelled)

@@ -120,7 +120,7 @@ class Announcements:
         self._pubsub = pubsub
         try:
             with self._bus.connecting:
-                attentive(pubsub.subscribe(*self._channels.ask()))
+                attentive(pubsub.subscribe(*self._channels.reset()))
                 deadline = Deadline(CONFIRMATION_S)
                 while not self._channels.confirmed and (left := deadline.within(CONFIRMATION_S)):
                     self._channels.confirm(attentive(pubsub.get_message(timeout=left)))

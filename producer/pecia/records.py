@@ -1,4 +1,4 @@
-"""What a client is asked for and hands out, beside jobs and results: without SQL, which is slow to load."""
+"""What a client takes and returns, beside jobs and results: without SQL, which is slow to load."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Erasure(Record):
     reasons: int
     """Events that said why."""
     document: DocumentFate | None = None
-    """None if it was only asked what would be erased."""
+    """None in a dry run."""
 
 
 class AuditAction(StrEnum):
@@ -218,7 +218,7 @@ class DeadPart(Record):
     """Who had it last."""
     failed_at: datetime
     events: tuple[JobEvent, ...] = ()
-    """All that has happened to it, if it was asked for alone: who made each attempt, and how it ended."""
+    """Of a part that was looked up alone: who made each attempt, and how it ended."""
 
 
 class Endpoint(Record):

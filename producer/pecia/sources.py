@@ -17,13 +17,7 @@ from uuid import UUID
 
 from pydantic import SecretStr
 
-from pecia.errors import (
-    ConfigurationError,
-    DocumentGoneError,
-    InvalidSettingError,
-    InvalidSourceError,
-    PayloadStoreUnavailableError,
-)
+from pecia import errors
 from pecia_schemas import storable
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_task
 from pecia_schemas.media import MAX_SIDE, URL_SCHEMES, PayloadRef, UrlRef
@@ -50,11 +44,11 @@ class Original:
         """
         job_id = row["id"]
         if row["payload_released_at"] is not None or row["task"].get("source") is None:
-            raise DocumentGoneError(job_id)
+            raise errors.DocumentGoneError(job_id)
         try:
             task = unseal_task(row["task"], job_id, keys)
         except DecryptionError as error:
-            raise InvalidSettingError(f"A document cannot be read. {error}") from None
+            raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
         password = task.get("password")
         return cls(
             job_id=job_id,
@@ -82,11 +76,11 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
             else:
                 verify(in_place, original.payload)
         except (PayloadMissingError, PayloadCorruptError):
-            raise DocumentGoneError(original.job_id) from None
+            raise errors.DocumentGoneError(original.job_id) from None
         except DecryptionError as error:
-            raise InvalidSettingError(f"A document cannot be read. {error}") from None
+            raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
         except (BaseError, OSError) as error:
-            raise PayloadStoreUnavailableError(
+            raise errors.PayloadStoreUnavailableError(
                 f"A document cannot be fetched ({type(error).__name__}): check PECIA_PAYLOAD_URL and its credentials."
             ) from None
         yield target
@@ -121,7 +115,7 @@ def open_payloads(settings: ClientSettings, keys: Keyring) -> PayloadStore:
     from pecia_schemas.payloads import PayloadStore  # noqa: PLC0415  slow to load
 
     if _payload_processes - {os.getpid()}:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "This process was forked from one that had already submitted, which the payload store does not "
             "survive: submit for the first time after the fork, or start processes with 'spawn'."
         )
@@ -140,7 +134,7 @@ def store_answers(
     try:
         yield
     except (BaseError, OSError) as error:
-        raise PayloadStoreUnavailableError(
+        raise errors.PayloadStoreUnavailableError(
             f"The payload store {said} ({type(error).__name__}): check {check}."
         ) from error
 
@@ -183,21 +177,23 @@ def _check_url(url: str) -> None:
         parts, named = urlsplit(""), False
     spaced = " " in url and parts.scheme != "s3"  # keys may hold any character
     if not named or not url.isprintable() or spaced:
-        raise InvalidSourceError(
+        raise errors.InvalidSourceError(
             "The URL has no form that is fetched: write https://host/path or s3://bucket/key."
         )
     if len(url) > storable.SOURCE_URL:
-        raise InvalidSourceError(f"A URL has at most {storable.SOURCE_URL:,} characters, not {len(url):,}.")
+        raise errors.InvalidSourceError(
+            f"A URL has at most {storable.SOURCE_URL:,} characters, not {len(url):,}."
+        )
     if not url.lower().startswith(URL_SCHEMES):
-        raise InvalidSourceError(
+        raise errors.InvalidSourceError(
             "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."
         )
     if "@" in parts.netloc:
-        raise InvalidSourceError(
+        raise errors.InvalidSourceError(
             "A URL with a user name or password in it is not fetched: give the fleet access, or use a signed URL."
         )
     if parts.scheme == "s3" and not parts.path.strip("/"):
-        raise InvalidSourceError("An S3 URL names a bucket and an object: write s3://bucket/key.")
+        raise errors.InvalidSourceError("An S3 URL names a bucket and an object: write s3://bucket/key.")
 
 
 def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
@@ -233,7 +229,7 @@ def depositing() -> Iterator[None]:
     try:
         yield
     except BaseError as error:
-        raise PayloadStoreUnavailableError(
+        raise errors.PayloadStoreUnavailableError(
             f"The payload store refused a document ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
             "its credentials and its free space."
         ) from error
@@ -262,7 +258,7 @@ def opened(source: object) -> Iterator[IO[bytes]]:
 def _seeking(source: Any) -> Iterator[IO[bytes]]:
     """Yield the file itself if it can seek, else a copy."""
     if getattr(source, "closed", False):
-        raise InvalidSourceError("The file object is closed: submit it while it is open.")
+        raise errors.InvalidSourceError("The file object is closed: submit it while it is open.")
     if getattr(source, "seekable", lambda: False)():
         yield source
         return
@@ -275,9 +271,11 @@ def _seeking(source: Any) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", copy)
 
 
-def unreadable(error: Exception) -> InvalidSourceError:
+def unreadable(error: Exception) -> errors.InvalidSourceError:
     """Return what is raised for a source that the system does not let be read; it does not name it."""
     if isinstance(error, TypeError):
-        return InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
+        return errors.InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
-    return InvalidSourceError(f"The source cannot be read ({reason}): check the path and its permissions.")
+    return errors.InvalidSourceError(
+        f"The source cannot be read ({reason}): check the path and its permissions."
+    )

@@ -11,18 +11,7 @@ import re
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError, JobNotFoundError
@@ -54,7 +43,7 @@ def for_driver(statement: str) -> str:
 class Rows(list[Any]):
     """What a statement returned: rows that are tuples with names."""
 
-    def all(self) -> Self:
+    def all(self) -> Rows:
         """Return all of them, as a result of SQLAlchemy's does."""
         return self
 
@@ -62,9 +51,9 @@ class Rows(list[Any]):
         """Return the first; None if there is none."""
         return self[0] if self else None
 
-    def mappings(self) -> Self:
+    def mappings(self) -> Rows:
         """Return the rows as mappings."""
-        return type(self)([row._asdict() for row in self])
+        return Rows([row._asdict() for row in self])
 
     def scalars(self) -> list[Any]:
         """Return the first column."""
@@ -302,7 +291,7 @@ _FAILURES = """
 class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    What is asked of one job is asked after it was found.
+    Statements about one job follow one that has found it.
     """
 
     @transaction

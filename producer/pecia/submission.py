@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from pecia import asking, errors
+from pecia import arguments, errors
 from pecia.handles import COLUMNS, Accepted, JobView, progress
 from pecia.sources import StoredSource
 from pecia.store import Connection
@@ -35,7 +35,7 @@ _INGEST_COST = 1
 
 @dataclass(frozen=True, slots=True)
 class Submission(Generic[R]):
-    """A task of many, with what is asked for it alone. What is None is as the call says for all."""
+    """A task of many, with options of its own. What is None is as the call says for all."""
 
     task: Task[R]
     metadata: Mapping[str, str] | None = None
@@ -61,7 +61,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a caller asked for beside the task, checked."""
+    """The checked options of a submit."""
 
     lane: Lane
     metadata: Mapping[str, str]
@@ -77,12 +77,12 @@ class Options:
     batch: UUID | None = None
 
     def of(self, one: Submission[Any]) -> Options:
-        """Return what is asked for one task of many. Raises `InvalidOptionError`."""
+        """Return the options of one task of many. Raises `InvalidOptionError`."""
         if one.metadata is None and one.priority is None:
             return self
-        metadata = {**self.metadata, **asking.checked_metadata(one.metadata or {})}
-        lane = self.lane if one.priority is None else asking.one_of(Lane, one.priority, "priority")
-        return replace(self, lane=lane, metadata=asking.checked_metadata(metadata))
+        metadata = {**self.metadata, **arguments.checked_metadata(one.metadata or {})}
+        lane = self.lane if one.priority is None else arguments.one_of(Lane, one.priority, "priority")
+        return replace(self, lane=lane, metadata=arguments.checked_metadata(metadata))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ def options(
     **of_client: Any,
 ) -> Options:
     """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
-    lane = asking.one_of(Lane, priority, "priority")
-    metadata = asking.checked_metadata(metadata or {})
-    webhook = asking.webhook(webhook) if isinstance(webhook, str) else webhook
-    asking.moment(not_before, "not_before")
-    asking.moment(expires, "expires")
+    lane = arguments.one_of(Lane, priority, "priority")
+    metadata = arguments.checked_metadata(metadata or {})
+    webhook = arguments.webhook(webhook) if isinstance(webhook, str) else webhook
+    arguments.moment(not_before, "not_before")
+    arguments.moment(expires, "expires")
     return Options(
         lane=lane, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires, **of_client
     )

@@ -63,6 +63,12 @@ def checked_reason(reason: str | None) -> str | None:
     return reason
 
 
+def check_retry(job_id: UUID, state: JobState) -> None:
+    """Raise `RetryRefusedError` while a job is at work or if it has succeeded."""
+    if state is JobState.SUCCEEDED or not state.is_terminal:
+        raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
+
+
 class Transitions(Statements[D_co]):
     """What a client may do to jobs that exist."""
 
@@ -89,11 +95,9 @@ class Transitions(Statements[D_co]):
         job = connection.execute(_LOCK_JOB, {"job_id": job_id}).first()
         if job is None:
             raise JobNotFoundError(job_id)
-        state: str = job.state
         if job.erased_at is not None:
             raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it anew.")
-        if state == JobState.SUCCEEDED or not JobState(state).is_terminal:
-            raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
+        check_retry(job_id, JobState(job.state))
         chosen = None if parts is None else list(parts)
         values = {"job_id": job_id, "actor": self._actor, "parts": chosen}
         rows = connection.execute(_REOPEN_PARTS, values).all()

@@ -100,7 +100,7 @@ class Channels:
         self._ids = {job_channel(job_id): job_id for job_id in job_ids}
         self._unconfirmed = 0
 
-    def ask(self) -> list[str]:
+    def reset(self) -> list[str]:
         """Return the channels to subscribe to; none of them is confirmed from here on."""
         self._unconfirmed = len(self._ids)
         return list(self._ids)
@@ -173,7 +173,7 @@ def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[U
 
 
 def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator[JobView]:
-    """Yield the jobs as they were asked for. Raises `JobNotFoundError` for the first that does not exist."""
+    """Yield the jobs in the order of `job_ids`. Raises `JobNotFoundError` for the first that does not exist."""
     for job_id in job_ids:
         if job_id not in views:
             raise JobNotFoundError(job_id)

@@ -91,13 +91,12 @@ def jobs(sealed: SealedFleet, tmp_path_factory: pytest.TempPathFactory, drawn: D
     return list(group)
 
 
-def test_documents_are_read_as_ever(jobs: list[Job[Any]]) -> None:
+def test_documents_are_read_as_ever_and_neither_dump_store_nor_log_tells_of_them(
+    sealed: SealedFleet, jobs: list[Job[Any]]
+) -> None:
     assert [PRINTED in page.text for job in jobs[:2] for page in job.result(timeout=0).pages] == [True] * 3
     assert jobs[2].failure is not None
     assert jobs[2].failure.code == "fields_unavailable"
-
-
-def test_neither_a_dump_nor_the_store_tells_of_them(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     dump, files = sealed.dump(), [path for path in sealed.payloads.rglob("*") if path.is_file()]
     assert str(jobs[0].id) in dump
     assert [word for word in PLANTED if word in dump] == []
@@ -105,33 +104,27 @@ def test_neither_a_dump_nor_the_store_tells_of_them(sealed: SealedFleet, jobs: l
     for content in (path.read_bytes() for path in files):
         assert content.startswith(b"PECIA\x01\x03old")
         assert not any(word.encode() in content for word in PLANTED)
-
-
-def test_no_log_tells_a_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     logs = "\n".join(log.read_text() for log in (sealed.running.fleet.home.path / "logs").iterdir())
-    assert jobs
     assert "fields_unavailable" in logs
     assert not any(secret in logs for secret in (OLD, NEW, *PLANTED))
 
 
-def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
+def test_the_command_reads_with_the_key_alone_and_tells_what_is_under_which(
+    sealed: SealedFleet, jobs: list[Job[Any]]
+) -> None:
     with_key = sealed.pecia("result", str(jobs[0].id), "--json", old=OLD)
     without = sealed.pecia("result", str(jobs[0].id), "--json")
     assert PRINTED in with_key.stdout, with_key.stderr
-    assert (without.returncode, without.stdout) == (2, "")
-    assert without.stderr.count("\n") == 1
+    assert (without.returncode, without.stdout, without.stderr.count("\n")) == (2, "", 1)
     assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
-
-
-def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
-    assert jobs
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
     assert (told.returncode, told.stderr) == (0, "")
     stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "secrets": 0, "available": True}
     assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
-    assert unknown.returncode == 1
-    assert "not here" in unknown.stdout
+    assert (unknown.returncode, "not here" in unknown.stdout) == (1, True)
+    examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
+    assert json.loads(examined.stdout.splitlines()[0])["detail"].endswith("encrypted under the key new")
 
 
 def test_no_decrypted_copy_is_kept(sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually) -> None:
@@ -168,12 +161,6 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
         what="the end of the former copies",
     )
     assert not any(word in sealed.dump() for word in PLANTED)
-
-
-def test_the_doctor_says_which_key_encrypts(sealed: SealedFleet) -> None:
-    examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
-    details = [json.loads(line)["detail"] for line in examined.stdout.splitlines()]
-    assert details[0].endswith("encrypted under the key new")
 
 
 def test_a_new_key_is_what_the_setting_takes() -> None:

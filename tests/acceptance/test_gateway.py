@@ -79,29 +79,19 @@ def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Draw, tmp_path: Pat
 def test_what_the_page_shows_of_curl_works(fleet: Any, tmp_path: Path) -> None:
     shown = made(fleet, "curl", "--tenant", "curl")["key"]
     run_pecia("sample", tmp_path / "papers")
-    page = (ROOT / "docs/gateway.md").read_text()
-    (job,) = (str(one.id) for one in [_submitted(fleet, shown)])
-    env = os.environ | {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown, "JOB": job}
-    snippets = [block for block in blocks(page, "sh") if block.startswith("curl")]
+    with Client(fleet.fleet.gateway, api_key=shown) as client:
+        job = client.submit(ReadDocument(b"%PDF-1.7"))
+    env = os.environ | {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown, "JOB": str(job.id)}
+    snippets = [one for one in blocks((ROOT / "docs/gateway.md").read_text(), "sh") if one.startswith("curl")]
     assert len(snippets) == 3
+    how: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
     printed = ""
     for snippet in snippets:
-        done = subprocess.run(
-            ["sh", "-e", "-c", snippet.replace("curl ", "curl -sSf ")],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["sh", "-e", "-c", snippet.replace("curl ", "curl -sSf ")]
+        done = subprocess.run(command, check=False, **how)
         assert done.returncode == 0, (snippet, done.stdout, done.stderr)
         printed = done.stdout
     assert "event: end" in printed
-
-
-def _submitted(fleet: Any, key: str) -> Any:
-    with Client(fleet.fleet.gateway, api_key=key) as client:
-        return client.submit(ReadDocument(b"%PDF-1.7"))
 
 
 def test_a_gateway_that_is_away_is_said_to_be() -> None:

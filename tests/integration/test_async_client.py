@@ -18,15 +18,7 @@ from command import ran
 from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
-from pecia import (
-    AsyncClient,
-    AsyncJob,
-    ClientSettings,
-    JobState,
-    JobTimeoutError,
-    ReadDocument,
-    WrongLoopError,
-)
+from pecia import AsyncClient, AsyncJob, ClientSettings, JobState, ReadDocument, errors
 from pecia.aio.connections import AsyncConnections
 
 PDF = b"%PDF-1.7"
@@ -78,7 +70,7 @@ async def test_waiting_needs_no_thread(stores: dict[str, str], scribe: Any, pict
         await client.usage(by="lane")
         await other.cancel()
         await (await other.retry()).hint()
-        with pytest.raises(JobTimeoutError):
+        with pytest.raises(errors.JobTimeoutError):
             await client.group([one, other]).wait(timeout=0.1)
         await client.purge([one, other])
         assert len([entry async for entry in client.audit()]) > 2
@@ -181,12 +173,12 @@ async def cancel_everywhere(operation: Callable[[], Coroutine[Any, Any, Any]], t
 
 
 async def waiting(_client: AsyncClient, job: AsyncJob[Any]) -> None:
-    with pytest.raises(JobTimeoutError):
+    with pytest.raises(errors.JobTimeoutError):
         await job.wait(timeout=0.02)
 
 
 async def reading_pages(_client: AsyncClient, job: AsyncJob[Any]) -> None:
-    with pytest.raises(JobTimeoutError):
+    with pytest.raises(errors.JobTimeoutError):
         _ = [page async for page in job.pages(timeout=0.02)]
 
 
@@ -264,7 +256,7 @@ def test_a_client_belongs_to_its_loop_until_it_is_closed(stores: dict[str, str])
 
     def refused() -> None:
         for call in (client.usage, client.close):
-            with pytest.raises(WrongLoopError, match="a client in each loop"):
+            with pytest.raises(errors.WrongLoopError, match="a client in each loop"):
                 asyncio.run(call())
 
     async def both() -> None:

@@ -12,19 +12,15 @@ from pyarrow import parquet
 
 from contract_fleets import client, fleet, gateway, real_fleet
 from pecia import (
-    BatchNotFoundError,
     Client,
     Document,
     FailureCode,
-    InvalidFormatError,
-    InvalidOptionError,
     JobState,
     Lane,
     ReadDocument,
     Submission,
-    SubmitManyError,
-    UnavailableError,
     Verdict,
+    errors,
     saving,
 )
 from pecia.formats import render
@@ -79,11 +75,11 @@ def test_a_submission_that_cannot_be_meant_leaves_the_others_alone(client: Clien
         Submission(ReadDocument(PDF), metadata={"": "x"}),
         Submission(ReadDocument(PDF), priority="now"),  # type: ignore[arg-type]
     ]
-    with pytest.raises(SubmitManyError) as refused:
+    with pytest.raises(errors.SubmitManyError) as refused:
         client.submit_many([*wrong, *scans("good.pdf")])
     assert labels(refused.value.accepted) == ["good.pdf"]
     assert {number: type(error) for number, error in refused.value.failures.items()} == dict.fromkeys(
-        range(3), InvalidOptionError
+        range(3), errors.InvalidOptionError
     )
 
 
@@ -97,12 +93,12 @@ def test_a_batch_is_found_by_its_name_and_by_its_id(client: Client) -> None:
     for reference in (batch, batch.id, "ward-7", str(batch.id)):
         assert labels(client.jobs(batch=reference)) == ["c.pdf", "b.pdf", "a.pdf"]
     for missing in ("ward-8", str(UUID(int=7))):
-        with pytest.raises(BatchNotFoundError, match=missing):
+        with pytest.raises(errors.BatchNotFoundError, match=missing):
             client.batch(missing)
     for wrong in ("", "ward 7", "-7", "a/b", "x" * 101):
-        with pytest.raises(InvalidOptionError):
+        with pytest.raises(errors.InvalidOptionError):
             client.submit_many(scans("a.pdf"), batch=wrong)
-    with pytest.raises(BatchNotFoundError):
+    with pytest.raises(errors.BatchNotFoundError):
         client.submit_many(scans("a.pdf"), batch=str(UUID(int=7)))
 
 
@@ -114,7 +110,7 @@ def test_a_batch_is_found_by_how_its_id_begins_if_no_other_does(client: Client) 
     assert labels(client.jobs(batch=str(group.batch)[:30])) == ["a"]
     shared = str(group.batch)[:4]
     assert str(other.batch)[:4] == shared
-    with pytest.raises(BatchNotFoundError, match=shared):
+    with pytest.raises(errors.BatchNotFoundError, match=shared):
         client.batch(shared)
 
 
@@ -146,23 +142,13 @@ def test_jobs_of_a_batch_are_filtered_and_counted(fleet: Any, client: Client) ->
     assert client.counts(batch="week", state="succeeded", verdict="ok").jobs == 1
 
 
-@pytest.mark.servers
-def test_pages_are_found_by_the_batch_of_their_job(fleet: Any, client: Client) -> None:
-    fleet.answers(ReadDocument, Document(pages=(page(verdict=Verdict.REVIEW),)))
-    group = client.submit_many(scans("a.pdf"), batch="week")
-    client.submit_many(scans("other.pdf"))
-    fleet.finish()
-    assert [one.job_id for one in client.pages(batch="week")] == [group[0].id]
-    assert list(client.pages(batch="week", state="failed")) == []
-
-
 def test_a_job_is_found_by_how_its_id_begins_if_no_other_does(client: Client) -> None:
     one, two = client.submit_many(scans("a.pdf", "b.pdf"))
     shared = next(n for n in range(36) if str(one.id)[n] != str(two.id)[n])
     assert client.job(str(one.id)[: shared + 1]).id == one.id
     assert client.job(str(one.id).replace("-", "")).id == one.id
     for begins in (str(one.id)[: max(4, shared)], "ffff"):
-        with pytest.raises(InvalidOptionError, match=begins):
+        with pytest.raises(errors.InvalidOptionError, match=begins):
             client.job(begins)
 
 
@@ -173,7 +159,7 @@ def test_a_purge_takes_labels_and_the_batch_that_is_empty_then(client: Client) -
     assert (erased.refresh().label, erased.batch) == (None, None)
     assert labels(client.jobs(batch="ward-7")) == ["kept.pdf"]
     client.purge([kept])
-    with pytest.raises(BatchNotFoundError):
+    with pytest.raises(errors.BatchNotFoundError):
         client.batch("ward-7")
     assert list(client.jobs(since=timedelta(hours=1), state="queued")) == []
 
@@ -241,9 +227,9 @@ def test_an_export_is_lines_or_rows_of_all_jobs_found(fleet: Any, client: Client
     ]
     assert rows[0]["metadata"] == [("ward", "7")]
     assert rows[0]["job"] == str(group[1].id)
-    with pytest.raises(InvalidFormatError, match="jsonl"):
+    with pytest.raises(errors.InvalidFormatError, match="jsonl"):
         client.export(tmp_path, batch="week", format="docx")
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         client.export("/proc/none", batch="week")
 
 
@@ -259,11 +245,11 @@ def test_an_export_holds_a_step_and_no_more(
     def breaking(self: Any, name: str, content: Any) -> None:
         left[0] -= 1
         if not left[0]:
-            raise UnavailableError("it is full")
+            raise errors.UnavailableError("it is full")
         put(self, name, content)
 
     monkeypatch.setattr(saving.Place, "put", breaking)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         client.export(tmp_path, batch="week")
     assert len(manifest(tmp_path)) == 2
     assert client.export(tmp_path, batch="week").before == 2

@@ -28,26 +28,24 @@ def endpoint(client: Client) -> Iterator[Endpoint]:
         client.remove_endpoint(one)
 
 
-def notices(fleet: Any) -> list[tuple[Any, ...]]:
-    return [(one.url, one.notice.type, one.notice.data.job_id) for one in fleet.callbacks]
-
-
 def test_an_endpoint_is_told_how_every_job_ends(fleet: Any, client: Client, endpoint: Endpoint) -> None:
     read = client.submit(ReadDocument(PDF), metadata={"ward": "7"})
-    client.submit(ReadDocument(PDF)).cancel()
+    cancelled = client.submit(ReadDocument(PDF), webhook="https://example.org/own")
+    cancelled.cancel()
     fleet.finish(read)
-    assert [kind for _, kind, _ in notices(fleet)] == ["job.cancelled", "job.succeeded"]
-    assert fleet.callbacks[1].notice.data.metadata == {"ward": "7"}
-    assert {url for url, _, _ in notices(fleet)} == {endpoint.url}
+    sent = [(one.url, one.notice.type) for one in fleet.callbacks]
+    assert sorted(sent[:2]) == [(HOOK, "job.cancelled"), ("https://example.org/own", "job.cancelled")]
+    assert sent[2:] == [(HOOK, "job.succeeded")]
+    assert fleet.callbacks[2].notice.data.metadata == {"ward": "7"}
     assert NoticeType.PART_DONE not in endpoint.events
+    deliveries = client.deliveries(job=cancelled)
+    assert {one.endpoint_id for one in deliveries} == {endpoint.id, None}
+    assert len({one.id for one in deliveries}) == 2
 
-
-def test_a_job_with_its_own_webhook_is_told_to_both(fleet: Any, client: Client, endpoint: Endpoint) -> None:
-    job = client.submit(ReadDocument(PDF), webhook="https://example.org/own")
-    job.cancel()
-    assert {url for url, _, _ in notices(fleet)} == {endpoint.url, "https://example.org/own"}
-    assert {one.endpoint_id for one in client.deliveries(job=job)} == {endpoint.id, None}
-    assert len({one.id for one in client.deliveries(job=job)}) == 2
+    test = client.test_endpoint(endpoint)
+    assert (test.type, test.job_id, test.endpoint_id) == (NoticeType.TEST, None, endpoint.id)
+    assert fleet.callbacks[3].notice.type is NoticeType.TEST
+    assert client.delivery(test.id).id == test.id
 
 
 def test_what_was_there_before_an_endpoint_is_not_told_to_it(fleet: Any, client: Client) -> None:
@@ -67,21 +65,18 @@ def test_a_secret_is_told_once(client: Client, endpoint: Endpoint) -> None:
     assert again.former_until is not None
 
 
-def test_a_test_is_a_delivery_about_no_job(fleet: Any, client: Client, endpoint: Endpoint) -> None:
-    sent = client.test_endpoint(endpoint)
-    assert (sent.type, sent.job_id, sent.endpoint_id) == (NoticeType.TEST, None, endpoint.id)
-    assert [one.notice.type for one in fleet.callbacks] == [NoticeType.TEST]
-    assert client.delivery(sent.id).id == sent.id
-
-
-def test_deliveries_come_newest_first_and_as_asked(client: Client, endpoint: Endpoint) -> None:
+def test_deliveries_come_newest_first_and_go_with_their_endpoint(client: Client, endpoint: Endpoint) -> None:
     jobs = [client.submit(ReadDocument(PDF)) for _ in range(3)]
     for job in jobs:
         job.cancel()
     assert [one.job_id for one in client.deliveries()] == [job.id for job in reversed(jobs)]
-    assert [one.job_id for one in client.deliveries(job=jobs[0], endpoint=endpoint)] == [jobs[0].id]
+    (delivery,) = client.deliveries(job=jobs[0], endpoint=endpoint, since=timedelta(hours=1))
+    assert client.delivery(delivery) == delivery
     assert len(client.deliveries(limit=2)) == 2
     assert client.deliveries(endpoint=uuid4()) == client.deliveries(state="dead") == []
+    client.remove_endpoint(endpoint.id)
+    with pytest.raises(InvalidOptionError):
+        client.delivery(delivery)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +94,6 @@ def test_what_cannot_be_meant_is_no_endpoint(client: Client, url: str, events: A
     with pytest.raises(InvalidOptionError):
         client.add_endpoint(url, events=events)
     assert client.endpoints() == []
-
-
-def test_an_endpoint_that_is_removed_takes_its_deliveries_along(client: Client, endpoint: Endpoint) -> None:
-    client.submit(ReadDocument(PDF)).cancel()
-    (delivery,) = client.deliveries(endpoint=endpoint, since=timedelta(hours=1))
-    assert client.delivery(delivery) == delivery
-    client.remove_endpoint(endpoint.id)
-    with pytest.raises(InvalidOptionError):
-        client.delivery(delivery)
 
 
 def test_what_is_not_there_or_cannot_be_meant_is_refused(client: Client, endpoint: Endpoint) -> None:

@@ -10,14 +10,14 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from pecia import DatabaseUnavailableError, InvalidSettingError
-from pecia.database import _KEPT, _MOST, Pool, Pooled, connecting
+from pecia.database import _KEPT, _MOST, Pool, Pooled, connect_options
 from pecia.store import Connection
 from pecia_schemas.connecting import parameters_of, sqlalchemy_url
 
 
 @pytest.fixture
 def pool(database_url: str) -> Iterator[Pool]:
-    pool = Pool(connecting(database_url, 5), timedelta(seconds=30))
+    pool = Pool(connect_options(database_url, 5), timedelta(seconds=30))
     yield pool
     pool.dispose(close=True)
 
@@ -97,7 +97,7 @@ def test_a_statement_alone_is_the_transaction_on_a_connection_that_has_just_answ
 
 
 def test_who_waits_for_a_connection_in_vain_is_told(database_url: str) -> None:
-    pool = Pool(connecting(database_url, 5), timedelta(seconds=0.1))
+    pool = Pool(connect_options(database_url, 5), timedelta(seconds=0.1))
     for _ in range(_MOST):
         pool._free.acquire()
     with pytest.raises(DatabaseUnavailableError, match="15 connections"):
@@ -137,4 +137,4 @@ def test_a_url_is_read_as_sqlalchemy_reads_it(url: str, named: dict[str, str]) -
 @pytest.mark.parametrize("url", ["", "host/db", "postgresql://host/db?nonsense=1"])
 def test_what_is_no_url_of_a_database_is_refused(url: str) -> None:
     with pytest.raises(InvalidSettingError, match="PECIA_DATABASE_URL is no URL of a database"):
-        connecting(url, 5)
+        connect_options(url, 5)

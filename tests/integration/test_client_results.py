@@ -16,18 +16,7 @@ import pecia_migrations
 from fixture_types import Make, Picture
 from house import House
 from limits import WAIT_S
-from pecia import (
-    AsyncClient,
-    Client,
-    ClientSettings,
-    DatabaseUnavailableError,
-    Document,
-    Job,
-    JobNotFoundError,
-    JobState,
-    JobTimeoutError,
-    ReadDocument,
-)
+from pecia import AsyncClient, Client, ClientSettings, Document, Job, JobState, ReadDocument, errors
 from synced import synced
 
 PDF = b"%PDF-1.7"
@@ -123,7 +112,7 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
     waited: list[Job[Document]] = []
     with meanwhile(lambda: waited.append(job.wait(timeout=WAIT_S)), pause=0):
         postgres.stop()
-        with pytest.raises(DatabaseUnavailableError, match="PECIA_DATABASE_URL"):
+        with pytest.raises(errors.DatabaseUnavailableError, match="PECIA_DATABASE_URL"):
             client.submit(ReadDocument(PDF))
         # By this thread: a server ends with the thread that started it.
         postgres_server(replaces=postgres, durable=True)
@@ -136,7 +125,7 @@ def test_pages_behind_an_unread_one_stay_in_the_store(client: Client, scribe: An
     scribe.cut(job.id, 3)
     scribe.read(job.id, 2)
     scribe.read(job.id, 1)
-    with pytest.raises(JobTimeoutError):
+    with pytest.raises(errors.JobTimeoutError):
         list(job.pages(timeout=0.2))
     assert house.query("SELECT job_id FROM reads") == []
     scribe.read(job.id, 0)
@@ -173,7 +162,7 @@ def test_a_thousand_jobs_wait_on_one_connection(client: Client, redis_url: str, 
     with Redis.from_url(redis_url) as redis:
         before = redis.info("clients")["connected_clients"]
         for _ in range(3):
-            with pytest.raises(JobTimeoutError):
+            with pytest.raises(errors.JobTimeoutError):
                 group.wait(timeout=0.2)
         assert redis.info("clients")["connected_clients"] <= before + 1
     assert group.cancel(reason="test") == 1000
@@ -184,7 +173,7 @@ def test_a_thousand_jobs_wait_on_one_connection(client: Client, redis_url: str, 
 def test_a_job_that_was_deleted_is_no_endless_wait(client: Client, house: House, picture: Picture) -> None:
     job: Job[Document] = client.submit(ReadDocument(picture()))
     house.query("DELETE FROM jobs")
-    with pytest.raises(JobNotFoundError):
+    with pytest.raises(errors.JobNotFoundError):
         job.wait(timeout=WAIT_S)
 
 

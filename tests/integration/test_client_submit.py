@@ -53,16 +53,16 @@ def test_a_picture_is_queued_at_its_pixels_price(client: Client, house: House, p
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_a_lying_picture_is_priced_upright(client: Client, house: House, picture: Picture, form: str) -> None:
-    job = client.submit(ReadDocument(picture(200, 100, form=form, orientation=6)))
-    part = part_of(house, job)
-    assert (part["width"], part["height"]) == (100, 200)
-
-
-def test_a_large_picture_is_measured_without_warning(client: Client, house: House, picture: Picture) -> None:
+def test_a_picture_is_measured_upright_and_a_large_one_without_a_warning(
+    client: Client, house: House, picture: Picture, form: str
+) -> None:
     large = (10_000, 9_000)  # more than Pillow opens in silence
-    part = part_of(house, client.submit(ReadDocument(picture(*large))))
-    assert (part["stage"], part["width"], part["height"]) == ("read", *large)
+    tasks = [ReadDocument(picture(200, 100, form=form, orientation=6)), ReadDocument(picture(*large))]
+    parts = [part_of(house, job) for job in client.submit_many(tasks)]
+    assert [(part["stage"], part["width"], part["height"]) for part in parts] == [
+        ("read", 100, 200),
+        ("read", *large),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,44 +187,31 @@ def flow_of(job: Job[Any], house: House) -> UUID:
     return next(UUID(one["flow"]) for one in waiting if one["part"] == str(house.part_of(job)))
 
 
-def test_jobs_of_one_value_take_turns_as_one(fair_client: Client, picture: Picture, house: House) -> None:
-    with fair_client as client:
-        task = ReadDocument(picture())
-        wards = ["north", "south", "north", None]
-        jobs = [client.submit(task, metadata={"ward": ward} if ward else None) for ward in wards]
-
-    north, south, north_again, alone = (flow_of(job, house) for job in jobs)
-    assert north == north_again
-    assert len({north, south, alone}) == 3
-    assert alone == jobs[3].id
-    assert not {north, south} & {job.id for job in jobs}
-
-
-def test_relay_and_retry_publish_into_flows(fair_client: Client, picture: Picture, house: House) -> None:
-    with fair_client as client:
-        jobs = [client.submit(ReadDocument(picture()), metadata=meta) for meta in ({"ward": "north"}, {})]
-        before = [flow_of(job, house) for job in jobs]
-    with Redis.from_url(house.redis_url) as redis:
-        redis.flushall()
-    house.query("UPDATE parts SET published_at = NULL")
-
-    relay(house)
-
-    assert [flow_of(job, house) for job in jobs] == before
-    with Redis.from_url(house.redis_url) as redis, fair_client:
-        jobs[0].cancel()
-        redis.flushall()
-        jobs[0].retry()
-    assert flow_of(jobs[0], house) == before[0]
-
-
-def relay(house: House) -> None:
+def test_jobs_of_one_value_take_turns_as_one_after_relay_and_retry_too(
+    fair_client: Client, picture: Picture, house: House
+) -> None:
     async def relayed(database: AsyncEngine) -> None:
         bus = Bus(house.redis_url)
         await relay_due(database, bus, limit=10)
         await bus.close()
 
-    house.ask(relayed)
+    with fair_client as client, Redis.from_url(house.redis_url) as redis:
+        wards = ["north", "south", "north", None]
+        task = ReadDocument(picture())
+        jobs = [client.submit(task, metadata={"ward": ward} if ward else None) for ward in wards]
+        before = [flow_of(job, house) for job in jobs]
+        north, south, north_again, alone = before
+        assert (north == north_again, alone == jobs[3].id) == (True, True)
+        assert len({north, south, alone} | {job.id for job in jobs}) == len(jobs) + 2
+
+        redis.flushall()
+        house.query("UPDATE parts SET published_at = NULL")
+        house.ask(relayed)
+        assert [flow_of(job, house) for job in jobs] == before
+        jobs[0].cancel()
+        redis.flushall()
+        jobs[0].retry()
+        assert flow_of(jobs[0], house) == north
 
 
 def test_a_flow_is_forgotten_after_its_jobs(fair_client: Client, picture: Picture, house: House) -> None:

@@ -20,7 +20,7 @@ from fixture_types import Eventually
 from house import House, hear_nothing
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
-from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connecting
+from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connect_options
 from pecia.store import Connection
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.recovery import Judge
@@ -139,7 +139,7 @@ def test_a_statement_of_a_worker_that_fell_silent_ends(house: House, proxied: Ho
 
 def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied: House, proxy: Proxy) -> None:
     database = Database(proxied.database_url, connect_timeout=timedelta(seconds=5))
-    database._pool = Pool(connecting(proxied.database_url, 5), PATIENCE)
+    database._pool = Pool(connect_options(proxied.database_url, 5), PATIENCE)
     with pytest.raises(DatabaseUnavailableError):
         database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
     database.transaction(ask)

@@ -95,13 +95,6 @@ def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_fo
     assert house.query("SELECT stage FROM parts") == [(stage,)]
 
 
-def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, work: Work) -> None:
-    job = client.submit(ReadDocument(locked(3), pages="2-", password=PASSWORD))
-    job.cancel()
-    job.retry()
-    assert [number for number, _ in numbers(work(job).result(timeout=0).pages)] == [2, 3]
-
-
 def test_what_the_documentation_shows_is_what_happens(
     client: Client, work: Work, eventually: Eventually, stores: dict[str, str], tmp_path: Path
 ) -> None:
@@ -122,30 +115,28 @@ def test_what_the_documentation_shows_is_what_happens(
     assert work(letter).state is JobState.SUCCEEDED
 
 
-def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work: Work) -> None:
-    revisions: tuple[Revision, ...] = (RC4, RC4_WITH_FILTERS, AES_256)
-    for revision in revisions:
-        job = work(client.submit(ReadDocument(locked(2, revision), password=SecretStr(PASSWORD))))
-        assert numbers(job.result(timeout=0).pages) == [(1, 101), (2, 102)]
-
-
-def test_a_missing_or_a_wrong_password_is_told_with_what_to_do(client: Client, work: Work) -> None:
-    missing = work(client.submit(ReadDocument(locked(1))))
-    wrong = work(client.submit(ReadDocument(locked(1), password="Sampleton")))
+@pytest.mark.parametrize("revision", [RC4, RC4_WITH_FILTERS, AES_256])
+def test_the_right_password_opens_a_pdf_after_a_retry_too_and_others_are_told(
+    client: Client, work: Work, revision: Revision
+) -> None:
+    document = locked(3, revision)
+    job = client.submit(
+        ReadDocument(document, pages="2-", password=SecretStr(PASSWORD)), idempotency_key="scan 1"
+    )
+    job.cancel()
+    job.retry()
+    assert numbers(work(job).result(timeout=0).pages) == [(2, 102), (3, 103)]
+    again = client.submit(ReadDocument(document, pages="2-", password="two"), idempotency_key="scan 1")
+    assert (again.id, again.created) == (job.id, False), "another password is the same work"
+    missing, wrong = (
+        work(client.submit(ReadDocument(document, password=password))) for password in (None, "Sampleton")
+    )
     assert failure(missing) == (FailureCode.ENCRYPTED, "The PDF asks for a password.")
     assert failure(wrong) == (
         FailureCode.ENCRYPTED,
         "The PDF does not open with the password that was given.",
     )
     assert "with the right `password=`" in FailureCode.ENCRYPTED.advice
-
-
-def test_the_same_work_with_another_password_is_the_same_work(client: Client) -> None:
-    document = locked(1)
-    first = client.submit(ReadDocument(document, password="one"), idempotency_key="scan 1")
-    again = client.submit(ReadDocument(document, password="two"), idempotency_key="scan 1")
-    assert first.created
-    assert (again.id, again.created) == (first.id, False)
 
 
 def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(

@@ -87,16 +87,6 @@ def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     assert after.saved == before.tokens.prompt + before.tokens.output > 0
 
 
-def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: House) -> None:
-    first, second = read(), read()
-    assert first.cached_from is None
-    assert second.cached_from
-    (part, read_at), _ = house.query("SELECT part_id, created_at FROM results ORDER BY created_at")
-    assert (second.cached_from.part, second.cached_from.read_at) == (part, read_at)
-    assert second.cached_from.usage == first.usage
-    assert (second.timings.engine, second.engine) == (0.0, "openai")
-
-
 def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worker, read: Read) -> None:
     read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
     others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
@@ -121,11 +111,17 @@ def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: Ch
     assert len(server.pages) == 2
 
 
-def test_copies_of_erased_pages_are_no_source(read: Read, server: ChatServerDouble, house: House) -> None:
-    read()
-    copy = read()
+def test_a_copy_says_whose_reading_it_is_and_of_erased_pages_is_no_source(
+    read: Read, server: ChatServerDouble, house: House
+) -> None:
+    first, copy = read(), read()
+    assert first.cached_from is None
     assert copy.cached_from
-    house.query("DELETE FROM results WHERE part_id = %s", copy.cached_from.part)
+    (part, read_at), _ = house.query("SELECT part_id, created_at FROM results ORDER BY created_at")
+    assert (copy.cached_from.part, copy.cached_from.read_at) == (part, read_at)
+    assert copy.cached_from.usage == first.usage
+    assert (copy.timings.engine, copy.engine) == (0.0, "openai")
+    house.query("DELETE FROM results WHERE part_id = %s", part)
     assert read().cached_from is None
     assert len(server.pages) == 2
 

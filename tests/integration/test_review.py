@@ -126,20 +126,17 @@ def desk(open_desk: Any) -> Iterator[Desk]:
         yield desk
 
 
-def test_a_page_is_shown_with_a_target_for_each_doubt(desk: Desk, read: Make) -> None:
-    page = desk.look(read())
-    assert [(one["target"], one["now"], one["suggested"]) for one in page["doubts"]] == [
+def test_corrections_leave_the_original(desk: Desk, read: Make, client: Client) -> None:
+    job = read()
+    shown = desk.look(job)
+    assert [(one["target"], one["now"], one["suggested"]) for one in shown["doubts"]] == [
         ("b0t1-2", "500", "50"),
         ("b1c1", "146", "140"),
         ("d2", "", "Urea 30"),
         ("b0t4-6", "7 days", "7 days"),
     ]
-    assert page["blocks"][0]["tokens"][1]["box"] == [50, 0, 90, 12]
-
-
-def test_corrections_leave_the_original(desk: Desk, read: Make, client: Client) -> None:
-    job = read()
-    for number, doubt in enumerate(desk.look(job)["doubts"][:2]):
+    assert shown["blocks"][0]["tokens"][1]["box"] == [50, 0, 90, 12]
+    for number, doubt in enumerate(shown["doubts"][:2]):
         assert desk.decide(job, number, target=doubt["target"], text=doubt["suggested"]).status_code == 200
     assert desk.decide(job, 2, target="d0", text="Urea 30").status_code == 200
     page = desk.decide(job, 3, target="b0t4-6", text="").json()
@@ -174,20 +171,14 @@ def test_corrections_leave_the_original(desk: Desk, read: Make, client: Client) 
 def test_doubts_that_are_accepted_go_and_the_text_stays(desk: Desk, read: Make) -> None:
     job = read()
     desk.decide(job, accepted=[0, 1])
+    stale = desk.decide(job, accepted=[0])
+    assert (stale.status_code, stale.json()["code"]) == (409, "stale")
     page = desk.decide(job, 1, checked=True).json()
     revised = job.result().pages[0]
     assert (page["verdict"], page["checked"], page["doubts"]) == ("ok", True, [])
     assert revised.blocks == blocks()
     assert revised.revision
-    assert (revised.revision.accepted, revised.revision.correction) == (2, None)
-
-
-def test_who_decides_about_an_older_revision_is_told(desk: Desk, read: Make) -> None:
-    job = read()
-    desk.decide(job, accepted=[0])
-    refused = desk.decide(job, accepted=[0])
-    assert (refused.status_code, refused.json()["code"]) == (409, "stale")
-    assert job.result().revision == 1
+    assert (revised.revision.accepted, revised.revision.correction, revised.revision.number) == (2, None, 2)
 
 
 @pytest.mark.parametrize(
@@ -280,42 +271,30 @@ def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Des
     assert "http" not in answer.text
 
 
-def test_a_correction_is_stored_encrypted_and_shown_plain(open_desk: Any, house: House, read: Make) -> None:
-    job, keys = read(), json.dumps({"one": new_key()})
-    with open_desk(encryption_keys=keys) as desk:
-        desk.decide(job, target="b0t1-2", text="Quillfeather")
-        page = desk.look(job)
-    ((stored,),) = house.query("SELECT content::text FROM revisions")
-    assert "Quillfeather" not in stored
-    assert "one" in stored
-    assert page["blocks"][0]["tokens"][1]["text"] == "Quillfeather"
-
-
-def test_a_purge_takes_revisions_and_leaves_who_revised(
+def test_purge_and_retention_take_revisions_and_leave_who_revised(
     desk: Desk, house: House, read: Make, client: Client
 ) -> None:
-    job = read()
-    desk.decide(job, target="b0t1-2", text="Quillfeather")
-    client.purge([job])
-    assert house.query("SELECT job_id FROM revisions") == []
-    assert [entry.action for entry in client.audit(job=job)] == ["erased", "revised"]
-    assert desk.decide(job, 1, accepted=[0]).status_code == 410
+    purged, kept_long = read(), read()
+    for job in (purged, kept_long):
+        desk.decide(job, target="b0t1-2", text="Quillfeather")
+    client.purge([purged])
+    assert house.query("SELECT job_id FROM revisions") == [(kept_long.id,)]
+    assert [entry.action for entry in client.audit(job=purged)] == ["erased", "revised"]
+    assert desk.decide(purged, 1, accepted=[0]).status_code == 410
     with pytest.raises(JobErasedError):
-        job.result(timeout=0)
-
-
-def test_retention_takes_revisions_too(desk: Desk, house: House, read: Make) -> None:
-    desk.decide(read(), target="b0t1-2", text="50")
+        purged.result(timeout=0)
     house.ask(lambda database: forget(database, [RESULTS], age=timedelta(), limit=9))
     assert house.query("SELECT job_id FROM revisions") == []
 
 
-def test_revisions_come_under_another_key_with_everything_else(
+def test_a_correction_is_stored_encrypted_shown_plain_and_comes_under_another_key(
     open_desk: Any, house: House, read: Make
 ) -> None:
     job, keys = read(), {"new": new_key(), "old": new_key()}
     with open_desk(encryption_keys=json.dumps({"old": keys["old"]})) as desk:
-        desk.decide(job, target="b0t1-2", text="50")
+        desk.decide(job, target="b0t1-2", text="Quillfeather")
+    ((stored,),) = house.query("SELECT content::text FROM revisions")
+    assert ("Quillfeather" in stored, "old" in stored) == (False, True)
     ring = Keyring.of(SecretStr(json.dumps(keys)))
     store = PayloadStore.open(house.payload_url, keys=ring)
 
@@ -325,7 +304,7 @@ def test_revisions_come_under_another_key_with_everything_else(
     assert [(one.key, one.results) for one in before] == [("old", 1), (None, 1)]
     assert done.results == 2
     with open_desk(encryption_keys=json.dumps({"new": keys["new"]})) as desk:
-        assert desk.look(job)["blocks"][0]["tokens"][1]["text"] == "50"
+        assert desk.look(job)["blocks"][0]["tokens"][1]["text"] == "Quillfeather"
 
 
 def test_who_asks_is_told_of_a_revision_without_what_it_says(

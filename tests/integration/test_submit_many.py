@@ -23,20 +23,7 @@ from redis import Redis
 import pecia_migrations
 from fixture_types import Eventually, Make, Picture
 from house import House
-from pecia import (
-    AsyncClient,
-    Client,
-    ClientSettings,
-    DatabaseUnavailableError,
-    IdempotencyConflictError,
-    InvalidOptionError,
-    InvalidSourceError,
-    Lane,
-    PayloadStoreUnavailableError,
-    QueueFullError,
-    ReadDocument,
-    SubmitManyError,
-)
+from pecia import AsyncClient, Client, ClientSettings, Lane, ReadDocument, errors
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 
@@ -93,7 +80,7 @@ def test_a_refusal_keeps_no_document_in_memory(client: Client, picture: Picture)
         while documents:
             yield ReadDocument(documents.pop(), adapter="\0")
 
-    with pytest.raises(SubmitManyError) as refusal:
+    with pytest.raises(errors.SubmitManyError) as refusal:
         client.submit_many(tasks())
     failures = refusal.value.failures
     del refusal
@@ -121,15 +108,15 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
         pytest.fail("nobody asks for tasks")
         yield
 
-    with pytest.raises(InvalidOptionError, match="1 to 512"):
+    with pytest.raises(errors.InvalidOptionError, match="1 to 512"):
         client.submit_many(tasks(), idempotency_prefix="")
 
 
 def test_an_erased_document_is_refused_alone(client: Client, house: House, stored: PayloadRef) -> None:
     client.purge([client.submit(ReadDocument(stored))])
-    with pytest.raises(SubmitManyError) as refusal:
+    with pytest.raises(errors.SubmitManyError) as refusal:
         client.submit_many([ReadDocument(stored), ReadDocument(b"%PDF-1.7 other")])
-    assert isinstance(refusal.value.failures[0], InvalidSourceError)
+    assert isinstance(refusal.value.failures[0], errors.InvalidSourceError)
     (other,) = refusal.value.accepted
     assert column(house, "SELECT id FROM jobs WHERE erased_at IS NULL") == [other.id]
 
@@ -154,7 +141,7 @@ def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
         return int(count)
 
     with Client(url, redis_url, payload_url) as client:
-        with pytest.raises(DatabaseUnavailableError) as failure:
+        with pytest.raises(errors.DatabaseUnavailableError) as failure:
             client.submit_many(tasks(dies=True), idempotency_prefix="run")
         assert failure.value.accepted is not None
         accepted = list(failure.value.accepted)
@@ -188,7 +175,7 @@ def test_a_payload_store_that_dies_in_the_middle_leaves_what_was_accepted_in_rea
         Path(payload_url).write_text("no directory")
         yield ReadDocument(picture())
 
-    with pytest.raises(PayloadStoreUnavailableError) as failure:
+    with pytest.raises(errors.PayloadStoreUnavailableError) as failure:
         client.submit_many(tasks())
     assert failure.value.accepted is not None
     assert len(failure.value.accepted) == BATCH
@@ -210,9 +197,11 @@ def submit(client: Client, run: Run) -> list[int]:
     tasks = [ReadDocument(f"%PDF {content}".encode()) for content in contents]
     try:
         client.submit_many(tasks, idempotency_prefix=prefix)
-    except SubmitManyError as error:
+    except errors.SubmitManyError as error:
         failures = error.failures.items()
-        return [number for number, failure in failures if isinstance(failure, IdempotencyConflictError)]
+        return [
+            number for number, failure in failures if isinstance(failure, errors.IdempotencyConflictError)
+        ]
     return []
 
 
@@ -286,7 +275,7 @@ def test_another_client_counts_what_is_in_postgres_with_redis_away(
     fill(limited, stored)
     nowhere = SecretStr(f"unix://{tmp_path}/nothing.sock")
     with Client(settings=limited._settings.model_copy(update={"redis_url": nowhere})) as other:
-        with pytest.raises(QueueFullError):
+        with pytest.raises(errors.QueueFullError):
             other.submit(ReadDocument(stored), priority=Lane.BULK)
         finish_one(house)
         assert other.submit(ReadDocument(stored), priority=Lane.BULK, block=True).created
@@ -300,7 +289,7 @@ def test_work_for_later_takes_no_room(limited: Client, stored: PayloadRef) -> No
 
 
 def test_a_batch_is_taken_as_a_whole_and_the_next_one_refused(limited: Client, stored: PayloadRef) -> None:
-    with pytest.raises(QueueFullError) as refusal:
+    with pytest.raises(errors.QueueFullError) as refusal:
         limited.submit_many((ReadDocument(stored) for _ in range(1_001)), priority=Lane.BULK)
     assert refusal.value.accepted is not None
     assert len(refusal.value.accepted) == 1_000
@@ -313,7 +302,7 @@ async def test_an_asynchronous_client_waits_without_blocking_its_loop(
 
     async with AsyncClient(settings=limited._settings) as waiting:
         task = ReadDocument(stored)
-        with pytest.raises(QueueFullError):
+        with pytest.raises(errors.QueueFullError):
             await waiting.submit(task, priority=Lane.BULK)
         submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
         await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ URLS = {
 
 
 def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="start `pecia up`"):
+    with pytest.raises(ConfigurationError, match="No fleet runs on this machine: start `pecia up`"):
         Client()
 
 
@@ -33,8 +33,13 @@ def fleets() -> None:
 
 @pytest.mark.usefixtures("fleets")
 def test_of_two_fleets_the_home_chooses_else_both_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="/one, /two"):
+    with pytest.raises(
+        ConfigurationError, match=r"choose one by --home or PECIA_HOME\. They are /one, /two\."
+    ):
         Client()
+    with pytest.raises(NoFleetError, match=r"No fleet runs in /other: .* Fleets run in /one, /two\."):
+        running.find("/other")
+    assert running.find("/one/../two/").home == "/two"
     assert Client(settings=ClientSettings(home="/two"))._settings.payload_url == "two"
     monkeypatch.setenv("PECIA_HOME", "/one")
     assert Client()._settings.payload_url == "one"
@@ -55,16 +60,15 @@ def test_the_command_prints_what_other_programs_need_to_reach_the_chosen_fleet()
     assert json.loads(run_pecia("--home", "/one", "env", "--json").stdout)["PECIA_PAYLOAD_URL"] == "one"
 
 
-def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_argument_wins_over_the_environment_and_stores_of_different_fleets_are_not_mixed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError, match="PECIA_REDIS_URL, PECIA_PAYLOAD_URL"):
+        Client(URLS["database_url"])
     for name, url in URLS.items():
         monkeypatch.setenv(f"PECIA_{name.upper()}", url)
     assert Client(payload_url="elsewhere")._settings.payload_url == "elsewhere"
     assert Client()._settings.payload_url == "payloads"
-
-
-def test_stores_of_different_fleets_are_not_mixed() -> None:
-    with pytest.raises(ConfigurationError, match="PECIA_REDIS_URL, PECIA_PAYLOAD_URL"):
-        Client(URLS["database_url"])
 
 
 def test_a_mistyped_setting_is_refused_with_the_right_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,44 +103,11 @@ def fleet() -> RunningFleet:
     return fleet
 
 
-@pytest.fixture
-def note(fleet: RunningFleet) -> Path:
-    [path] = running.notes().iterdir()
-    assert fleet.home in path.read_text()
-    return path
-
-
-def test_nothing_is_found_before_anything_runs() -> None:
-    with pytest.raises(NoFleetError, match="No fleet runs on this machine: start `pecia up`"):
-        running.find()
-
-
 def test_an_announced_fleet_is_found_until_its_own_supervisor_withdraws_it(fleet: RunningFleet) -> None:
     running.withdraw(fleet.home, fleet.pid + 1)
     assert running.find().model_dump(exclude={"started"}) == fleet.model_dump(exclude={"started"})
     running.withdraw(fleet.home, fleet.pid)
     assert running.running_fleets() == []
-
-
-def test_two_fleets_are_told_apart_by_their_homes(fleet: RunningFleet) -> None:
-    other = _fleet(os.getpid(), "/other")
-    running.announce(other)
-    with pytest.raises(NoFleetError, match=r"choose one by --home or PECIA_HOME\. They are /h, /other\."):
-        running.find()
-    named = [running.find(home).home for home in ("/h", "/other", "/h/../other/")]
-    assert named == ["/h", "/other", "/other"]
-    running.withdraw(other.home, other.pid)
-    assert running.find().home == fleet.home
-
-
-@pytest.mark.usefixtures("fleet")
-def test_a_home_in_which_no_fleet_runs_is_told_beside_those_in_which_one_does() -> None:
-    with pytest.raises(NoFleetError, match=r"No fleet runs in /other: .* Fleets run in /h\."):
-        running.find("/other")
-
-
-def test_the_note_is_for_its_user_alone(note: Path) -> None:
-    assert note.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_fleet_of_a_dead_process_is_not_found() -> None:
@@ -147,16 +118,17 @@ def test_the_fleet_of_a_dead_process_is_not_found() -> None:
     assert running.running_fleets() == []
 
 
-def test_a_note_of_another_process_with_the_supervisors_number_or_one_that_cannot_be_read_is_none(
-    fleet: RunningFleet, note: Path
+def test_a_note_of_another_process_or_user_or_one_that_cannot_be_read_is_none(
+    fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (note,) = running.notes().iterdir()
+    assert note.stat().st_mode & 0o777 == 0o600
+    announced = note.read_text()
     for content in (fleet.model_copy(update={"started": 1}).model_dump_json(), "{"):
         note.write_text(content)
         assert running.running_fleets() == []
-
-
-@pytest.mark.usefixtures("fleet")
-def test_the_note_of_another_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    note.write_text(announced)
+    assert running.running_fleets()
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
     assert running.running_fleets() == []

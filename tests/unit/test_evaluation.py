@@ -46,15 +46,12 @@ def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
         return report(shown, hand_over(fleet.client(), shown).wait())
 
 
-def test_a_text_beside_a_file_is_its_truth_page_by_page(lay: Callable[..., list[Exhibit]]) -> None:
-    (shown,) = lay("letter-12.png", ".txt", "first\fsecond")
-    assert shown.kind == "letter"
-    assert [one.text for one in shown.truth.pages] == ["first", "second"]
-
-
-def test_rows_of_corners_and_text_with_commas_are_a_truth(lay: Callable[..., list[Exhibit]]) -> None:
-    (shown,) = lay("receipt.png", ".csv", "1,2,3,2,3,4,1,4,12, JALAN TAMPOI\n1,5,3,5,3,7,1,7,TOTAL\n")
-    assert shown.truth.pages[0].text == "12, JALAN TAMPOI\nTOTAL"
+def test_a_text_or_rows_of_corners_beside_a_file_are_its_truth(lay: Callable[..., list[Exhibit]]) -> None:
+    (letter,) = lay("letter-12.png", ".txt", "first\fsecond")
+    assert (letter.kind, [one.text for one in letter.truth.pages]) == ("letter", ["first", "second"])
+    rows = "1,2,3,2,3,4,1,4,12, JALAN TAMPOI\n1,5,3,5,3,7,1,7,TOTAL\n"
+    _, receipt = lay("receipt.png", ".csv", rows)
+    assert receipt.truth.pages[0].text == "12, JALAN TAMPOI\nTOTAL"
 
 
 def test_a_json_knows_cells_and_names_its_kind(lay: Callable[..., list[Exhibit]]) -> None:
@@ -110,16 +107,12 @@ def test_a_page_that_is_ok_or_blank_and_is_not_is_wrong(lay: Callable[..., list[
     assert read(shown, page(text="", verdict=Verdict.BLANK)).kinds["all"].wrong_blank == 1
     (empty, _) = lay("empty.png", ".txt", "")
     assert read([empty], "l1").pages[0].is_wrong_ok
-
-
-def test_a_page_that_failed_is_missing_whole(lay: Callable[..., list[Exhibit]]) -> None:
-    found = read(lay("scan.png", ".txt", "one\ftwo"), "one", FailureCode.DAMAGED)
+    (_, lost, _) = lay("lost.png", ".txt", "one\ftwo")
+    found = read([lost], "one", FailureCode.DAMAGED)
     assert [one.verdict for one in found.pages] == ["ok", "damaged"]
     assert found.kinds["all"].cer == 0.5
-
-
-def test_a_truth_in_capitals_says_nothing_of_the_size_of_letters(lay: Callable[..., list[Exhibit]]) -> None:
-    assert read(lay("receipt.png", ".txt", "TOTAL 9.20"), "Total 9.20").kinds["all"].cer == 0
+    (_, _, receipt, _) = lay("receipt.png", ".txt", "TOTAL 9.20")
+    assert read([receipt], "Total 9.20").kinds["all"].cer == 0, "capitals say nothing of the size of letters"
 
 
 def test_captions_are_held_against_the_reference_most_alike(lay: Callable[..., list[Exhibit]]) -> None:
@@ -177,9 +170,6 @@ def checkbox(label: str, state: MarkState) -> Mark:
 )
 def test_signs_that_look_alike_and_white_space_are_no_errors(read: str, true: str) -> None:
     assert metrics.character_errors(read, true).part == 0
-
-
-def test_a_superscript_that_became_a_digit_is_an_error() -> None:
     assert metrics.character_errors("10 6/µL", "10⁶/µL").part > 0
 
 
@@ -210,11 +200,8 @@ def test_lines_in_order_have_a_tau_of_1_from_the_end_of_minus_1_and_alone_none()
     assert metrics.order(true, true) == 1
     assert metrics.order("\n".join(reversed(LINES)), true) == -1
     assert metrics.order("Ferritin is low\nsomething else", true) is None
-
-
-def test_a_line_is_found_in_spite_of_a_wrong_character_and_of_what_stands_beside_it() -> None:
     read = "Haemog1obin 13.2 Ferritin is low\nSodium 139 mmol/L Please repeat"
-    assert metrics.order(read, "\n".join(LINES)) == pytest.approx(4 / 6)
+    assert metrics.order(read, true) == pytest.approx(4 / 6), "a wrong character and neighbours hide no line"
 
 
 def test_empty_cells_count_and_lines_of_a_cell_may_be_joined() -> None:
@@ -228,11 +215,8 @@ def test_a_cell_in_another_column_or_with_another_span_is_wrong() -> None:
     read = Table(rows=1, columns=3, cells=(spanned, Cell(row=0, column=2, text="3.5 - 5.1")))
     assert metrics.cells([table(("Potassium", "3.5 - 5.1"))], [true]) == (1, 3)
     assert metrics.cells([read], [true]) == (1, 3)
-
-
-def test_each_table_is_compared_with_the_one_most_alike_and_a_missing_one_is_wrong_whole() -> None:
     first, second = table(("a", "b")), table(("c", "d"))
-    assert metrics.cells([second, first], [first, second]) == (4, 4)
+    assert metrics.cells([second, first], [first, second]) == (4, 4), "with the one most alike"
     assert metrics.cells([second], [first, second]) == (2, 4)
 
 

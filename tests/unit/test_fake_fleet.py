@@ -9,20 +9,7 @@ from uuid import uuid4
 import pytest
 
 from limits import WAIT_S
-from pecia import (
-    CaptionVideo,
-    Client,
-    DatabaseUnavailableError,
-    FailureCode,
-    InvalidFormatError,
-    InvalidOptionError,
-    JobState,
-    JobTimeoutError,
-    Lane,
-    ReadDocument,
-    Verdict,
-    Webhook,
-)
+from pecia import CaptionVideo, Client, FailureCode, JobState, Lane, ReadDocument, Verdict, Webhook, errors
 from pecia.testing import FakeFleet, NotFakedError, ScriptError
 from pictures import encoded, noise
 from synced import synced
@@ -41,13 +28,20 @@ def client(fleet: FakeFleet) -> Client:
     return fleet.client()
 
 
-def test_a_task_without_an_answer_is_read_all_the_same() -> None:
+def test_a_task_without_an_answer_is_read_all_the_same_until_the_end_of_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PECIA_DATABASE_URL", "postgresql://production/pecia")
+    monkeypatch.setenv("PECIA_CLIENT_NAME", "production")
     with FakeFleet() as fleet, fleet.client() as client:
         assert isinstance(client, Client)
         assert client.submit(ReadDocument(b"scan")).result().text == "fake text"
         captions = client.submit(CaptionVideo(b"video")).result()
         assert [segment.text for segment in captions.segments] == ["fake caption"]
         assert captions.summary is None
+        assert {one.client for one in fleet.submitted} == {"test"}
+    with pytest.raises(errors.DatabaseUnavailableError):
+        client.submit(ReadDocument(b"scan"))
 
 
 def test_what_was_said_last_applies_as_often_as_it_was_said(fleet: FakeFleet, client: Client) -> None:
@@ -60,30 +54,30 @@ def test_what_was_said_last_applies_as_often_as_it_was_said(fleet: FakeFleet, cl
 
 
 def test_a_whole_document_comes_back_whatever_pages_are_asked_for(fleet: FakeFleet, client: Client) -> None:
-    document = client.submit(ReadDocument(b"scan", pages="2,7")).result()
+    fleet.answers(ReadDocument, pages=["", "x"])
+    document = client.submit(ReadDocument(b"scan")).result()
+    assert [(page.blank, page.verdict) for page in document.pages] == [
+        (True, Verdict.BLANK),
+        (False, Verdict.OK),
+    ]
     fleet.answers(ReadDocument, document)
     assert client.submit(ReadDocument(b"scan", pages="2,7")).result() == document
 
 
-def test_a_page_without_text_is_blank(fleet: FakeFleet, client: Client) -> None:
-    fleet.answers(ReadDocument, pages=["", "x"])
-    blank, printed = client.submit(ReadDocument(b"scan")).result().pages
-    assert (blank.blank, blank.verdict, printed.blank) == (True, Verdict.BLANK, False)
-
-
-def test_a_picture_has_no_second_page(fleet: FakeFleet, client: Client) -> None:
-    fleet.answers(ReadDocument, pages=["one", "two"])
-    with pytest.raises(ScriptError, match="one page"):
-        client.submit(ReadDocument(encoded(noise(), "PNG")))
-
-
 @pytest.mark.parametrize(
-    "said", [{"pages": []}, {"answer": 7}, {"answer": lambda _task: None}, {"pages": [object()]}]
+    "said",
+    [
+        {"pages": []},
+        {"answer": 7},
+        {"answer": lambda _task: None},
+        {"pages": [object()]},
+        {"pages": ["one", "two"]},
+    ],
 )
 def test_an_answer_that_is_none_is_the_tests_own_fault(fleet: FakeFleet, said: dict[str, Any]) -> None:
     fleet.answers(ReadDocument, **said)
     with pytest.raises(ScriptError):
-        fleet.client().submit(ReadDocument(b"scan")).wait(0)
+        fleet.client().submit(ReadDocument(encoded(noise(), "PNG"))).wait(0)
 
 
 @pytest.mark.parametrize("said", [{"text": "a", "pages": ["b"]}, {}])
@@ -95,7 +89,7 @@ def test_one_answer_is_given_at_a_time(fleet: FakeFleet, said: dict[str, Any]) -
 def test_a_held_fleet_moves_when_it_is_told() -> None:
     with FakeFleet(held=True) as fleet:
         jobs = [fleet.client().submit(ReadDocument(b"scan")) for _ in range(3)]
-        with pytest.raises(JobTimeoutError):
+        with pytest.raises(errors.JobTimeoutError):
             jobs[0].wait(0)
         assert [fleet.start(job) for job in jobs[:2]] == [True, True]
         assert [job.refresh().state for job in jobs] == [JobState.RUNNING] * 2 + [JobState.QUEUED]
@@ -114,22 +108,18 @@ def test_an_answer_may_use_a_client_of_the_fleet(fleet: FakeFleet, client: Clien
     assert client.submit(ReadDocument(b"scan")).result().text == "1 jobs"
 
 
-def test_jobs_of_an_outage_run_when_it_is_over(fleet: FakeFleet, client: Client) -> None:
+def test_outages_may_lie_in_each_other_and_jobs_of_one_run_when_it_is_over(
+    fleet: FakeFleet, client: Client
+) -> None:
+    with fleet.outage("postgres"):
+        with fleet.outage("postgres"):
+            pass
+        with pytest.raises(errors.DatabaseUnavailableError):
+            list(client.jobs())
     with fleet.outage("redis"), fleet.outage("workers"):
         job = client.submit(ReadDocument(b"scan"), webhook="https://example.org/hook")
         assert job.refresh().state is JobState.QUEUED
     assert [callback.notice.data.job_id for callback in fleet.callbacks] == [job.id]
-
-
-def test_outages_may_lie_in_each_other(fleet: FakeFleet) -> None:
-    with fleet.outage("postgres"), fleet.outage("postgres"):
-        pass
-    with fleet.outage("postgres"):
-        with fleet.outage("postgres"):
-            pass
-        with pytest.raises(DatabaseUnavailableError):
-            list(fleet.client().jobs())
-    assert list(fleet.client().jobs()) == []
     with pytest.raises(ValueError, match="postgres, redis"), fleet.outage("mysql"):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         pass
 
@@ -137,22 +127,15 @@ def test_outages_may_lie_in_each_other(fleet: FakeFleet) -> None:
 @pytest.mark.parametrize("asked", [{"limit": -1}, {"page_size": 0}])
 def test_pages_of_no_jobs_are_refused_by_both_clients(fleet: FakeFleet, asked: dict[str, Any]) -> None:
     for client in (fleet.client(), fleet.async_client()):
-        with pytest.raises(InvalidOptionError, match="limit"):
+        with pytest.raises(errors.InvalidOptionError, match="limit"):
             client.jobs(**asked)
 
 
 def test_a_quality_that_pictures_do_not_have_is_refused_before_anybody_waits(tmp_path: Any) -> None:
     with FakeFleet(held=True) as fleet:
         job = fleet.client().submit(ReadDocument(b"scan"))
-        with pytest.raises(InvalidFormatError, match="1 to 95"):
+        with pytest.raises(errors.InvalidFormatError, match="1 to 95"):
             job.save(tmp_path / "scan.pdf", quality=96, timeout=0)
-
-
-def test_after_the_block_there_is_no_fleet_any_more() -> None:
-    with FakeFleet() as fleet:
-        client = fleet.client()
-    with pytest.raises(DatabaseUnavailableError):
-        client.submit(ReadDocument(b"scan"))
 
 
 def test_what_was_submitted_can_be_looked_at(tmp_path: Any) -> None:
@@ -193,14 +176,6 @@ def test_what_only_a_real_fleet_has_is_refused_plainly(fleet: FakeFleet, call: C
         for client in (fleet.client(), awaited):
             with pytest.raises(NotFakedError, match="`pecia up`"):
                 call(client)
-
-
-def test_settings_of_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PECIA_DATABASE_URL", "postgresql://production/pecia")
-    monkeypatch.setenv("PECIA_CLIENT_NAME", "production")
-    with FakeFleet() as fleet:
-        fleet.client().submit(ReadDocument(b"scan"))
-        assert fleet.submitted[0].client == "test"
 
 
 def test_many_threads_and_coroutines_share_a_fleet(fleet: FakeFleet, client: Client) -> None:

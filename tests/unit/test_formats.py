@@ -57,8 +57,17 @@ FILM = Captions(
 )
 
 
-def test_text_has_a_form_feed_between_pages_and_says_which_is_missing() -> None:
+def test_pages_and_segments_are_kept_apart_and_what_is_missing_is_said() -> None:
     assert render(PARTIAL, "text") == "one\n\f[Page 2 is missing: damaged.]\n\fthree\n"
+    assert render(FILM, "text") == (
+        "[0:00:00 - 0:00:30]\nA man walks.\n\n[Segment 2 is missing: timeout.]\n\n"
+        "[0:01:00 - 1:01:01]\nHe sits.\n\n[summary]\nA man walks, then sits.\n"
+    )
+    assert render(PARTIAL, "markdown") == (
+        "<!-- page 1: ok -->\n\none\n\n---\n\n<!-- page 2 -->\n\n> Page 2 is missing: damaged.\n"
+        "\n---\n\n<!-- page 3: ok -->\n\nthree\n"
+    )
+    assert Captions.model_validate_json(render(FILM, "json")) == FILM
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4))
@@ -69,21 +78,10 @@ def test_text_has_as_many_pages_as_the_document(texts: list[str]) -> None:
     ]
 
 
-def test_captions_are_told_under_their_times() -> None:
-    assert render(FILM, "text") == (
-        "[0:00:00 - 0:00:30]\nA man walks.\n\n[Segment 2 is missing: timeout.]\n\n"
-        "[0:01:00 - 1:01:01]\nHe sits.\n\n[summary]\nA man walks, then sits.\n"
-    )
-
-
 @given(TEXTS)
 def test_json_is_the_whole_result(text: str) -> None:
     document = Document(pages=(page(1, text, (line(text),), fields={"drug": text}),), failed=(damaged(2),))
     assert Document.model_validate_json(render(document, Format.JSON)) == document
-
-
-def test_captions_come_back_from_json() -> None:
-    assert Captions.model_validate_json(render(FILM, "json")) == FILM
 
 
 def test_fields_are_a_line_for_each_page() -> None:
@@ -184,9 +182,6 @@ def test_html_has_the_elements_of_its_blocks_and_spans_in_tables() -> None:
         '<footer class="page_number">1 of 2</footer>',
         "</section>",
     ]
-
-
-def test_an_html_file_says_which_page_is_missing() -> None:
     missing = '<section id="page_2" class="missing">\n<p>Page 2 is missing: damaged.</p>'
     assert missing in render(PARTIAL, "html")
 
@@ -195,13 +190,6 @@ def test_csv_has_all_tables_with_an_empty_line_between() -> None:
     both = Document(pages=(RICH.pages[0], RICH.pages[0]))
     table = [["Test | *x*", "", "a\n<b>"], ["K", "", "5.1"]]
     assert list(csv.reader(io.StringIO(render(both, "csv"), newline=""))) == [*table, [], *table]
-
-
-def test_markdown_keeps_page_breaks_and_makes_no_heading_up() -> None:
-    assert render(PARTIAL, "markdown") == (
-        "<!-- page 1: ok -->\n\none\n\n---\n\n<!-- page 2 -->\n\n> Page 2 is missing: damaged.\n"
-        "\n---\n\n<!-- page 3: ok -->\n\nthree\n"
-    )
 
 
 # hOCR
@@ -228,12 +216,6 @@ def test_any_text_survives_hocr(lines: list[str], paragraph: str) -> None:
     assert [one.text for one in of_class(tree, "ocr_par text")] == [storable_in_xml(paragraph)]
 
 
-def test_hocr_says_where_a_line_stands_and_how_sure_it_is() -> None:
-    tree = parsed(Document(pages=(page(4, "Hb 12", (line("Hb 12", top=50, confidence=0.876),)),)))
-    titles = [one.get("title") for name in ("ocr_page", "ocr_line") for one in of_class(tree, name)]
-    assert titles == ["bbox 0 0 600 800; ppageno 3; x_verdict ok", "bbox 20 50 400 80; x_wconf 88"]
-
-
 def test_hocr_says_where_words_stand_in_areas_of_their_kind() -> None:
     words = tuple(
         Word(text=text, box=Box(left=left, top=50, right=left + 30, bottom=80), confidence=0.5)
@@ -253,15 +235,18 @@ def test_hocr_says_where_words_stand_in_areas_of_their_kind() -> None:
     assert "".join(of_class(tree, "ocr_line")[0].itertext()) == "고혈압약 5"
 
 
-def test_every_id_in_hocr_is_one_of_its_kind() -> None:
-    pages = tuple(page(number, "a\nb", (line("a"), line("b", 60))) for number in (1, 11))
-    names = [element.get("id") for element in parsed(Document(pages=pages)).iter() if element.get("id")]
-    assert len(names) == len(set(names)) == 10
-
-
-def test_hocr_says_which_page_is_missing() -> None:
-    assert "<!-- Page 2 is missing: damaged. -->" in render(PARTIAL, "hocr")
-    metas = {meta.get("name"): meta.get("content") for meta in parsed(PARTIAL).iter(f"{XHTML}meta")}
+def test_hocr_says_where_lines_stand_how_sure_they_are_and_which_page_is_missing() -> None:
+    first = page(1, "Hb 12\nb", (line("Hb 12", top=50, confidence=0.876), line("b", 90)))
+    document = Document(pages=(first, page(11, "a", (line("a"),))), failed=(damaged(2),))
+    tree = parsed(document)
+    assert [one.get("title") for one in of_class(tree, "ocr_page")] == [
+        f"bbox 0 0 600 800; ppageno {number}; x_verdict ok" for number in (0, 10)
+    ]
+    assert of_class(tree, "ocr_line")[0].get("title") == "bbox 20 50 400 80; x_wconf 88"
+    names = [element.get("id") for element in tree.iter() if element.get("id")]
+    assert len(names) == len(set(names)) == 9
+    assert "<!-- Page 2 is missing: damaged. -->" in render(document, "hocr")
+    metas = {meta.get("name"): meta.get("content") for meta in tree.iter(f"{XHTML}meta")}
     assert (metas["x-pecia-missing"], metas["ocr-number-of-pages"]) == ("2 damaged", "2")
 
 
@@ -341,13 +326,10 @@ def test_a_form_that_the_result_has_not_is_refused_with_what_to_do(result: Any, 
         render(result, form)
 
 
-@pytest.mark.parametrize("form", Format)
-def test_a_suffix_names_its_form(form: Format) -> None:
-    named = Format.HTML if form is Format.FACSIMILE else form
-    assert Format.of(Path(f"a/b.c{form.suffix.upper()}")) is named
-
-
-@pytest.mark.parametrize("name", ["result", "result.docx"])
-def test_an_unknown_suffix_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(errors.InvalidFormatError, match=r"\.hocr"):
-        Format.of(Path(name))
+def test_a_suffix_names_its_form_and_an_unknown_one_those_there_are() -> None:
+    for form in Format:
+        named = Format.HTML if form is Format.FACSIMILE else form
+        assert Format.of(Path(f"a/b.c{form.suffix.upper()}")) is named
+    for name in ("result", "result.docx"):
+        with pytest.raises(errors.InvalidFormatError, match=r"\.hocr"):
+            Format.of(Path(name))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import CheckConstraint, Table, Text
 
 from pecia import CaptionVideo, InvalidOptionError, ReadDocument, Webhook
-from pecia.asking import check
+from pecia.arguments import check_task
 from pecia_schemas import events, states, storable, tasks
 from pecia_schemas.encryption import Keyring, task_digest
 from pecia_schemas.media import PageRanges
@@ -39,7 +39,7 @@ class Section(BaseModel):
 
 @pytest.mark.parametrize("fields", [None, Prescription, Section, {"type": "object"}])
 def test_a_model_or_the_schema_of_an_object_is_taken(fields: Any) -> None:
-    check(ReadDocument(b"", fields=fields))
+    check_task(ReadDocument(b"", fields=fields))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_model_or_the_schema_of_an_object_is_taken(fields: Any) -> None:
 )
 def test_what_no_answer_could_be_held_to_is_refused(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidOptionError, match=why):
-        check(ReadDocument(b"", fields=schema))
+        check_task(ReadDocument(b"", fields=schema))
 
 
 def test_fields_come_back_as_the_model_they_were_asked_for_with() -> None:

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from pecia.aio.waiting import attentive
-from pecia.database import STATEMENT_TIMEOUT, Tries, connecting, translated
+from pecia.database import STATEMENT_TIMEOUT, Tries, connect_options, translated
 from pecia.store import Connection, Rows
 from pecia_schemas.connecting import close_after
 
@@ -35,7 +35,7 @@ class AsyncDatabase:
         self._timeout = connect_timeout.total_seconds()
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            connect_args=connecting(database_url, self._timeout),
+            connect_args=connect_options(database_url, self._timeout),
             pool_pre_ping=True,
             pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
             hide_parameters=True,

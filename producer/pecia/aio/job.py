@@ -8,22 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import asking
+from pecia import arguments, waiting
 from pecia.aio.waiting import aclosing, run_blocking, sleep
 from pecia.errors import UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
-from pecia.waiting import (
-    FETCH,
-    OUTAGE_PAUSE_S,
-    OUTAGE_S,
-    Deadline,
-    Pending,
-    ReadEvents,
-    ReadParts,
-    batches,
-    in_order,
-)
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
@@ -38,13 +27,13 @@ _CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
 async def finished(
-    connections: AsyncConnections, job_ids: Sequence[UUID], deadline: Deadline
+    connections: AsyncConnections, job_ids: Sequence[UUID], deadline: waiting.Deadline
 ) -> AsyncGenerator[JobView, None]:
     """Yield each job once it is over, as they finish.
 
     Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
     """
-    pending = Pending(job_ids, deadline)
+    pending = waiting.Pending(job_ids, deadline)
     async with connections.announcements(job_ids, deadline) as news:
         while pending:
             for view in await retry_unavailable(lambda: look(connections, pending.look_at), deadline):
@@ -55,17 +44,17 @@ async def finished(
                 pending.hear(await news.wait())
 
 
-async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: waiting.Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
     Raises `UnavailableError` when that is over.
     """
-    outage = Deadline(OUTAGE_S)
+    outage = waiting.Deadline(waiting.OUTAGE_S)
     while True:
         try:
             return await look()
         except UnavailableError:
-            if not (pause := deadline.within(outage.within(OUTAGE_PAUSE_S))):
+            if not (pause := deadline.within(outage.within(waiting.OUTAGE_PAUSE_S))):
                 raise
             await sleep(pause)
 
@@ -73,23 +62,25 @@ async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: Deadline
 async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[JobView]:
     """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
     return [
-        view for batch in batches(job_ids) for view in in_order(batch, await connections.store.views(batch))
+        view
+        for batch in waiting.batches(job_ids)
+        for view in waiting.in_order(batch, await connections.store.views(batch))
     ]
 
 
 async def parts_as_they_end(
     connections: AsyncConnections,
     job: AsyncJob[Any],
-    deadline: Deadline,
+    deadline: waiting.Deadline,
     *,
     in_order: bool,
-    read: ReadParts | None = None,
+    read: waiting.ReadParts | None = None,
 ) -> AsyncGenerator[PartOutcome, None]:
     """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
 
     Raises `JobTimeoutError` at the deadline.
     """
-    store, read, job_id = connections.store, read or ReadParts(), job.id
+    store, read, job_id = connections.store, read or waiting.ReadParts(), job.id
     async with connections.announcements([job_id], deadline) as news:
         while True:
             await retry_unavailable(job.refresh, deadline)
@@ -100,12 +91,14 @@ async def parts_as_they_end(
             fresh: Sequence[PartOutcome] = ()
             if read.wants_more(barrier):
                 fresh = await retry_unavailable(
-                    lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
+                    lambda: store.outcomes(
+                        job_id, skip=read.ordinals, limit=waiting.FETCH, read_as=read.read_as
+                    ),
                     deadline,
                 )
             for outcome in read.ready(fresh, barrier):
                 yield outcome
-            if len(fresh) == FETCH:
+            if len(fresh) == waiting.FETCH:
                 continue
             if over:
                 return
@@ -116,11 +109,11 @@ async def parts_as_they_end(
 async def events_as_written(
     connections: AsyncConnections,
     job: AsyncJob[Any],
-    deadline: Deadline,
-    read: ReadEvents | None = None,
+    deadline: waiting.Deadline,
+    read: waiting.ReadEvents | None = None,
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read, job_id = connections.store, read or ReadEvents(), job.id
+    store, read, job_id = connections.store, read or waiting.ReadEvents(), job.id
     async with connections.announcements([job_id], deadline) as news:
         while True:
             await retry_unavailable(job.refresh, deadline)
@@ -156,12 +149,12 @@ class AsyncJob(JobHandle[R_co]):
 
     async def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = asking.found(self.id, await self._open().store.views([self.id]))
+        self._view = arguments.found(self.id, await self._open().store.views([self.id]))
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:
         """Return once the job is over, well or badly."""
-        async with aclosing(finished(self._open(), [self.id], Deadline(timeout))) as views:
+        async with aclosing(finished(self._open(), [self.id], waiting.Deadline(timeout))) as views:
             async for view in views:
                 self._view = view
         return self
@@ -224,7 +217,7 @@ class AsyncJob(JobHandle[R_co]):
         Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
         """
         self._check_pages()
-        parts = parts_as_they_end(self._open(), self, Deadline(timeout), in_order=not as_completed)
+        parts = parts_as_they_end(self._open(), self, waiting.Deadline(timeout), in_order=not as_completed)
         async with aclosing(parts) as outcomes:
             async for outcome in outcomes:
                 if outcome.content is not None:
@@ -237,7 +230,7 @@ class AsyncJob(JobHandle[R_co]):
 
         Events of parts that move at the same time may come out of the order of their sequence.
         """
-        events = events_as_written(self._open(), self, Deadline(timeout))
+        events = events_as_written(self._open(), self, waiting.Deadline(timeout))
         async with aclosing(events) as opened:
             async for event in opened:
                 yield event
@@ -296,7 +289,7 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
     async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
-        async with aclosing(finished(self._open(), list(self._by_id), Deadline(timeout))) as views:
+        async with aclosing(finished(self._open(), list(self._by_id), waiting.Deadline(timeout))) as views:
             async for view in views:
                 yield self._see(view)
 
@@ -316,7 +309,7 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
         """End all jobs that are not over; return how many that were."""
         connections = self._open()
         cancelled: list[UUID] = []
-        for batch in batches(list(self._by_id), _CANCEL_AT_ONCE):
+        for batch in waiting.batches(list(self._by_id), _CANCEL_AT_ONCE):
             cancelled += await connections.transitions.cancel(batch, reason)
         await connections.bus.announce(cancelled, JobState.CANCELLED)
         return len(cancelled)

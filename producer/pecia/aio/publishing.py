@@ -121,7 +121,7 @@ class AsyncAnnouncements:
         self._pubsub = pubsub
         try:
             async with self._bus.connecting:
-                await attentive(pubsub.subscribe(*self._channels.ask()))
+                await attentive(pubsub.subscribe(*self._channels.reset()))
                 deadline = Deadline(CONFIRMATION_S)
                 while not self._channels.confirmed and (left := deadline.within(CONFIRMATION_S)):
                     self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))

@@ -18,7 +18,7 @@ import typer
 from obstore.exceptions import BaseError
 from typer import Argument, BadParameter, Option
 
-from pecia import asking
+from pecia import arguments
 from pecia.cli import endings, output, reading, values
 from pecia.cli.accounts import variables_of
 from pecia.cli.endings import Ending
@@ -184,7 +184,7 @@ class OrderOptions:
             cache=not self.no_cache,
         )
         metadata = values.metadata(self.metadata)
-        batch = asking.checked_batch(self.batch) or reading.new_name("backfill")
+        batch = arguments.checked_batch(self.batch) or reading.new_name("backfill")
         return Order(task=task, keys=keys, metadata=metadata, webhook=self.webhook, batch=batch)
 
 

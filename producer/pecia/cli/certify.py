@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 from typer import Option
 
-from pecia import asking
+from pecia import arguments
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.configuration import resolve
@@ -40,7 +40,7 @@ class Reviewed:
     @property
     def listing(self) -> Listing:
         """The jobs that are meant, of all or of those that `--job` names."""
-        return asking.listing(
+        return arguments.listing(
             {"metadata": values.metadata(self.metadata), "since": values.moment(self.since)}
         )
 

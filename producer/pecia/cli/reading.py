@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 from typer import Argument, BadParameter, Option
 
-from pecia import asking
+from pecia import arguments
 from pecia.cli import endings, output, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
@@ -283,7 +283,7 @@ def _run(
         "expires": values.moment(jobs.expires, "--expires"),
         "block": jobs.block,
     }
-    batch = asking.checked_batch(jobs.batch)
+    batch = arguments.checked_batch(jobs.batch)
     shown.check(task.kind, len(found))
     if batch is None and len(found) > 1:
         batch = new_name("batch")

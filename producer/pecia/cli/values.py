@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, BadParameter, Option
 
-from pecia.asking import Which
+from pecia.arguments import Which
 from pecia.cli import endings
 from pecia.client import Client
 from pecia.job import JobGroup

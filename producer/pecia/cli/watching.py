@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from typer import Argument, Option
 
-from pecia.asking import Which
+from pecia.arguments import Which
 from pecia.cli import endings, output, values
 from pecia.client import Client
 from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError

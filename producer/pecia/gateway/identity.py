@@ -13,7 +13,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from pecia import asking
+from pecia import arguments
 from pecia.accounts import AccessKey, AccessUsage, Scope, parsed
 from pecia.aio.client import AsyncClient
 from pecia.aio.connections import AsyncConnections
@@ -88,8 +88,10 @@ class TenantClient(AsyncClient):
 
     async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
         """Return the job of this id."""
-        identifier = asking.id_of(job_id)
-        view = asking.found(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
+        identifier = arguments.id_of(job_id)
+        view = arguments.found(
+            identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task
+        )
         return AsyncJob(self._open, view, created=False)
 
 

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
-from pecia import asking, formats
+from pecia import arguments, formats
 from pecia.accounts import AccessUsage
 from pecia.aio.job import events_as_written, parts_as_they_end
-from pecia.asking import Which
+from pecia.arguments import Which
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
 from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
@@ -111,10 +111,6 @@ Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
 
 
-def _pairs(metadata: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
-
-
 def _which(  # noqa: PLR0917  FastAPI names them
     states: States,
     verdicts: Verdicts,
@@ -127,7 +123,7 @@ def _which(  # noqa: PLR0917  FastAPI names them
         "state": states,
         "verdict": verdicts,
         "kind": kind,
-        "metadata": _pairs(metadata),
+        "metadata": {key: value for key, _, value in (pair.partition("=") for pair in metadata)},
         "since": since,
         "part": part,
     }
@@ -152,7 +148,7 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
         known = await store.views(ids)
         found = [bodies.Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known]
         return bodies.Jobs(jobs=found, next=None)
-    begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
+    begins = None if prefix is None else arguments.prefix(prefix) or prefix.lower()
     listing = replace(await _listing(bearer, batch, which), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
     following = views[-1].id if len(views) == limit else None
@@ -308,7 +304,7 @@ async def erase_job(
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
 async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
     """Make a batch to submit jobs into, or find the one that has this name already."""
-    name = asking.checked_batch(body.name)
+    name = arguments.checked_batch(body.name)
     return await bearer.client.connections.store.open_batch(name)
 
 
@@ -328,32 +324,26 @@ async def count_jobs(bearer: Reader, which: Chosen, batch: InBatch = None) -> Co
 
 async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
     """Return which jobs are meant. Raises `BatchNotFoundError`."""
-    listing = asking.listing(which)
+    listing = arguments.listing(which)
     if batch is None:
         return listing
     return replace(listing, batch=(await bearer.client.connections.store.batch(batch)).id)
 
 
 @router.get("/pages", responses=documented(404), tags=["review"])
-async def find_pages(  # noqa: PLR0917  FastAPI names them
-    bearer: Reviewer,
-    verdicts: Verdicts,
-    states: States,
-    metadata: Metadata,
-    batch: InBatch = None,
-    since: Since = None,
-    after: After = None,
-    limit: Limit = 100,
+async def find_pages(
+    bearer: Reviewer, which: Chosen, batch: InBatch = None, after: After = None, limit: Limit = 100
 ) -> bodies.FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    which: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
-    listing = await _listing(bearer, batch, which)
+    listing = replace(await _listing(bearer, batch, which), verdicts=())
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")
         last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
     return bodies.FoundPages(
-        pages=await store.found_pages(asking.verdicts(verdicts), listing, after=last, size=limit)
+        pages=await store.found_pages(
+            arguments.verdicts(which.get("verdict", ())), listing, after=last, size=limit
+        )
     )
 
 

@@ -1,5 +1,7 @@
 """The fake fleet: what a test says to it, what it lets the test see, and what its clients hold in place of servers."""
 
+# ruff: noqa: SLF001  a fleet and the connections to it are one thing
+
 from __future__ import annotations
 
 from collections import Counter
@@ -7,10 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from threading import RLock
 from typing import Any, Literal, Self, TypeVar, get_args
 from uuid import UUID
 
-from pecia import bulk, errors, waiting
+import obstore
+from obstore.store import MemoryStore
+
+from pecia import arguments, bulk, errors, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
 from pecia.bulk import Backlog, Outcomes, Prepared
@@ -19,14 +25,15 @@ from pecia.handles import Accepted, JobHandle, JobView
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
 from pecia.submission import NewJob
-from pecia.testing.jobs import KEYS, Callback, FakeJob, Memory, Submitted, now
-from pecia.testing.scripts import Answer, Piece, Rule
-from pecia.transitions import checked_reason
-from pecia_schemas.events import JobEvent
+from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
+from pecia.testing.scripts import Answer, Piece, Rule, script_of
+from pecia.transitions import check_retry, checked_reason
+from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.payloads import PayloadStore, key_of
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import JobState, Lane, is_whole, new_id
+from pecia_schemas.states import JobState, Lane, PartState, is_whole, new_id
 from pecia_schemas.tasks import Task
 
 C = TypeVar("C", Client, AsyncClient)
@@ -57,17 +64,29 @@ class FakeFleet:
     """
 
     def __init__(self, *, held: bool = False) -> None:
-        self._memory = Memory(held=held)
+        self._held = held
+        self._jobs: dict[UUID, FakeJob] = {}  # in the order in which they were submitted
+        self._unfinished: list[FakeJob] = []
+        self._by_key: dict[str, FakeJob] = {}
+        self._batches: list[Batch] = []
+        self._rules: list[Rule] = []
+        self._callbacks: list[Callback] = []
+        self._away: Counter[str] = Counter()  # how many outages of each service there are at this moment
+        self._lock = RLock()
+        self._documents = MemoryStore()
+        self._is_answering = False
+        self.webhook_secret = new_secret()
+        """What the callbacks to jobs' own webhooks are signed with."""
 
     def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Client:
         """Return a client of this fleet; `name` and `max_backlog` are `PECIA_CLIENT_NAME` and `PECIA_MAX_BACKLOG`."""
-        return _faked(Client, _Connections(self._memory, name, max_backlog))
+        return _faked(Client, _Connections(self, name, max_backlog))
 
     def async_client(
         self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None
     ) -> AsyncClient:
         """Return a client for asyncio of this fleet, as `client` does."""
-        return _faked(AsyncClient, _AsyncConnections(self._memory, name, max_backlog))
+        return _faked(AsyncClient, _AsyncConnections(self, name, max_backlog))
 
     def answers(
         self,
@@ -90,30 +109,40 @@ class FakeFleet:
         given = [one for one in (answer, text, pages, segments) if one is not None]
         if len(given) != 1:
             raise TypeError("answers takes one of: an answer, text, pages or segments.")
-        self._memory.rules.append(
-            Rule(task=task, answer=given[0], summary=summary, fields=fields, left=times)
-        )
+        self._rules.append(Rule(task=task, answer=given[0], summary=summary, fields=fields, left=times))
 
     def fails(self, task: type[Task[Any]], why: FailureCode | Failure, *, times: int | None = None) -> None:
         """Say that tasks of a type fail from now on, as after the last attempt; `times` is as above."""
-        self._memory.rules.append(Rule(task=task, answer=why, left=times))
+        self._rules.append(Rule(task=task, answer=why, left=times))
 
     def hold(self) -> None:
         """Let nothing more move by itself."""
-        self._memory.held = True
+        self._held = True
 
     def release(self) -> None:
         """Run what is due, and from now on everything at once."""
-        self._memory.held = False
-        self._memory.settle()
+        self._held = False
+        self._settle()
 
     def start(self, job: JobHandle[Any] | UUID) -> bool:
         """Begin the next part of a job, which then runs until it is ended; False if none can begin."""
-        return self._memory.begin(_id_of(job)) is not None
+        with self._lock:
+            return self._begin(job if isinstance(job, UUID) else job.id) is not None
 
     def step(self, job: JobHandle[Any] | UUID | None = None) -> bool:
         """End one part, of this job or of the first in line; False if there is none that could run."""
-        return self._memory.step(None if job is None else _id_of(job))
+        job_id = job if job is None or isinstance(job, UUID) else job.id
+        with self._lock:
+            if found := self._first(PartState.RUNNING, job_id) or self._begin(job_id):
+                moved, part = found
+                if moved.script is None:
+                    self._is_answering = True  # an answer may use a client, and nothing moves meanwhile
+                    try:
+                        moved.script = script_of(self._rules, moved.submitted.task)
+                    finally:
+                        self._is_answering = False
+                moved.end(part, moved.script)
+            return found is not None
 
     def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
         """End all parts, of this job or of all, that could run."""
@@ -125,10 +154,10 @@ class FakeFleet:
 
         Moments that were read before do not move with it, and neither does the machine's clock.
         """
-        with self._memory.lock:
-            for job in self._memory.jobs.values():
+        with self._lock:
+            for job in self._jobs.values():
                 job.age(by)
-            self._memory.settle()
+            self._settle()
 
     @contextmanager
     def outage(self, service: Service) -> Iterator[None]:
@@ -140,100 +169,146 @@ class FakeFleet:
         """
         if service not in get_args(Service):
             raise ValueError(f"An outage is one of {', '.join(get_args(Service))}.")
-        self._memory.away[service] += 1
+        self._away[service] += 1
         try:
             yield
         finally:
-            self._memory.away[service] -= 1
-            self._memory.settle()
+            self._away[service] -= 1
+            self._settle()
 
     @property
     def submitted(self) -> list[Submitted]:
         """What was submitted, in order, without what an idempotency key named before."""
-        return [job.submitted for job in list(self._memory.jobs.values())]
+        return [job.submitted for job in list(self._jobs.values())]
 
     @property
     def callbacks(self) -> list[Callback]:
         """The callbacks that were sent, in order."""
-        self._memory.settle()
-        return list(self._memory.callbacks)
-
-    @property
-    def webhook_secret(self) -> str:
-        """What the callbacks to jobs' own webhooks are signed with."""
-        return self._memory.secret
+        self._settle()
+        return list(self._callbacks)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._memory.away["postgres"] = 1
+        self._away["postgres"] = 1
+
+    def _settle(self) -> None:
+        """End jobs whose time is over, and run the parts that are due, unless they are held or no worker is there."""
+        with self._lock:
+            if self._is_answering or self._away["postgres"]:
+                return
+            stands_still = self._held or self._away["workers"] or self._away["redis"]
+            for job in self._in_line():
+                if job.expires_at is not None and job.expires_at <= now():
+                    job.close(JobState.EXPIRED, "upkeep", "expired")
+                while not stands_still and self.step(job.submitted.id):
+                    pass
+
+    def _in_line(self) -> list[FakeJob]:
+        """Return the jobs that are not over in the order in which they run."""
+        unfinished = (job for job in self._unfinished if not job.is_over)
+        self._unfinished = sorted(unfinished, key=lambda job: job.submitted.priority.rank)
+        return self._unfinished
+
+    def _first(self, state: PartState, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
+        """Return the first part in this state whose time has come, of this job or of any."""
+        jobs = self._in_line() if job_id is None else [self._jobs[job_id]] if job_id in self._jobs else []
+        parts = ((job, part) for job in jobs for part in job.open)
+        return next((found for found in parts if found[1].state is state and found[1].run_at <= now()), None)
+
+    def _begin(self, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
+        """Begin the first part that is due and return it; None if there is none."""
+        if found := self._first(PartState.QUEUED, job_id):
+            job, part = found
+            job.begin(part)
+        return found
+
+    def _transaction(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        """Return what the work returns; what is due is done before and after it."""
+        with self._lock:
+            if self._away["postgres"]:
+                raise errors.DatabaseUnavailableError("Postgres does not answer: the test took it away.")
+            self._settle()
+            done = work(*args, **options)
+            self._settle()
+            return done
+
+    def _payloads(self) -> PayloadStore:
+        if self._away["payloads"]:
+            raise errors.PayloadStoreUnavailableError(
+                "The payload store does not answer: the test took it away."
+            )
+        return PayloadStore(self._documents, None, KEYS)
 
 
 def _faked(kind: type[C], connections: Any) -> C:
     """Return a client as of a gateway, which needs no settings of stores, that has these connections in its place."""
     client = kind("https://fake", api_key="fake", settings=ClientSettings.model_construct())
-    client._connect = lambda: connections  # type: ignore[method-assign]  # noqa: SLF001
+    client._connect = lambda: connections  # type: ignore[method-assign]
     return client
-
-
-def _id_of(job: JobHandle[Any] | UUID) -> UUID:
-    return job if isinstance(job, UUID) else job.id
 
 
 class _Store:
     """What `pecia.store.Store` and `pecia.transitions.Transitions` are of a real fleet, so far as it goes."""
 
-    def __init__(self, memory: Memory, client: str) -> None:
-        self._memory, self._jobs, self._actor = memory, memory.jobs, f"client:{client}"
+    def __init__(self, fleet: FakeFleet, client: str) -> None:
+        self._fleet, self._jobs, self._actor = fleet, fleet._jobs, f"client:{client}"
 
     def accept(self, prepared: Prepared) -> Outcomes:
         return list(bulk.outcomes(prepared, [self._accept(new) for new in bulk.new_jobs(prepared)]))
 
     def _accept(self, new: NewJob) -> Accepted | errors.SubmitError:
-        known = self._memory.by_key.get(new.key)
-        if known and known.digest not in new.digests:
-            return errors.IdempotencyConflictError(known.view.id)
-        job = known or FakeJob(self._memory, new)
-        return Accepted(view=job.view, created=known is None, flow=new.id)
+        fleet = self._fleet
+        if (job := fleet._by_key.get(new.key)) is None:
+            job = FakeJob(
+                new,
+                lambda reference: bytes(obstore.get(fleet._documents, key_of(reference)).bytes()),
+                lambda url, notice: fleet._callbacks.append(signed(url, notice, fleet.webhook_secret)),
+            )
+            self._jobs[new.id] = fleet._by_key[new.key] = job
+            fleet._unfinished.append(job)
+        elif job.digest not in new.digests:
+            return errors.IdempotencyConflictError(job.submitted.id)
+        return Accepted(view=job.view, created=job.submitted.id == new.id, flow=new.id)
 
     def load(self, lane: Lane, limit: int) -> LaneLoad:
-        parts = [part for job in self._jobs.values() if job.view.lane is lane for part in job.parts]
+        parts = [part for job in self._jobs.values() if job.submitted.priority is lane for part in job.parts]
         return LaneLoad(waiting=min(sum(part.is_due for part in parts), limit), ended=0)
 
     def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         return {job_id: self._jobs[job_id].view for job_id in job_ids if job_id in self._jobs}
 
     def page(self, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
-        views = [job.view for job in self._fitting(listing) if before is None or job.view.id < before]
-        return sorted(views, key=lambda view: view.id, reverse=True)[:size]
+        views = {view.id: view for view, _ in self._fitting(listing) if before is None or view.id < before}
+        return [views[job_id] for job_id in sorted(views, reverse=True)[:size]]
 
     def open_batch(self, name: str | None) -> Batch:
-        if name and (is_whole(name) or any(name == batch.name for batch in self._memory.batches)):
+        if name and (is_whole(name) or any(name == batch.name for batch in self._fleet._batches)):
             return self.batch(name)
-        self._memory.batches.append(Batch(id=new_id(), name=name, created_at=now()))
-        return self._memory.batches[-1]
+        self._fleet._batches.append(Batch(id=new_id(), name=name, created_at=now()))
+        return self._fleet._batches[-1]
 
     def batch(self, reference: str) -> Batch:
-        for batch in self._memory.batches:
+        for batch in self._fleet._batches:
             if reference in (batch.name, str(batch.id)):
                 return batch
         raise errors.BatchNotFoundError(reference)
 
     def counts(self, listing: Listing) -> Counts:
-        jobs = self._fitting(listing)
-        made = [job.view.progress for job in jobs]
+        fitting = list(self._fitting(listing))
+        made = [view.progress for view, _ in fitting]
         return Counts(
             **{name: sum(getattr(one, name) for one in made) for name in ("done", "failed", "cancelled")},
-            states=Counter(job.view.state for job in jobs),
+            states=Counter(view.state for view, _ in fitting),
             parts=sum(one.total or 0 for one in made),
             uncut=sum(one.total is None for one in made),
-            failures=Counter(part.failure.code for job in jobs for part in job.parts if part.failure),
+            failures=Counter(part.failure.code for _, job in fitting for part in job.parts if part.failure),
         )
 
     def lacking(self, job_ids: Collection[UUID]) -> list[Lack]:
-        jobs = [self._jobs[job_id] for job_id in job_ids if self._memory.away["workers"]]
-        queued = Counter((job.view.id, part.stage) for job in jobs for part in job.parts if part.is_due)
+        jobs = [self._jobs[job_id] for job_id in job_ids if self._fleet._away["workers"]]
+        queued = Counter((job.submitted.id, part.stage) for job in jobs for part in job.parts if part.is_due)
         return [
             Lack(job_id=job_id, stage=stage, need=Need.STAGE, value=stage, parts=parts)
             for (job_id, stage), parts in queued.items()
@@ -261,7 +336,7 @@ class _Store:
         return [event for event in events if event.sequence > after and event.sequence not in skip]
 
     def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
-        unfinished = [job_id for job_id in job_ids if job_id in self._memory.unfinished]
+        unfinished = [job_id for job_id in job_ids if job_id in self._jobs and not self._jobs[job_id].is_over]
         for job_id in unfinished:
             self._jobs[job_id].close(JobState.CANCELLED, self._actor, checked_reason(reason))
         return unfinished
@@ -269,44 +344,25 @@ class _Store:
     def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[Any]:
         if parts is not None:
             raise NotFakedError
-        if (job := self._jobs.get(job_id)) is None:
-            raise errors.JobNotFoundError(job_id)
-        state = job.view.state
-        if state is JobState.SUCCEEDED or not state.is_terminal:
-            raise errors.RetryRefusedError(
-                job_id, f"Job {job_id} is {state}: only what failed can be run again."
-            )
-        job.reopen(self._actor)
+        check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
+        self._jobs[job_id].reopen(self._actor)
+        self._fleet._unfinished.append(self._jobs[job_id])
         return []
 
-    def _fitting(self, listing: Listing) -> list[FakeJob]:
-        return [
-            job
-            for job in self._jobs.values()
-            if (not listing.states or job.view.state in listing.states)
-            and (
-                not listing.verdicts
-                or any(part.content and part.content.verdict in listing.verdicts for part in job.parts)
-            )
-            and listing.batch in (None, job.view.batch)
-            and job.view.id.hex.startswith(listing.prefix.replace("-", ""))
-            and listing.kind in (None, job.view.kind)
-            and (listing.since is None or job.view.submitted_at >= listing.since)
-            and (listing.metadata or {}).items() <= job.view.metadata.items()
-        ]
-
-
-class _Calls:
-    """A store as a client calls it: each call is one transaction."""
-
-    def __init__(self, connections: _Connections, memory: Memory) -> None:
-        self._memory, self._store = memory, _Store(memory, connections.client)
-        self._called = connections.called
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if (call := getattr(self._store, name, None)) is None:
-            raise NotFakedError
-        return self._called(partial(self._memory.transaction, call))
+    def _fitting(self, listing: Listing) -> Iterator[tuple[JobView, FakeJob]]:
+        for job in self._jobs.values():
+            view = job.view
+            read = {part.content.verdict for part in job.parts if part.content}
+            if (
+                (not listing.states or view.state in listing.states)
+                and (not listing.verdicts or not read.isdisjoint(listing.verdicts))
+                and listing.batch in (None, view.batch)
+                and view.id.hex.startswith(listing.prefix.replace("-", ""))
+                and listing.kind in (None, view.kind)
+                and (listing.since is None or view.submitted_at >= listing.since)
+                and (listing.metadata or {}).items() <= view.metadata.items()
+            ):
+                yield view, job
 
 
 class _Backlog(Backlog):
@@ -320,19 +376,23 @@ class _Connections:
     are_inherited, tenant = False, None
     _news: type[Polling | AsyncPolling] = Polling
 
-    def __init__(self, memory: Memory, client: str, limits: Mapping[Lane, int] | None) -> None:
-        self.client, self.bus, self.backlog = client, self, _Backlog(limits or {})
-        self.store = self.transitions = store = _Calls(self, memory)
+    def __init__(self, fleet: FakeFleet, client: str, limits: Mapping[Lane, int] | None) -> None:
+        self.client, self.backlog = client, _Backlog(limits or {})
+        self.store = self.transitions = self.bus = self
+        self._transaction, self._statements = fleet._transaction, _Store(fleet, client)
         self.announcements = lambda _job_ids, deadline: nullcontext(self._news(_POLL_S, deadline))
         self.prepared = self.called(
-            lambda items, requested: partial(
-                store.accept, waiting.prepare(items, memory.payloads, requested, KEYS)
+            lambda items, options: partial(
+                self.accept, waiting.prepare(items, fleet._payloads(), options, KEYS)
             )
         )
         self.announce = self.publish = self.close = self.called(lambda *_: None)
 
-    def __getattr__(self, name: str) -> Any:
-        raise NotFakedError
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a statement, which is one transaction. What only a real fleet has raises `NotFakedError`."""
+        if (statement := getattr(self._statements, name, None)) is None:
+            raise NotFakedError
+        return self.called(partial(self._transaction, statement))
 
     @staticmethod
     def called(work: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,34 +46,28 @@ def test_documents_of_a_form_become_jobs(gateway: Gateway) -> None:
     assert (seen["state"], seen["lane"], seen["metadata"]) == ("queued", "urgent", {"ward": "7"})
 
 
-def test_a_url_becomes_a_job(gateway: Gateway) -> None:
-    answer = gateway.bearer().post("/v1/jobs", json={"tasks": [{"url": "https://example.org/a.pdf"}]})
-    assert (answer.status_code, answer.json()["jobs"][0]["kind"]) == (201, "document.read")
-
-
-def test_a_result_comes_in_the_form_that_is_asked_for(fleet: RealFleet, gateway: Gateway) -> None:
+def test_a_result_comes_in_the_form_that_is_asked_for_or_it_is_said_why_not(
+    fleet: RealFleet, gateway: Gateway
+) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
+    fleet.fails(ReadDocument, FailureCode.ENCRYPTED, times=1)
     bearer = gateway.bearer()
-    (job,) = submitted(bearer)
+    failed, job = submitted(bearer, PDF, PDF)
     path = f"/v1/jobs/{job['id']}/result"
     early = bearer.get(path)
     assert (early.status_code, early.json()["code"]) == (409, "job_not_over")
     assert early.headers["content-type"] == "application/problem+json"
     fleet.finish()
+    problem = bearer.get(f"/v1/jobs/{failed['id']}/result").json()
+    assert (problem["code"], problem["failure"]) == ("job_failed", "encrypted")
     assert Document.model_validate_json(bearer.get(path).content).text == "one\ftwo"
     text = bearer.get(path, params={"format": "text"})
     assert (text.text.split(), text.headers["content-type"]) == (["one", "two"], "text/plain; charset=utf-8")
     none = bearer.get(path, params={"format": "srt"})
     assert (none.status_code, none.json()["code"]) == (422, "invalid_format")
-
-
-def test_a_failed_job_says_why(fleet: RealFleet, gateway: Gateway) -> None:
-    fleet.fails(ReadDocument, FailureCode.ENCRYPTED)
-    bearer = gateway.bearer()
-    (job,) = submitted(bearer)
-    fleet.finish()
-    problem = bearer.get(f"/v1/jobs/{job['id']}/result").json()
-    assert (problem["code"], problem["failure"]) == ("job_failed", "encrypted")
+    bearer.request("DELETE", f"/v1/jobs/{job['id']}")
+    erased = bearer.get(path)
+    assert (erased.status_code, erased.json()["code"]) == (410, "job_erased")
 
 
 def test_pages_are_events_and_a_stream_goes_on_where_it_broke(fleet: RealFleet, gateway: Gateway) -> None:
@@ -144,39 +138,6 @@ def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
     task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-
-
-def test_jobs_are_cancelled_and_run_again(gateway: Gateway) -> None:
-    bearer = gateway.bearer()
-    (job,) = submitted(bearer)
-    path = f"/v1/jobs/{job['id']}"
-    answer = bearer.post(f"{path}/cancel", json={"reason": "wrong file"}).json()
-    assert (answer["cancelled"], answer["job"]["state"]) == (True, "cancelled")
-    assert bearer.post(f"{path}/retry").json()["state"] == "queued"
-    refused = bearer.post(f"{path}/retry")
-    assert (refused.status_code, refused.json()["code"]) == (409, "retry_refused")
-
-
-def test_jobs_are_listed_page_by_page(gateway: Gateway) -> None:
-    bearer = gateway.bearer()
-    jobs = submitted(bearer, PDF, PDF, PDF, metadata={"ward": "7"})
-    first = bearer.get("/v1/jobs", params={"limit": 2, "metadata": "ward=7"}).json()
-    rest = bearer.get("/v1/jobs", params={"limit": 2, "before": first["next"]}).json()
-    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == [job["id"] for job in reversed(jobs)]
-    assert rest["next"] is None
-    assert bearer.get("/v1/jobs", params={"metadata": "ward=8"}).json()["jobs"] == []
-
-
-def test_an_erased_job_is_gone(fleet: RealFleet, gateway: Gateway) -> None:
-    bearer = gateway.bearer()
-    (job,) = submitted(bearer, metadata={"ward": "7"})
-    fleet.finish()
-    path = f"/v1/jobs/{job['id']}"
-    assert bearer.request("DELETE", path, json={"reason": "by request"}).json()["document"] == "erased"
-    assert (bearer.get(f"{path}/result").json()["code"], bearer.get(path).json()["metadata"]) == (
-        "job_erased",
-        {},
-    )
 
 
 def test_what_is_too_large_is_refused(fleet: RealFleet) -> None:

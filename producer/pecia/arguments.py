@@ -1,4 +1,4 @@
-"""What callers ask of a client, in the form in which its stores want it: pure, and checked."""
+"""Arguments of a client's calls, checked and in the form that its stores take. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMING = ("properties", "patternProperties", "$defs", "definitions", "dependent
 """What holds names that are the author's own."""
 
 
-def check(task: Task[Any]) -> None:
+def check_task(task: Task[Any]) -> None:
     """Raise `InvalidOptionError` if it is no task, or its adapter or the schema of its fields cannot be meant."""
     from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
 
@@ -41,19 +41,18 @@ def check(task: Task[Any]) -> None:
         raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
     if not (getattr(task, "adapter", None) or " ").isprintable():
         raise InvalidOptionError("The name of an adapter is printable text.")
-    asked = getattr(task, "fields", None)
-    if asked is None:
+    if (fields := getattr(task, "fields", None)) is None:
         return
     try:
-        written = json.dumps(asked, ensure_ascii=False)
-        written.encode()
+        schema = json.dumps(fields, ensure_ascii=False)
+        schema.encode()
     except (TypeError, ValueError, RecursionError):
         raise InvalidOptionError("fields is a JSON schema: what it holds must be JSON.") from None
-    _check(written)
+    _check_schema(schema)
 
 
 @lru_cache(maxsize=64)
-def _check(written: str) -> None:
+def _check_schema(written: str) -> None:
     if len(written) > _LARGEST:
         raise InvalidOptionError(
             f"The schema in fields has {len(written):,} characters as JSON, {_LARGEST:,} at most: ask for less,"
@@ -185,14 +184,14 @@ def selection(
     metadata: Mapping[str, str] | None,
 ) -> Selection:
     """Return which jobs are to be purged. Raises `InvalidOptionError` if nothing says which."""
-    asked = Selection(
+    chosen = Selection(
         job_ids=job_ids,
         before=moment(-before if isinstance(before, timedelta) else before, "before"),
         metadata=checked_metadata(metadata or {}),
     )
-    if asked.job_ids is None and asked.before is None and not asked.metadata:
+    if chosen.job_ids is None and chosen.before is None and not chosen.metadata:
         raise InvalidOptionError("Say what to purge: jobs, before or metadata.")
-    return asked
+    return chosen
 
 
 def past(since: datetime | timedelta | None) -> datetime | None:
@@ -240,12 +239,12 @@ def only(views: Sequence[JobView], begins: str) -> JobView:
 def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     """Return where to post what. Raises `InvalidOptionError` if there is no such event, or it is no address."""
     try:
-        asked = ENDINGS if events is None else tuple(NoticeType(event) for event in events)
+        chosen = ENDINGS if events is None else tuple(NoticeType(event) for event in events)
     except ValueError:
-        asked = ()
-    if not asked or NoticeType.TEST in asked:
+        chosen = ()
+    if not chosen or NoticeType.TEST in chosen:
         raise InvalidOptionError(f"An endpoint is notified of one or more of {', '.join(_CHOICE)}.")
-    return webhook(url, tuple(dict.fromkeys(asked)), "An endpoint")
+    return webhook(url, tuple(dict.fromkeys(chosen)), "An endpoint")
 
 
 def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A webhook") -> Webhook:
@@ -259,11 +258,11 @@ def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A web
         ) from None
 
 
-def overlap(asked: timedelta) -> timedelta:
-    """Return for how long two secrets are valid. Raises `InvalidOptionError` if that cannot be meant."""
-    if asked < timedelta():
+def checked_overlap(overlap: timedelta) -> timedelta:
+    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than nothing."""
+    if overlap < timedelta():
         raise InvalidOptionError("overlap is a length of time: 0 ends the former secret at once.")
-    return asked
+    return overlap
 
 
 def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None) -> JobView:
