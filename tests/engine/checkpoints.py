@@ -1,13 +1,12 @@
 """Tiny checkpoints of real architectures, with random weights: made in seconds, without a download.
 
-`python tests/engine/checkpoints.py DIRECTORY [--hidden 1024] [--layers 12] [--awq]` makes one by hand.
+`python tests/engine/checkpoints.py DIRECTORY [--hidden 1024] [--layers 12]` makes one by hand.
 """
 
 import argparse
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,56 +86,42 @@ _AWQ_GROUP = 128
 _AWQ_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """How large the language model is."""
-
-    hidden: int = 256
-    layers: int = 2
-
-
 def make_checkpoint(
-    directory: Path, shape: Shape | None = None, *, endless: bool = False, loops: bool = False
+    directory: Path, *, hidden: int = 256, layers: int = 2, endless: bool = False, loops: bool = False
 ) -> Path:
     """Write a checkpoint and return its directory.
 
     One that is `endless` never writes the token that ends an answer; one that `loops` writes nothing but one token,
     however it is asked.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
-    model = _model(shape or Shape(), tokenizer)
-    _randomise(model)
+    model = _model(hidden, layers, tokenizer)
     if endless:
         with torch.no_grad():  # the largest of a thousand random logits is positive
             model.lm_head.weight[model.generation_config.eos_token_id] = 0
     if loops:
         _fix_on(model, token=tokenizer.convert_tokens_to_ids("a"))
-    model.to(torch.bfloat16).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    _write_processors(directory)
-    return directory
+    sizes = {"shortest_edge": _SMALLEST * 28 * 28, "longest_edge": _LARGEST * 28 * 28}
+    video = {"video_processor_type": "Qwen2VLVideoProcessor", "do_sample_frames": False}
+    clips = {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28}
+    return _saved(
+        directory,
+        model,
+        tokenizer,
+        preprocessor={**_PICTURE, "image_processor_type": "Qwen2VLImageProcessor", "size": sizes},
+        video_preprocessor={**_PICTURE, **video, "size": clips},
+        processor={"processor_class": "Qwen2_5_VLProcessor"},
+    )
 
 
 def make_glm_ocr(directory: Path) -> Path:
     """Write a checkpoint of GLM-OCR and return its directory."""
-    directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer((*_SPECIAL, *_GLM_MARKS), _GLM_TEMPLATE)
     tokenizer.image_token, tokenizer.video_token = "<|image|>", "<|video|>"
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in _GLM_MARKS}
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    text = {
-        "vocab_size": -(-len(tokenizer) // 64) * 64,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 32768,
+    text = _small_text(tokenizer) | {
         "num_nextn_predict_layers": 1,
-        "pad_token_id": end,
-        "eos_token_id": [end],
+        "eos_token_id": [tokenizer.convert_tokens_to_ids("<|im_end|>")],
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
@@ -167,19 +152,15 @@ def make_glm_ocr(directory: Path) -> Path:
         architectures=["GlmOcrForConditionalGeneration"],
         dtype="bfloat16",
     )
-    model = GlmOcrForConditionalGeneration(config)
-    _randomise(model)
-    model.to(torch.bfloat16).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
     sizes = {"shortest_edge": 16 * 28 * 28, "longest_edge": 12288 * 28 * 28}
-    for name, kind in (
-        ("image_processor_type", "preprocessor"),
-        ("video_processor_type", "video_preprocessor"),
-    ):
-        processor = "Glm46VImageProcessor" if kind == "preprocessor" else "Glm46VVideoProcessor"
-        content = {**_PICTURE, "size": sizes, "processor_class": "Glm46VProcessor", name: processor}
-        (directory / f"{kind}_config.json").write_text(json.dumps(content, indent=1))
-    return directory
+    common = {**_PICTURE, "size": sizes, "processor_class": "Glm46VProcessor"}
+    return _saved(
+        directory,
+        _randomised(GlmOcrForConditionalGeneration(config)),
+        tokenizer,
+        preprocessor=common | {"image_processor_type": "Glm46VImageProcessor"},
+        video_preprocessor=common | {"video_processor_type": "Glm46VVideoProcessor"},
+    )
 
 
 def make_smolvlm(directory: Path, *, window: int | None = None) -> Path:
@@ -187,22 +168,9 @@ def make_smolvlm(directory: Path, *, window: int | None = None) -> Path:
 
     With a `window` the first of its two layers looks at so many tokens alone.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer((*_SPECIAL, *_SMOLVLM_MARKS), _SMOLVLM_TEMPLATE)
     end, image = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<image>"])
-    text = {
-        "model_type": "llama",
-        "vocab_size": -(-len(tokenizer) // 64) * 64,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 32768,
-        "pad_token_id": end,
-        "eos_token_id": end,
-    }
+    text = _small_text(tokenizer) | {"model_type": "llama"}
     if window:
         text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": window}
     vision = {
@@ -218,23 +186,43 @@ def make_smolvlm(directory: Path, *, window: int | None = None) -> Path:
     )
     model = SmolVLMForConditionalGeneration(config)
     model.generation_config = GenerationConfig(pad_token_id=end, eos_token_id=end, do_sample=False)
-    _randomise(model)
+    sampling = {"fps": 1, "max_frames": 64, "video_size": {"longest_edge": 512}}
+    sizes = {"size": {"longest_edge": 1024}, "max_image_size": {"longest_edge": 512}}
+    common = {**sizes, "video_sampling": sampling, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    return _saved(
+        directory,
+        _randomised(model),
+        tokenizer,
+        preprocessor=common | {"image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": True},
+        video_preprocessor=common | {"video_processor_type": "SmolVLMVideoProcessor"},
+        processor={"processor_class": "SmolVLMProcessor", "image_seq_len": 64},
+    )
+
+
+def _small_text(tokenizer: Any) -> dict[str, Any]:
+    """Return the configuration of a small language model."""
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    return {
+        "vocab_size": -(-len(tokenizer) // 64) * 64,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 32768,
+        "pad_token_id": end,
+        "eos_token_id": end,
+    }
+
+
+def _saved(directory: Path, model: Any, tokenizer: Any, **configs: dict[str, Any]) -> Path:
+    """Write a checkpoint; its processors' files by hand, with the keys of the published ones."""
+    directory.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    sampling = {"fps": 1, "max_frames": 64, "video_size": {"longest_edge": 512}}
-    sizes = {
-        "size": {"longest_edge": 1024},
-        "max_image_size": {"longest_edge": 512},
-        "video_sampling": sampling,
-    }
-    common = {**sizes, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    picture = {**common, "image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": True}
-    for name, content in (
-        ("preprocessor_config", picture),
-        ("video_preprocessor_config", {**common, "video_processor_type": "SmolVLMVideoProcessor"}),
-        ("processor_config", {"processor_class": "SmolVLMProcessor", "image_seq_len": 64}),
-    ):
-        (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
+    for name, content in configs.items():
+        (directory / f"{name}_config.json").write_text(json.dumps(content, indent=1))
     return directory
 
 
@@ -305,14 +293,14 @@ def _tokenizer(special: Sequence[str] = _SPECIAL, template: str = _TEMPLATE) -> 
     )
 
 
-def _model(shape: Shape, tokenizer: Any) -> Any:
+def _model(hidden: int, layers: int, tokenizer: Any) -> Any:
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL}
-    heads = shape.hidden // 64
+    heads = hidden // 64
     text = {
         "vocab_size": -(-len(tokenizer) // 64) * 64,
-        "hidden_size": shape.hidden,
-        "intermediate_size": 2 * shape.hidden,
-        "num_hidden_layers": shape.layers,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": max(1, heads // 2),
         "max_position_embeddings": 32768,
@@ -331,7 +319,7 @@ def _model(shape: Shape, tokenizer: Any) -> Any:
         "temporal_patch_size": 2,
         "tokens_per_second": 2,
         "window_size": 112,
-        "out_hidden_size": shape.hidden,
+        "out_hidden_size": hidden,
         "fullatt_block_indexes": [1],
     }
     config = Qwen2_5_VLConfig(
@@ -350,10 +338,10 @@ def _model(shape: Shape, tokenizer: Any) -> Any:
         eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
         do_sample=False,
     )
-    return model
+    return _randomised(model)
 
 
-def _randomise(model: Any) -> None:
+def _randomised(model: Any) -> Any:
     """Widen the weights, so that what is written depends on the picture: the usual 0.02 leaves all logits alike."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -362,6 +350,7 @@ def _randomise(model: Any) -> None:
                 fan_in = weight[0].numel()
                 spread = 1.0 if "embed_tokens" in name else fan_in**-0.5
                 weight.copy_(torch.randn(weight.shape, generator=generator) * spread)
+    return model
 
 
 def _fix_on(model: Any, token: int) -> None:
@@ -374,25 +363,6 @@ def _fix_on(model: Any, token: int) -> None:
                 weight.zero_()
         model.get_input_embeddings().weight.fill_(1)
         model.lm_head.weight[token] = 1
-
-
-def _write_processors(directory: Path) -> None:
-    """Write the processors' files by hand, with the keys of the published checkpoints."""
-    sizes = {"shortest_edge": _SMALLEST * 28 * 28, "longest_edge": _LARGEST * 28 * 28}
-    image = {**_PICTURE, "image_processor_type": "Qwen2VLImageProcessor", "size": sizes}
-    video = {
-        **_PICTURE,
-        "video_processor_type": "Qwen2VLVideoProcessor",
-        "do_sample_frames": False,
-        "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
-    }
-    processor = {"processor_class": "Qwen2_5_VLProcessor"}
-    for name, content in (
-        ("preprocessor_config", image),
-        ("video_preprocessor_config", video),
-        ("processor_config", processor),
-    ):
-        (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
 
 
 def _quantized(
@@ -451,13 +421,10 @@ def main() -> None:
     """Make the checkpoint that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--hidden", type=int, default=Shape.hidden)
-    parser.add_argument("--layers", type=int, default=Shape.layers)
-    parser.add_argument("--awq", action="store_true", help="write an AWQ copy to DIRECTORY-awq as well")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=2)
     given = parser.parse_args()
-    plain = make_checkpoint(given.directory, Shape(hidden=given.hidden, layers=given.layers))
-    if given.awq:
-        quantize(plain, plain.with_name(plain.name + "-awq"))
+    make_checkpoint(given.directory, hidden=given.hidden, layers=given.layers)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def acceptable() -> set[Verdict]:
 
 @pytest.fixture(scope="module")
 def asking(make: Callable[..., Engine]) -> Iterator[tuple[asyncio.Runner, Engine]]:
-    engine = make(adapters={"loud": ""})
+    engine = make(adapters={"loud": ""}, max_tokens_in_flight=4000)
     with started(engine) as runner:
         yield runner, engine
 
@@ -119,8 +119,9 @@ def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engi
     runner, engine = asking
 
     for request in (asked(3), clip(), asked(4, images=(), instruction="Say it.")):
-        answer = runner.run(engine.generate(request))  # from which it learns what such a one costs
-        assert engine.cost(request) == answer.usage.prompt + MOST_TOKENS
+        cost = engine.cost(runner.run(engine.fit(request)))  # as the server's tokenizer counts it
+        answer = runner.run(engine.generate(request))
+        assert cost == engine.cost(request) == answer.usage.prompt + MOST_TOKENS
         assert (answer.usage.image > 0) == bool(request.images)
         assert answer.first_token_s
 
@@ -130,25 +131,11 @@ def test_the_server_takes_all_that_vllm_takes(asking: tuple[asyncio.Runner, Engi
     assert engine._server.dialect.extras == set(EXTRAS)
 
 
-def test_a_budget_in_tokens_rests_on_the_servers_tokenizer(make: Callable[..., Engine]) -> None:
-    engine = make(max_tokens_in_flight=4000)
-    with started(engine) as runner:
-        request = runner.run(engine.fit(clip()))
-        cost = engine.cost(request)
-        answer = runner.run(engine.generate(request))
-    assert cost == answer.usage.prompt + MOST_TOKENS
-    assert engine.load().drifted == 0
-
-
-def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
+def test_a_text_follows_its_schema_and_an_adapter_changes_it(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     answer = runner.run(engine.generate(asked(0, schema=SCHEMA, max_output_tokens=200)))
     jsonschema.validate(json.loads(answer.text), SCHEMA)
     assert answer.verdict is Verdict.OK
-
-
-def test_an_adapter_changes_the_answer(asking: tuple[asyncio.Runner, Engine]) -> None:
-    runner, engine = asking
     plain, loud = (runner.run(engine.generate(asked(1, adapter=name))).text for name in (None, "loud"))
     assert plain != loud
 

@@ -48,12 +48,6 @@ def asking(
         yield runner, engine
 
 
-@pytest.fixture(params=["glm-ocr", "smolvlm"])
-def other_family(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    made: dict[str, Callable[[Path], Path]] = {"glm-ocr": make_glm_ocr, "smolvlm": make_smolvlm}
-    return made[request.param](tmp_path / request.param)
-
-
 def processes_of(engine: Any) -> list[psutil.Process]:
     """Return the preparers of an engine, forked from one process."""
     template = engine._preparers and engine._preparers._processes._template
@@ -64,26 +58,19 @@ async def together(engine: Engine) -> list[Generation]:
     return await asyncio.gather(*(engine.generate(asked(number)) for number in range(PAGES)))
 
 
-def test_pages_say_what_the_offline_api_says(
-    asking: Asking, checkpoint: Path, answers_offline: Callable[[Path, str], list[dict[str, Any]]]
-) -> None:
-    runner, engine = asking
-    read = runner.run(together(engine))
-    offline = answers_offline(checkpoint, "float32")
-    assert [answer.text for answer in read] == [told["text"] for told in offline]
-    assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
-
-
+@pytest.mark.parametrize("make", [make_glm_ocr, make_smolvlm])
 def test_pages_of_families_of_which_nothing_is_known_here_say_what_the_offline_api_says(
-    other_family: Path,
+    make: Callable[[Path], Path],
+    tmp_path: Path,
     make_vllm: Callable[..., Engine],
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
 ) -> None:
-    engine = make_vllm(other_family, preparers=1, engine_options=FULL)
+    family = make(tmp_path / "checkpoint")
+    engine = make_vllm(family, preparers=1, engine_options=FULL)
     with started(engine) as runner:
         assert processes_of(engine), "the preparers were left out"
         read = runner.run(together(engine))
-    offline = answers_offline(other_family, "float32")
+    offline = answers_offline(family, "float32")
     assert [answer.text for answer in read] == [told["text"] for told in offline]
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
+from asking_openai import KEY, WORDS, answer, asked, at_work, under_way
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from fixture_types import Eventually
 from pecia_schemas.results import Verdict
@@ -58,34 +58,30 @@ def test_a_request_that_got_no_answer_is_asked_again(fault: Fault) -> None:
     assert len(server.pages) == 2
 
 
-def test_a_request_is_not_asked_for_ever() -> None:
-    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: HTTP 503")
-    with serving(Behaviour(faults=[Fault(status=503)] * 9)) as server, never:
-        answer(server)
+@pytest.mark.parametrize(
+    ("fault", "said"), [(Fault(status=503), "HTTP 503"), (Fault(silent_s=1), "it stopped responding")]
+)
+def test_a_request_is_not_asked_for_ever_also_of_a_server_that_falls_silent(fault: Fault, said: str) -> None:
+    never = pytest.raises(EngineError, match=f"no answer in 3 attempts, at last: {said}")
+    with serving(Behaviour(faults=[fault] * 9)) as server, never:
+        answer(server, engine_timeout=0.2)
     assert len(server.pages) == 3
 
 
 def test_a_server_that_has_no_room_for_so_many_is_asked_by_fewer_at_a_time() -> None:
-    with serving(Behaviour(takes_s=0.1, most_at_a_time=2)) as server:
-        engine = engine_at(server, engine_connections=12)
+    crowded = Behaviour(takes_s=0.1, most_at_a_time=2)
+    with serving(crowded) as server, at_work(server, engine_connections=12) as (runner, engine):
         policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
         batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
 
         async def story() -> list[Generation]:
             return await asyncio.gather(*(batcher.generate(asked(number)) for number in range(12)))
 
-        with started(engine) as runner:
-            answers = runner.run(story())
+        answers = runner.run(story())
         refused = len(server.pages) - len(answers)
 
     assert [one.text for one in answers] == ["Amoxicillin 500 mg"] * 12
     assert refused <= 3 * 2 * len(answers), "a storm: half of them wait after each shortage"
-
-
-def test_a_server_that_falls_silent_is_not_waited_for_for_ever() -> None:
-    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: it stopped responding")
-    with serving(Behaviour(faults=[Fault(silent_s=1)] * 3)) as server, never:
-        answer(server, engine_timeout=0.2)
 
 
 @pytest.mark.parametrize("error_after", [None, 1], ids=["at once", "in the midst"])
@@ -99,22 +95,19 @@ def test_a_refusal_is_final_and_repeats_nothing_of_the_request(error_after: int 
 
 
 def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
-    with serving(Behaviour(takes_s=0.1)) as server:
-        engine = engine_at(server, engine_connections=2)
+    with serving(Behaviour(takes_s=0.1)) as server, at_work(server, engine_connections=2) as (runner, engine):
 
         async def story() -> None:
             await asyncio.gather(*(engine.generate(asked(number)) for number in range(6)))
 
-        with started(engine) as runner:
-            runner.run(story())
+        runner.run(story())
 
     assert engine.budget.slots == 2
     assert server.most_answering == 2
 
 
 def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
-    with serving(Behaviour(text=LONG, takes_s=20)) as server:
-        engine = engine_at(server)
+    with serving(Behaviour(text=LONG, takes_s=20)) as server, at_work(server) as (runner, engine):
 
         async def story() -> None:
             reading = asyncio.create_task(engine.generate(asked()))
@@ -122,35 +115,26 @@ def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
             reading.cancel()
             await asyncio.wait([reading])
 
-        with started(engine) as runner:
-            runner.run(story())
-            eventually(lambda: server.given_up == 1)
+        runner.run(story())
+        eventually(lambda: server.given_up == 1)
 
 
-def test_a_server_that_is_not_ready_is_awaited_and_the_log_says_for_what() -> None:
+def test_a_server_that_is_not_ready_is_awaited_but_not_for_ever_and_the_log_says_for_what() -> None:
     with serving(Behaviour(unready=2)) as server, capture_logs() as logs:
         assert answer(server).verdict is Verdict.OK
-    (told,) = [line for line in logs if line["event"] == "engine_server_awaited"]
-    assert told["url"] == server.url
-    assert "503" in told["because"]
-
-
-def test_a_server_that_never_gets_ready_is_not_awaited_for_ever() -> None:
-    with serving(Behaviour(unready=10**6)) as server:
+        server.behaviour.unready = 10**6
         error = refusal(server, engine_ready_timeout=0.2)
+    told = next(line for line in logs if line["event"] == "engine_server_awaited")
+    assert (told["url"], "503" in told["because"]) == (server.url, True)
     assert "within 0.2 s: HTTP 503. Start it, or correct PECIA_ENGINE_URL." in str(error)
 
 
-def test_an_address_where_nothing_listens_is_named() -> None:
+def test_an_address_where_nothing_listens_or_something_else_is_named() -> None:
     with serving() as server:
+        assert "(HTTP 404)" in str(refusal(server, engine_url=f"{server.url}/other"))
         server.kill()
         error = refusal(server, engine_ready_timeout=0.1)
     assert f"No server was ready at {server.url} within 0.1 s: it cannot be reached." in str(error)
-
-
-def test_something_else_that_answers_is_no_server_for_us() -> None:
-    with serving() as server:
-        assert "(HTTP 404)" in str(refusal(server, engine_url=f"{server.url}/other"))
 
 
 def test_the_key_goes_into_its_header_alone() -> None:
@@ -163,21 +147,18 @@ def test_the_key_goes_into_its_header_alone() -> None:
 
 
 def test_a_key_that_is_withdrawn_ends_the_engine() -> None:
-    with serving() as server:
-        engine = engine_at(server)
-        with started(engine) as runner:
-            server.behaviour.key = "another"
-            with pytest.raises(EngineDeadError, match="PECIA_ENGINE_API_KEY"):
-                runner.run(engine.generate(asked()))
-            with pytest.raises(EngineDeadError):
-                engine.load()
+    with serving() as server, at_work(server) as (runner, engine):
+        server.behaviour.key = "another"
+        with pytest.raises(EngineDeadError, match="PECIA_ENGINE_API_KEY"):
+            runner.run(engine.generate(asked()))
+        with pytest.raises(EngineDeadError):
+            engine.load()
 
 
 @pytest.mark.parametrize("has_health", [True, False])
 def test_a_server_may_restart_under_a_request(has_health: bool) -> None:
     behaviour = Behaviour(text=LONG, takes_s=20, has_health=has_health)
-    with serving(behaviour) as first:
-        engine = engine_at(first)
+    with serving(behaviour) as first, at_work(first) as (runner, engine):
 
         async def story() -> tuple[Generation, list[dict[str, Any]]]:
             reading = asyncio.create_task(engine.generate(asked()))
@@ -187,32 +168,28 @@ def test_a_server_may_restart_under_a_request(has_health: bool) -> None:
             with serving(Behaviour(has_health=has_health), first.server_port) as second:
                 return await reading, second.pages
 
-        with started(engine) as runner:
-            told, pages = runner.run(story())
+        told, pages = runner.run(story())
 
     assert told.text == "Amoxicillin 500 mg"
     assert len(pages) == 1
 
 
-def test_a_server_that_stays_away_is_dead() -> None:
-    with serving() as server:
-        engine = engine_at(server, engine_ready_timeout=0.5)
-        with started(engine) as runner:
-            server.kill()
-            with pytest.raises(EngineDeadError, match=r"not answered for 0\.5 s"):
-                runner.run(engine.generate(asked()))
-            with pytest.raises(EngineDeadError):
-                engine.load()
-
-
-def test_an_idle_engine_finds_out_that_its_server_died() -> None:
-    with serving() as server:
-        engine = engine_at(server, engine_ready_timeout=0.5)
+def test_a_server_that_stays_away_is_dead_as_an_idle_engine_finds_out() -> None:
+    with serving() as server, at_work(server, engine_ready_timeout=0.5) as (runner, engine):
 
         async def story() -> None:
             server.kill()
             while engine.load() == Load(running=0, waiting=0):  # noqa: ASYNC110  an engine wakes no one
                 await asyncio.sleep(0.05)
 
-        with started(engine) as runner, pytest.raises(EngineDeadError):
+        with pytest.raises(EngineDeadError):
             runner.run(asyncio.wait_for(story(), 30))
+        with pytest.raises(EngineDeadError, match=r"not answered for 0\.5 s"):
+            runner.run(engine.generate(asked()))
+
+
+def test_a_request_to_a_server_that_stays_away_ends() -> None:
+    with serving() as server, at_work(server, engine_ready_timeout=0.5) as (runner, engine):
+        server.kill()
+        with pytest.raises(EngineDeadError, match=r"not answered for 0\.5 s"):
+            runner.run(engine.generate(asked()))

@@ -43,9 +43,15 @@ def started(engine: Engine) -> Iterator[asyncio.Runner]:
             runner.run(engine.stop())
 
 
-def answer(server: ChatServerDouble, request: EngineRequest | None = None, **settings: Any) -> Generation:
+@contextmanager
+def at_work(server: ChatServerDouble, **settings: Any) -> Iterator[tuple[asyncio.Runner, OpenAiEngine]]:
     engine = engine_at(server, **settings)
     with started(engine) as runner:
+        yield runner, engine
+
+
+def answer(server: ChatServerDouble, request: EngineRequest | None = None, **settings: Any) -> Generation:
+    with at_work(server, **settings) as (runner, engine):
         return runner.run(engine.generate(request or asked()))
 
 

@@ -8,13 +8,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from PIL import Image
 
+import http_doubles
 from http_doubles import LoopbackServer, QuietHandler
 from pecia import Document, Job, Page
 
@@ -106,25 +107,20 @@ class ChatServerDouble(LoopbackServer):
         self.connections.add(connection)
         return connection, address
 
-    def kill(self) -> None:
+    def server_close(self) -> None:
         """Go away as a killed process does: every connection is reset."""
-        self.shutdown()
-        self.server_close()
+        super().server_close()
         for connection in self.connections:
             _reset(connection)
 
+    def kill(self) -> None:
+        self.shutdown()
+        self.server_close()
 
-@contextmanager
-def serving(behaviour: Behaviour | None = None, port: int = 0) -> Iterator[ChatServerDouble]:
+
+def serving(behaviour: Behaviour | None = None, port: int = 0) -> AbstractContextManager[ChatServerDouble]:
     """Run a server until the block ends, or it was killed."""
-    server = ChatServerDouble(behaviour or Behaviour(), port)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.kill()
-        thread.join()
+    return http_doubles.serving(ChatServerDouble(behaviour or Behaviour(), port))
 
 
 class _Handler(QuietHandler, BaseHTTPRequestHandler):
@@ -132,22 +128,18 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
     server: ChatServerDouble  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
-        server, behaviour = self.server, self.server.behaviour
-        server.looked.append(self.path)
+        behaviour = self.server.behaviour
+        self.server.looked.append(self.path)
         if behaviour.unready:
             behaviour.unready -= 1
             self._reply(503, b"loading")
         elif self.path == "/health" and behaviour.has_health:
             self._reply(200, b"")
         elif self.path == "/v1/models":
-            self._reply(*self._models())
+            models = json.dumps({"object": "list", "data": behaviour.models}).encode()
+            self._reply(200, models) if self._let_in() else self._reply(401, b"")
         else:
             self._reply(404, b"")
-
-    def _models(self) -> tuple[int, bytes]:
-        if not self._let_in():
-            return 401, b""
-        return 200, json.dumps({"object": "list", "data": self.server.behaviour.models}).encode()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

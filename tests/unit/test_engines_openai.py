@@ -1,6 +1,7 @@
 """The engine that asks a server, before it asks one."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,8 @@ def test_what_is_no_address_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(EngineUnavailableError, match="PECIA_ENGINE_URL") as refused:
         address(url)
     assert "pw" not in str(refused.value)
+    with pytest.raises(EngineUnavailableError, match="set PECIA_ENGINE_URL"):
+        create_engine(WorkerSettings(engine="openai"))
 
 
 def test_the_key_is_in_its_header_and_in_nothing_that_is_printed_even_if_no_header_can_carry_it() -> None:
@@ -53,24 +56,15 @@ def test_the_key_is_in_its_header_and_in_nothing_that_is_printed_even_if_no_head
     assert "name" not in str(refused.value)
 
 
-def test_a_server_must_be_named() -> None:
-    with pytest.raises(EngineUnavailableError, match="set PECIA_ENGINE_URL"):
-        create_engine(WorkerSettings(engine="openai"))
-
-
-@pytest.mark.parametrize("wanted", ["", "qwen", "/models/qwen", "/tmp"])  # noqa: S108  any directory
-def test_the_only_model_is_found_by_any_of_its_names(wanted: str) -> None:
-    assert chosen(ONE, wanted).id == "qwen"
-
-
-@pytest.mark.parametrize("wanted", ["", "/tmp", "llama"])  # noqa: S108  any directory
-def test_which_of_several_models_must_be_said(wanted: str) -> None:
+def test_the_only_model_goes_by_any_of_its_names_one_of_several_and_adapters_by_their_own(
+    tmp_path: Path,
+) -> None:
+    for wanted in ("", "qwen", "/models/qwen", str(tmp_path)):
+        assert chosen(ONE, wanted).id == "qwen"
     assert chosen(TWO, "gemma").id == "gemma"
-    with pytest.raises(EngineUnavailableError, match=r"PECIA_MODEL is one of .*: qwen, gemma"):
-        chosen(TWO, wanted)
-
-
-def test_adapters_must_be_served_under_their_names() -> None:
+    for wanted in ("", str(tmp_path), "llama"):
+        with pytest.raises(EngineUnavailableError, match=r"PECIA_MODEL is one of .*: qwen, gemma"):
+            chosen(TWO, wanted)
     check_adapters(ONE, {"loud"})
     with pytest.raises(EngineUnavailableError, match="no adapter quiet"):
         check_adapters(ONE, {"loud", "quiet"})

@@ -39,40 +39,21 @@ def test_the_tokens_fit_into_the_memory_and_no_further_block_does(shape: KvShape
     assert each * tokens <= max(0, memory) < each * (tokens + 16)
 
 
-def test_the_memory_of_a_gpu_is_spent_once() -> None:
-    memory = plan().memory
-    assert memory.usable == int(L4.memory_bytes * 0.9)
-    assert memory.kv_cache + memory.weights + memory.reserve == memory.usable
+def test_the_memory_of_gpus_is_spent_once_and_holds_the_weights_of_a_model_that_they_share_once() -> None:
+    alone, together = plan().memory, plan(tensor_parallel_size=2).memory
+    assert alone.usable == int(L4.memory_bytes * 0.9)
+    assert alone.kv_cache + alone.weights + alone.reserve == alone.usable
+    assert together.weights == alone.weights
+    assert together.kv_cache == 2 * alone.kv_cache + alone.weights
+    assert plan(kv_cache_bytes=GIB).memory.kv_cache == GIB
+    assert plan("t4", tensor_parallel_size=4).kv.kv_heads == 4, "a head on several GPUs is held several times"
 
 
 def test_a_cache_holds_twice_the_tokens_in_8_bits_and_half_of_them_in_32() -> None:
     wide = plan(engine_options={"dtype": "float32"})
     assert plan(kv_cache_dtype="fp8").kv_tokens == pytest.approx(2 * plan().kv_tokens, abs=32)
     assert plan().kv_tokens == pytest.approx(2 * wide.kv_tokens, abs=32)
-
-
-def test_a_page_keeps_its_size_however_small_a_step_is() -> None:
-    assert plan(max_num_batched_tokens=2048).page_tokens == plan().page_tokens > 2772
-
-
-def test_two_gpus_that_share_a_model_hold_its_weights_once() -> None:
-    alone, together = plan(), plan(tensor_parallel_size=2)
-    assert together.memory.weights == alone.memory.weights
-    assert together.memory.kv_cache == 2 * alone.memory.kv_cache + alone.memory.weights
-
-
-def test_a_head_that_is_on_several_gpus_is_held_several_times() -> None:
-    assert plan("t4", tensor_parallel_size=4).kv.kv_heads == 4
-
-
-def test_a_cache_of_a_set_size_has_that_size() -> None:
-    assert plan(kv_cache_bytes=GIB).memory.kv_cache == GIB
-
-
-def test_what_does_not_fit_is_said_not_to_start() -> None:
-    large = plan("t4", model="Qwen/Qwen3-VL-8B-Instruct")
-    assert not large.starts
-    assert large.pages_at_a_time == 0
+    assert plan(max_num_batched_tokens=2048).page_tokens == plan().page_tokens > 2772, "whatever the step"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +65,8 @@ def test_what_does_not_fit_is_said_not_to_start() -> None:
     ],
 )
 def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages: int) -> None:
-    planned = plan(**settings)
+    large, planned = plan("t4", model="Qwen/Qwen3-VL-8B-Instruct"), plan(**settings)
+    assert (large.starts, large.pages_at_a_time) == (False, 0)
     assert bound in planned.bound_by
     assert planned.pages_at_a_time == pages
     assert planned.page_kept == planned.page_tokens
@@ -97,10 +79,6 @@ def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages:
 def test_a_plan_needs_a_model_of_which_something_is_known(profile: str, model: str, hint: str) -> None:
     with pytest.raises(EngineUnavailableError, match=hint):
         plan(profile, model=model)
-
-
-def windowed_shape(whole: int, windowed: int) -> KvShape:
-    return KvShape(layers=whole + windowed, kv_heads=4, head_dim=256, windowed=windowed, window=1024)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +94,8 @@ def windowed_shape(whole: int, windowed: int) -> KvShape:
 def test_layers_with_a_window_keep_the_end_of_a_request_in_groups_as_vllm_forms_them(
     whole: int, windowed: int, kept: float
 ) -> None:
-    layers = layers_planned(windowed_shape(whole, windowed))
-    assert layers.held(10_000, 0, begun=True) == pytest.approx(kept, abs=1)
+    shape = KvShape(layers=whole + windowed, kv_heads=4, head_dim=256, windowed=windowed, window=1024)
+    assert layers_planned(shape).held(10_000, 0, begun=True) == pytest.approx(kept, abs=1)
 
 
 CONFIG = {
@@ -145,6 +123,9 @@ def test_a_plan_counts_layers_by_what_the_checkpoint_says_that_they_keep(tmp_pat
     stepwise = planned_by(tmp_path, CONFIG | {"layer_types": SIXTH_WHOLE}, max_num_batched_tokens=1024)
     assert stepwise.context_kept == pytest.approx((8192 + 5 * (1024 + 528)) / 6, abs=1)
     assert (flat.unclear, hybrid.unclear) == ("", "")
+    ungrouped = {"disable_hybrid_kv_cache_manager": True}
+    whole = planned_by(tmp_path, CONFIG | {"layer_types": SIXTH_WHOLE}, engine_options=ungrouped)
+    assert whole.page_kept == whole.page_tokens
 
 
 @pytest.mark.parametrize(
@@ -185,12 +166,6 @@ def test_of_a_model_without_attention_a_plan_says_that_nothing_is_known_and_a_wo
         planned_by(tmp_path, config)
     settings = WorkerSettings(engine="vllm", model=str(tmp_path))
     assert merged(settings, L4, L4.memory_bytes).max_num_seqs == 256
-
-
-def test_an_engine_without_groups_of_layers_keeps_everything_in_each(tmp_path: Path) -> None:
-    hybrid = CONFIG | {"layer_types": SIXTH_WHOLE}
-    planned = planned_by(tmp_path, hybrid, engine_options={"disable_hybrid_kv_cache_manager": True})
-    assert planned.page_kept == planned.page_tokens
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")

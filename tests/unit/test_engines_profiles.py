@@ -91,26 +91,23 @@ def test_without_a_driver_there_is_no_gpu_and_without_a_gpu_the_cpu(monkeypatch:
 def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: str) -> None:
     named = profile_named(profile)
     settings = WorkerSettings(**named.settings)
-    assert settings.model_fields_set == set(named.settings)
+    assert settings.model_fields_set == set(named.settings) <= OF_A_PROFILE
+    assert "speculative_config" not in named.settings, "it switches asynchronous scheduling off"
     assert not named.engine_options.keys() & engine_arguments(settings, named.engine_options).keys()
 
 
 @pytest.mark.parametrize("quality", [False, True])
 @pytest.mark.parametrize("captions", [False, True])
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_what_is_recommended_starts_and_fills_the_cache(name: str, quality: bool, captions: bool) -> None:
+def test_what_is_recommended_starts_and_fills_the_cache_and_its_dynamic_batches_hold_several_pages(
+    name: str, quality: bool, captions: bool
+) -> None:
     profile = profile_named(name)
     settings = WorkerSettings(engine="vllm", prefer_quality=quality)
     plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
     assert plan.starts
     assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
     assert plan.kv_share >= 0.8
-
-
-@pytest.mark.parametrize("name", ON_GPUS)
-def test_a_dynamic_batch_holds_several_pages(name: str) -> None:
-    profile = profile_named(name)
-    plan = plan_engine(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
     limits = BatchLimits.of(WorkerSettings(**profile.settings))
     tokens = limits.tokens_of(Capacity(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
     assert tokens >= 3 * plan.page_tokens
@@ -126,33 +123,21 @@ def test_a_step_has_as_many_tokens_as_vllm_chooses_for_the_card(name: str, token
     assert settings.max_num_batched_tokens == tokens
 
 
-def test_a_model_that_is_not_known_yet_has_vllms_number_of_sequences() -> None:
-    assert merged(WorkerSettings(engine="vllm", model="owner/new"), L4, L4.memory_bytes).max_num_seqs == 256
+def test_the_quantisation_follows_from_memory_and_wish() -> None:
+    wishes = [(24, True), (40, True), (80, True), (80, False)]
+    names = [recommended(gib * GIB, quality=quality).reads for gib, quality in wishes]
+    assert [profile_file().models[name].quantization for name in names] == ["awq", "fp8", "none", "awq"]
 
 
-def test_no_profile_switches_off_what_vllm_schedules_asynchronously() -> None:
-    assert not any("speculative_config" in one.settings for one in profile_file().profiles.values())
-
-
-@pytest.mark.parametrize(
-    ("gib", "quality", "quantization"),
-    [(24, True, "awq"), (40, True, "fp8"), (80, True, "none"), (80, False, "awq")],
-)
-def test_the_quantisation_follows_from_memory_and_wish(gib: float, quality: bool, quantization: str) -> None:
-    model = known_model(recommended(int(gib * GIB), quality=quality).reads)
-    assert model is not None
-    assert model.quantization == quantization
-
-
-def test_what_is_not_set_is_as_the_profile_says() -> None:
+def test_what_is_not_set_is_as_the_profile_says_and_what_the_operator_set_wins_even_at_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
     given = engine_arguments(settings, settings.engine_options)
     assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
     assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (64, 8192)
     assert settings.caption_tokens == 256
 
-
-def test_what_the_operator_set_wins_even_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
     monkeypatch.setenv("PECIA_GPU_MEMORY_UTILIZATION", "0.5")
     monkeypatch.setenv("PECIA_ENGINE_OPTIONS", '{"enable_prefix_caching": false}')
@@ -198,17 +183,15 @@ def test_a_model_is_recommended_for_the_gpu_and_the_work(
     assert with_profile(WorkerSettings(engine="vllm", **settings), captions=captions).model == model
 
 
-def test_applying_a_profile_twice_changes_nothing() -> None:
+def test_a_profile_is_applied_once_and_to_no_other_engine_nor_where_it_is_not_wanted() -> None:
     once = with_profile(WorkerSettings(engine="vllm", profile="l4"))
     assert once.max_num_seqs == 64
-    assert with_profile(once) == once
-
-
-@pytest.mark.parametrize(
-    "settings", [{"engine": "rapidocr", "profile": "l4"}, {"engine": "vllm", "profile": "none"}]
-)
-def test_other_engines_and_operators_who_say_so_have_no_profile(settings: dict[str, Any]) -> None:
-    assert with_profile(WorkerSettings(**settings)) == WorkerSettings(**settings)
+    for settings in (
+        once,
+        WorkerSettings(engine="rapidocr", profile="l4"),
+        WorkerSettings(engine="vllm", profile="none"),
+    ):
+        assert with_profile(settings) == settings
 
 
 def test_a_worker_asks_for_its_profile_before_it_opens_anything() -> None:
@@ -217,9 +200,12 @@ def test_a_worker_asks_for_its_profile_before_it_opens_anything() -> None:
         asyncio.run(runtime.start())
 
 
-def test_a_request_is_never_longer_than_the_models_context(tmp_path: Path) -> None:
+def test_a_request_is_never_longer_than_the_models_context_and_one_that_is_not_known_has_vllms_sequences(
+    tmp_path: Path,
+) -> None:
     write_checkpoint(tmp_path, max_position_embeddings=2048)
     assert merged(WorkerSettings(model=str(tmp_path)), L4, L4.memory_bytes).max_model_len == 2048
+    assert merged(WorkerSettings(engine="vllm", model="owner/new"), L4, L4.memory_bytes).max_num_seqs == 256
 
 
 def write_checkpoint(directory: Path, **text: Any) -> None:
@@ -303,11 +289,8 @@ def test_no_gpu_is_given_to_two_workers(gpus: int, together: int) -> None:
     handed = shares([Gpu(handle=str(n), name="", memory_bytes=1) for n in range(gpus)], together)
     given_out = [handle for share in handed for handle in share.split(",")]
     assert len(set(given_out)) == len(given_out) == gpus // together * together
-
-
-def test_gpus_may_be_shared_by_vllms_own_names() -> None:
-    options = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
-    assert gpus_per_worker(WorkerSettings(engine_options=options)) == 4
+    options = {"tensor_parallel_size": together, "pipeline_parallel_size": 2}
+    assert gpus_per_worker(WorkerSettings(engine_options=options)) == 2 * together, "by vLLM's own names"
 
 
 def test_a_profile_is_read_from_the_file_that_was_written_of_it(tmp_path: Path) -> None:
@@ -343,7 +326,3 @@ def test_a_profile_that_cannot_be_used_says_why(tmp_path: Path, text: str | None
         path.write_text(text)
     with pytest.raises(EngineUnavailableError, match=said):
         profile_named(str(path))
-
-
-def test_a_tuned_profile_may_hold_whatever_a_shipped_one_does() -> None:
-    assert {name for one in profile_file().profiles.values() for name in one.settings} <= OF_A_PROFILE

@@ -65,14 +65,15 @@ def test_a_card_that_is_named_wins_and_a_misspelt_one_is_told_with_the_nearest()
         card_of("Qwen/Qwen3-VL-8B", "olmoc")
 
 
-def test_no_two_cards_claim_the_same_name() -> None:
+def test_the_cards_have_all_formats_no_name_twice_and_a_warning_with_each_licence_that_is_not_permissive() -> (
+    None
+):
     names = [name for card in cards().values() for name in card.names]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("card", cards().values(), ids=cards())
-def test_a_licence_that_is_not_permissive_comes_with_a_warning(card: Card) -> None:
-    assert bool(card.warning) is (card.license not in ("Apache-2.0", "MIT", "the model's own"))
+    assert {card.answer for card in cards().values()} == set(AnswerFormat)
+    permissive = {card.license for card in cards().values() if not card.warning}
+    assert permissive == {"Apache-2.0", "MIT", "the model's own"}
+    assert not permissive & {card.license for card in cards().values() if card.warning}
 
 
 def test_the_readers_for_a_gpu_fit_and_come_under_permissive_licences() -> None:
@@ -88,6 +89,8 @@ def test_vllm_gets_what_a_card_needs_and_the_operators_own_options_win(card: Car
     own = given.model_copy(update={"engine_options": dict.fromkeys(card.engine_options, "own")})
     assert engine_arguments(given, ()).items() >= card.engine_options.items()
     assert engine_arguments(own, card.engine_options).items() >= own.engine_options.items()
+    profile = profile_named("l4").model_copy(update={"engine_options": own.engine_options})
+    assert merged(given, profile, 0).engine_options == card.engine_options, "it wins over the profile"
 
 
 def test_a_plan_tells_the_licence_and_the_needs_of_its_card_and_what_else_reads_documents() -> None:
@@ -98,17 +101,6 @@ def test_a_plan_tells_the_licence_and_the_needs_of_its_card_and_what_else_reads_
     assert (plan.card, plan.warning, plan.needs) == (card.title, card.warning, card.needs)
     assert plan.readers == readers_for(l4.memory_bytes)
     assert plan_engine(settings, l4, l4.memory_bytes, captions=True).readers == ()
-
-
-def test_what_a_card_needs_wins_over_the_gpus_profile() -> None:
-    settings = merged(
-        WorkerSettings(engine="vllm", model="deepseek-ai/DeepSeek-OCR-2"), profile_named("l4"), 0
-    )
-    assert settings.engine_options["enable_prefix_caching"] is False
-
-
-def test_every_format_that_models_answer_in_has_a_card() -> None:
-    assert {card.answer for card in cards().values()} == set(AnswerFormat)
 
 
 def test_a_model_without_a_prompt_of_its_own_is_told_in_the_fleets_words() -> None:
@@ -139,25 +131,15 @@ def test_a_card_is_on_the_page_as_it_is(key: str) -> None:
     fields, instructions = ("yes" if takes else "no" for takes in (card.fields, card.instructions))
 
     row = f"| `{key}` | {card.title} | {card.answer} | {size} | {card.license} | {fields} | {instructions} |"
-    assert row in PAGE
-    for said in (
-        card.warning,
-        card.needs,
-        card.limits,
-        *map(str.strip, card.other_prompts.values()),
-        *card.sources,
-    ):
+    others = map(str.strip, card.other_prompts.values())
+    for said in (row, card.warning, card.needs, card.limits, *others, *card.sources):
         assert said in PAGE
 
 
 def test_only_models_under_a_permissive_licence_are_recommended() -> None:
-    licences = {
-        profile_file().models[name].license
-        for choice in profile_file().choices
-        for models in (choice.speed, choice.quality)
-        for name in (models.reads, models.captions)
-    }
-    assert licences == {"Apache-2.0"}
+    models = [models for choice in profile_file().choices for models in (choice.speed, choice.quality)]
+    names = [name for one in models for name in (one.reads, one.captions)]
+    assert {profile_file().models[name].license for name in names} == {"Apache-2.0"}
 
 
 ANY_PRESET = st.sampled_from(Preset)
@@ -180,45 +162,30 @@ def read_page(**how: Any) -> tuple[Sampling, int | None]:
     return sampling_for(ReadDocument(b"", **how))
 
 
-def test_every_preset_and_style_that_a_task_can_name_is_written_down() -> None:
-    assert set(presets().presets) == set(Preset)
-    assert set(presets().captions.tokens) == set(CaptionStyle)
-
-
-def test_a_page_is_read_greedily_and_as_long_as_it_is() -> None:
+def test_a_page_is_read_greedily_and_as_long_as_it_is_and_no_preset_forbids_it_to_repeat_itself() -> None:
     assert read_page() == (Sampling(), None)
+    for preset in Preset:
+        sampling, most = read_page(preset=preset)
+        assert (sampling.repetition_penalty, most) == (1.0, None)
 
 
-@pytest.mark.parametrize("preset", Preset)
-def test_no_preset_forbids_a_page_to_repeat_itself_or_cuts_it(preset: Preset) -> None:
-    sampling, most = read_page(preset=preset)
-    assert sampling.repetition_penalty == 1.0
-    assert most is None
-
-
-def test_a_caption_is_balanced_unless_it_says_otherwise() -> None:
+def test_a_caption_is_balanced_and_no_longer_than_the_fleet_lets_it_unless_its_task_says_otherwise() -> None:
     assert caption() == caption(preset="balanced")
     assert caption()[0].temperature == 0.7
-
-
-@pytest.mark.parametrize(("bound", "most"), [(0, 256), (128, 128), (512, 256)])
-def test_a_caption_is_no_longer_than_the_fleet_lets_it(bound: int, most: int) -> None:
-    assert sampling_for(CaptionVideo(b""), caption_tokens=bound)[1] == most
-
-
-def test_a_task_may_ask_for_more_than_the_fleet_would_give_by_itself() -> None:
+    for style in CaptionStyle:
+        assert caption(style=style)[1]
+    bounded = [sampling_for(CaptionVideo(b""), caption_tokens=bound)[1] for bound in (0, 128, 512)]
+    assert bounded == [256, 128, 256]
     task = CaptionVideo(b"", options=GenerationOptions(max_output_tokens=900))
     assert sampling_for(task, caption_tokens=128)[1] == 900
 
 
 @given(preset=ANY_PRESET)
-def test_korean_captions_stay_within_their_bounds(preset: Preset) -> None:
+def test_korean_captions_stay_within_their_bounds_and_pages_have_none(preset: Preset) -> None:
     sampling, _ = caption(preset=preset, language="ko")
     assert 0.5 <= sampling.temperature <= 0.7
     assert 1.1 <= sampling.repetition_penalty <= 1.2
-    assert read_page(preset=preset, language="ko") == read_page(preset=preset), (
-        "a read_page has no such bounds"
-    )
+    assert read_page(preset=preset, language="ko") == read_page(preset=preset)
 
 
 @given(preset=ANY_PRESET, options=ANY_OPTIONS, language=st.sampled_from(["en", "ko"]))

@@ -14,19 +14,9 @@ from pecia_schemas.states import Stage
 from pecia_workers.app import queues_of
 from pecia_workers.engines import registry
 from pecia_workers.engines.base import Engine, EngineUnavailableError, stages_of, stages_served
-from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.ray.engine import RayEngine
 from pecia_workers.engines.registry import create_engine, find_tessdata
-from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
 from pecia_workers.engines.vllm.engine import VllmEngine
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [("simulated", "iteration-level"), ("simulated:instant", "instant"), ("rapidocr", "PP-OCRv6-small")],
-)
-def test_the_settings_choose_the_engine(name: str, model: str) -> None:
-    assert create_engine(WorkerSettings(engine=name)).capabilities.model == model
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
@@ -77,17 +67,16 @@ STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        ("openai", OpenAiEngine(WorkerSettings(engine_url="http://h/v1"))),
-        ("cpu", create_engine(WorkerSettings(engine="cpu"))),
-        ("rapidocr", create_engine(WorkerSettings(engine="rapidocr"))),
-        ("simulated", SimulatedEngine()),
-        ("simulated:instant", InstantEngine()),
+        ("openai", create_engine(WorkerSettings(engine="openai", engine_url="http://h/v1"))),
+        *((name, create_engine(WorkerSettings(engine=name))) for name in ("cpu", "rapidocr", "simulated")),
+        ("instant", create_engine(WorkerSettings(engine="simulated:instant"))),
         ("vllm", VllmEngine(WorkerSettings(model="m"))),
         ("ray", RayEngine(WorkerSettings(model="m"))),
     ],
 )
-def test_an_engine_can_do_what_is_said_of_it(name: str, engine: Engine) -> None:
+def test_the_settings_choose_the_engine_and_it_can_do_what_is_said_of_it(name: str, engine: Engine) -> None:
     assert stages_of(name) == engine.capabilities.stages
+    assert name in (engine.capabilities.name, engine.capabilities.model)
 
 
 def test_a_worker_does_all_that_its_engine_can_or_one_kind_of_it() -> None:
@@ -127,22 +116,16 @@ def with_data(directory: Path, *languages: str) -> Path:
     return directory
 
 
-def test_the_data_of_the_newest_tesseract_of_the_system_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", [".", "tessdata"])
+def test_tesseracts_data_is_found_by_the_setting_alone_else_by_the_environment_else_in_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
     with_data(tmp_path / "system" / "4.00" / "tessdata")
     newest = with_data(tmp_path / "system" / "5" / "tessdata")
     assert find_tessdata() == newest
-
-
-@pytest.mark.parametrize("below", [".", "tessdata"])
-def test_the_environment_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
-    with_data(tmp_path / "system" / "5" / "tessdata")
     own = with_data(tmp_path / "own" / below)
     monkeypatch.setenv("TESSDATA_PREFIX", str(tmp_path / "own"))
     assert find_tessdata() == own
-
-
-def test_a_directory_that_is_set_is_the_only_one_that_counts(tmp_path: Path) -> None:
-    with_data(tmp_path / "system" / "5" / "tessdata")
     assert find_tessdata(str(with_data(tmp_path / "set"))) == tmp_path / "set"
     assert find_tessdata(str(with_data(tmp_path / "half", "kor"))) is None
 

@@ -40,8 +40,6 @@ async def test_an_id_that_is_in_flight_is_refused_and_the_first_goes_on() -> Non
     engine.wakeup.set()
     assert (await first).verdict is Verdict.OK
 
-    assert not engine._in_flight
-
 
 async def test_when_all_are_ended_nothing_is_left_that_runs() -> None:
     engine = Ringing()
@@ -69,7 +67,6 @@ async def test_the_most_urgent_comes_next_and_equals_as_they_came() -> None:
 
 async def test_one_that_gives_up_lets_the_next_come() -> None:
     """One while it waits, one in the moment in which its turn has come."""
-
     turns, served = Turns(), list[str]()
     async with turns.turn(0):
         waiting = [
@@ -145,12 +142,6 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_urgent_page_is_prepared_before_those_that_came_first() -> None:
-    desk = Desk()
-    await asyncio.gather(*(desk.prepared(page(name, rank)) for name, rank in [("a", 2), ("b", 2), ("u", 0)]))
-    assert desk.rendered == ["a", "u", "b"]
-
-
 async def test_pages_that_are_ready_leave_no_more_than_their_budget_but_an_urgent_one_passes() -> None:
     desk = Desk(most_bytes=2 * PAGE_BYTES)
     bulk = [asyncio.create_task(desk.prepared(page(str(number)))) for number in range(4)]
@@ -181,44 +172,35 @@ async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
     assert desk.preparation.ready_bytes == 0
 
 
-async def test_a_prompt_is_taken_once() -> None:
+async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place_and_a_prompt_is_taken_once() -> (
+    None
+):
     desk = Desk()
-    ready = prompt_of(await desk.prepared(page()))
-    assert ready.take()
-    assert ready.take() is None
-    assert ready.tokens == WORDS + 100
-    assert desk.preparation.ready_bytes == 0
-
-
-async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place() -> None:
-    desk = Desk()
-    tasks = [asyncio.create_task(desk.prepared(page(str(number)))) for number in range(3)]
+    comers = [("0", 2), ("1", 2), ("2", 2), ("urgent", 0)]
+    tasks = [asyncio.create_task(desk.prepared(page(name, rank))) for name, rank in comers]
     await asyncio.sleep(0)
     for task in tasks[:2]:
         task.cancel()
-    assert prompt_of(await tasks[2]).take()
-    assert (desk.rendered, desk.preparation.ready_bytes) == (["0", "2"], 0)
-
-
-async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
-    room = RequestLimits(context=1_000, item=1_000)
-    fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), room)
-    assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
+    first, last = prompt_of(await tasks[3]), prompt_of(await tasks[2])
+    assert first.tokens == WORDS + 100
+    assert (first.take() is None, first.take() is None, last.take() is None) == (False, True, False)
+    assert (desk.rendered, desk.preparation.ready_bytes) == (["0", "urgent", "2"], 0)
 
 
 @pytest.mark.parametrize(
-    ("room", "most"),
+    ("room", "side", "seen", "least", "most"),
     [
-        (RequestLimits(context=200, item=10_000), 200 - WORDS - 20),
-        (RequestLimits(context=10_000, item=90), 90),
+        (RequestLimits(context=200, item=10_000), 560, 10**9, 0.9 * 170, 170),
+        (RequestLimits(context=10_000, item=90), 560, 10**9, 0.9 * 90, 90),
+        (RequestLimits(context=1_000, item=1_000), 2_800, 1_000, 400, 1_000),
     ],
-    ids=["context", "encoder"],
+    ids=["context", "encoder", "a picture far larger than what the model sees of it"],
 )
 async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(
-    room: RequestLimits, most: int
+    room: RequestLimits, side: int, seen: int, least: float, most: int
 ) -> None:
-    tokens = prompt_of(await Desk().prepared(page(side=560), room)).tokens - WORDS
-    assert 0.9 * most < tokens <= most
+    fitted = await Desk(most_tokens=seen).prepared(page(side=side), room)
+    assert least < prompt_of(fitted).tokens - WORDS <= most
 
 
 async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
@@ -242,8 +224,7 @@ async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes
 
 
 def test_the_settings_say_how_many_there_are_or_else_the_cores() -> None:
-    assert preparers(WorkerSettings(preparers=7)) == 7
-    assert preparers(WorkerSettings(preparers=0)) == 0
+    assert [preparers(WorkerSettings(preparers=count)) for count in (7, 0)] == [7, 0]
     assert 0 <= preparers(WorkerSettings()) <= 4
 
 
@@ -256,14 +237,11 @@ def test_a_pattern_often_enough_at_the_end_is_a_loop(before: list[str], pattern:
     assert is_loop([*before, *pattern * COUNT])
 
 
-@pytest.mark.parametrize("size", [LEAST, MOST])
-def test_a_pattern_that_comes_less_often_is_none(size: int) -> None:
-    pattern = [str(number) for number in range(size)]
-    assert not is_loop(["before", *pattern * COUNT][2:])
-    assert not is_loop([*pattern * COUNT, "after"])
-
-
-def test_a_short_pattern_is_a_loop_once_it_is_as_long_as_the_shortest_and_a_long_one_may_come_again() -> None:
+def test_a_pattern_is_none_that_comes_less_often_is_longer_or_shorter_than_the_shortest() -> None:
+    for size in (LEAST, MOST):
+        pattern = [str(number) for number in range(size)]
+        assert not is_loop(["before", *pattern * COUNT][2:])
+        assert not is_loop([*pattern * COUNT, "after"])
     assert not is_loop(["|"] * (LEAST * COUNT - 1))
     assert is_loop(["|"] * (LEAST * COUNT))
     assert not is_loop([str(number) for number in range(MOST + 1)] * COUNT)

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -31,26 +31,23 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
     }
 
 
-@pytest.mark.parametrize(("stages", "limits"), [("read", (1, 0)), ("caption", (16, 1)), ("", (16, 1))])
-def test_a_request_may_hold_what_the_worker_serves(stages: str, limits: tuple[int, int]) -> None:
-    settings = WorkerSettings.model_validate({"engine": "vllm", "model": "m", "stages": stages})
-    given = engine_arguments(settings, KNOWN)
-    assert given["limit_mm_per_prompt"] == dict(zip(("image", "video"), limits, strict=True))
-
-
-def test_every_setting_has_vllms_own_name() -> None:
+@pytest.mark.parametrize(("stages", "limits"), [("read", (1, 0)), ("caption", (16, 1))])
+def test_every_setting_has_vllms_own_name_and_a_request_may_hold_what_the_worker_serves(
+    stages: Literal["read", "caption"], limits: tuple[int, int]
+) -> None:
     sizes = {"max_model_len": 1, "max_num_seqs": 2, "max_num_batched_tokens": 3, "tensor_parallel_size": 2}
     shares = {"gpu_memory_utilization": 0.5, "video_pruning_rate": 0.25, "enforce_eager": True}
     kinds = {"quantization": "awq", "kv_cache_dtype": "fp8", "speculative_config": {"method": "ngram"}}
     same: dict[str, Any] = {**sizes, **shares, **kinds}
-    given = engine_arguments(WorkerSettings(model="m", kv_cache_bytes=4, **same), KNOWN)
+    settings = WorkerSettings(engine="vllm", model="m", stages=stages, kv_cache_bytes=4, **same)
+    given = engine_arguments(settings, KNOWN)
     assert given.items() >= (same | {"kv_cache_memory_bytes": 4}).items()
+    assert given["limit_mm_per_prompt"] == dict(zip(("image", "video"), limits, strict=True))
 
 
 @pytest.mark.parametrize(
     ("setting", "reaches_vllm"),
     [
-        ({}, {}),
         ({"kv_offload_bytes": 2**30}, {"size": 1.0, "backend": "native"}),
         (
             {"kv_offload_bytes": 3 * 2**29, "kv_offload_backend": "lmcache"},
@@ -72,19 +69,15 @@ def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:
     assert (given["max_loras"], given["max_lora_rank"]) == (3, 64)
 
 
-def test_an_option_by_vllms_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "PECIA_ENGINE_OPTIONS", '{"tensor_parallel_size": 2, "limit_mm_per_prompt": {"image": 4}}'
-    )
-    given = engine_arguments(WorkerSettings(model="m"), KNOWN)
-    assert given["tensor_parallel_size"] == 2
-    assert given["limit_mm_per_prompt"] == {"image": 4}
-
-
 @pytest.mark.parametrize(
     ("option", "hint"), [("kv_cache_dytpe", "did you mean 'kv_cache_dtype'"), ("x", "AsyncEngineArgs")]
 )
-def test_an_option_that_vllm_does_not_know_is_refused(option: str, hint: str) -> None:
+def test_an_option_by_vllms_name_wins_and_one_that_vllm_does_not_know_is_refused(
+    option: str, hint: str
+) -> None:
+    options = {"tensor_parallel_size": 2, "limit_mm_per_prompt": {"image": 4}}
+    settings = WorkerSettings(model="m", tensor_parallel_size=4, engine_options=options)
+    assert engine_arguments(settings, KNOWN).items() >= options.items()
     settings = WorkerSettings(model="m", engine_options={option: 1})
     with pytest.raises(EngineUnavailableError, match=hint):
         engine_arguments(settings, KNOWN)
@@ -112,25 +105,15 @@ def test_layers_keep_what_their_groups_in_the_cache_do(groups: list[dict[str, An
     assert layers_of(groups, block=16, share=0.5, in_flight=99) == layers
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of its own, empty."""
-    monkeypatch.setattr(os, "environ", {})
-
-
-@pytest.mark.usefixtures("environment")
-def test_on_the_cpu_one_process_computes_and_leaves_us_a_core() -> None:
-    os.environ.update(engine_environment("info", on_cpu=True))
-    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert int(os.environ["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) - 1)
-
-
-@pytest.mark.usefixtures("environment")
-def test_on_a_gpu_vllm_decides_about_its_processes_and_what_an_operator_has_set_stays() -> None:
-    os.environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
-    os.environ.update(engine_environment("info", on_cpu=False))
-    assert not {"VLLM_ENABLE_V1_MULTIPROCESSING", "OMP_NUM_THREADS"} & os.environ.keys()
-    assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+def test_on_the_cpu_one_process_computes_and_leaves_us_a_core_and_what_an_operator_has_set_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", {"VLLM_LOGGING_LEVEL": "DEBUG"})
+    on_cpu, on_gpu = (engine_environment("info", on_cpu=on_cpu) for on_cpu in (True, False))
+    assert on_cpu["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert int(on_cpu["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) - 1)
+    assert not {"VLLM_ENABLE_V1_MULTIPROCESSING", "OMP_NUM_THREADS"} & on_gpu.keys()
+    assert on_gpu["VLLM_LOGGING_LEVEL"] == on_cpu["VLLM_LOGGING_LEVEL"] == "DEBUG"
 
 
 CONFIG = {
@@ -162,10 +145,6 @@ def refusal(model: Path | str, **settings: Any) -> str:
     return str(refused.value)
 
 
-def test_a_whole_checkpoint_is_accepted(checkpoint: Path) -> None:
-    check(checkpoint)
-
-
 @pytest.mark.parametrize("model", ["/models/qwen", "./qwen", "models/qwen/7b", "~/qwen"])
 def test_a_path_that_leads_nowhere_is_named(model: str) -> None:
     assert f"PECIA_MODEL={model}: there is no such directory" in refusal(model)
@@ -187,12 +166,11 @@ def test_a_name_that_is_not_here_is_refused_where_the_hub_may_not_be_asked(
     assert "owner/model is not in the Hub's cache" in refusal("owner/model")
 
 
-def test_a_directory_above_the_checkpoint_is_refused_with_the_one_that_may_be_meant(checkpoint: Path) -> None:
+def test_a_directory_without_a_checkpoint_is_refused_with_the_one_below_that_may_be_meant(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     assert f"Did you mean {checkpoint}?" in refusal(checkpoint.parent)
-
-
-def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    assert "there is no config.json in it" in refusal(tmp_path)
+    assert "there is no config.json in it. Name" in refusal(tmp_path_factory.mktemp("empty"))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "version https://git-lfs.github.com/spec/v1"])
@@ -201,15 +179,13 @@ def test_a_configuration_that_is_no_json_is_refused(checkpoint: Path, content: s
     assert "config.json cannot be read as JSON" in refusal(checkpoint)
 
 
-def test_a_checkpoint_without_a_chat_template_is_refused(checkpoint: Path) -> None:
-    (checkpoint / "chat_template.jinja").unlink()
-    (checkpoint / "tokenizer_config.json").write_text('{"model_max_length": 9}')
-    assert "no chat template" in refusal(checkpoint)
-
-
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "processor_config.json"])
-def test_a_template_may_stand_in_another_file(checkpoint: Path, file: str) -> None:
-    (checkpoint / "chat_template.jinja").rename(checkpoint / "unused")
+def test_a_checkpoint_without_a_chat_template_is_refused_but_it_may_stand_in_another_file(
+    checkpoint: Path, file: str
+) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+    (checkpoint / file).write_text('{"model_max_length": 9}')
+    assert "no chat template" in refusal(checkpoint)
     (checkpoint / file).write_text('{"chat_template": "{{ messages }}"}')
     check(checkpoint)
 
@@ -295,13 +271,10 @@ def test_what_vllm_and_the_hub_say_becomes_a_sentence_with_a_remedy(said: str, s
     assert sentence in str(failure)
 
 
-def test_what_a_cause_says_counts_too() -> None:
-    error = RuntimeError("nothing of use")
-    error.__cause__ = MemoryError()
-    assert "not enough memory" in str(start_failure(error, WorkerSettings(model="m")))
-
-
-def test_what_is_not_known_is_said_as_it_is() -> None:
-    failure = start_failure(RuntimeError("a\nb"), WorkerSettings(model="m"))
+def test_what_is_not_known_is_said_as_it_is_but_what_a_cause_says_counts_too() -> None:
+    error, settings = RuntimeError("a\nb"), WorkerSettings(model="m")
+    failure = start_failure(error, settings)
     assert isinstance(failure, EngineDeadError)
     assert str(failure) == "vLLM did not start: RuntimeError: a b"
+    error.__cause__ = MemoryError()
+    assert "not enough memory" in str(start_failure(error, settings))
