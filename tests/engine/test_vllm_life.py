@@ -91,6 +91,33 @@ def test_a_stop_ends_the_start(make_vllm: Callable[..., Engine], endless_checkpo
 
 
 @pytest.mark.usefixtures("spawned_cores")
+def test_a_core_that_ends_while_it_is_killed_fails_no_stop(
+    make_vllm: Callable[..., Engine],
+    endless_checkpoint: Path,
+    engine_processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ends(process: psutil.Process, *, recursive: bool) -> list[psutil.Process]:
+        looked.append(recursive)
+        process.kill()
+        process.wait()
+        raise psutil.NoSuchProcess(process.pid)
+
+    async def story() -> None:
+        engine = make_vllm(endless_checkpoint)
+        await engine.start()
+        for process in engine_processes():
+            process.suspend()  # so that vLLM has to kill it
+        with monkeypatch.context() as patched:
+            patched.setattr(psutil.Process, "children", ends)
+            await engine.stop()
+
+    looked: list[bool] = []
+    asyncio.run(story())
+    assert looked
+
+
+@pytest.mark.usefixtures("spawned_cores")
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+import psutil
 import structlog
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -152,7 +153,10 @@ class VllmSession:
         self._rendering.shutdown()
         if handler := self._llm.output_handler:  # to which the end of the core would be an error
             handler.get_loop().call_soon_threadsafe(handler.cancel)
-        self._llm.shutdown()
+        try:
+            self._llm.shutdown()
+        except psutil.NoSuchProcess:  # the core ended by itself while vLLM looked for its children to kill it
+            self._llm.engine_core.resources()
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
     @contextmanager
