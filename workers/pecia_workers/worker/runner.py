@@ -21,9 +21,7 @@ from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
-from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Outcome
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError
 
 if TYPE_CHECKING:
@@ -131,31 +129,6 @@ class PartRequest(Request):  # type: ignore[misc]
         """Send an event, unless it is of the start that Celery means: a claim from Redis, when nothing runs yet."""
         if self._arguments is not None or type != "task-started":
             super().send_event(type, **(self._arguments or {}), **fields)
-
-
-_NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
-
-
-def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
-    about: dict[str, Any] = {}
-    if part.stage in _NUMBERED:
-        about[_NUMBERED[part.stage]] = part.ordinal + 1
-    about |= {"lane": str(part.lane), "attempt": part.attempt}
-    if document_type := part.stored_task.get("document_type"):
-        about["document_type"] = document_type
-    return about | {"job": str(part.job_id)}
-
-
-def task_result(outcome: Outcome) -> dict[str, Any] | None:
-    """Return what became of a part that did not fail."""
-    match outcome:
-        case Done(content=content):
-            prompt, output = content.usage.prompt, content.usage.output
-            return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
-        case Cut(parts=parts):
-            return {"parts": len(parts)}
-    return None
 
 
 _PAUSE_S = 1.0

@@ -28,7 +28,7 @@ from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
@@ -37,7 +37,6 @@ from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import workers_watched
 from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
-from pecia_workers.worker.runner import task_arguments, task_result
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)
@@ -333,3 +332,28 @@ async def _finish(work: Coroutine[Any, Any, R]) -> R:
     except asyncio.CancelledError:
         await task
         raise
+
+
+_NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
+
+
+def task_arguments(part: ClaimedPart) -> dict[str, Any]:
+    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
+    about: dict[str, Any] = {}
+    if part.stage in _NUMBERED:
+        about[_NUMBERED[part.stage]] = part.ordinal + 1
+    about |= {"lane": str(part.lane), "attempt": part.attempt}
+    if document_type := part.stored_task.get("document_type"):
+        about["document_type"] = document_type
+    return about | {"job": str(part.job_id)}
+
+
+def task_result(outcome: Outcome) -> dict[str, Any] | None:
+    """Return what became of a part that did not fail."""
+    match outcome:
+        case Done(content=content):
+            prompt, output = content.usage.prompt, content.usage.output
+            return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
+        case Cut(parts=parts):
+            return {"parts": len(parts)}
+    return None
