@@ -164,7 +164,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions:
-    """The same, as it is typed."""
+    """An order, as it is typed."""
 
     document_type: reading.Kind = DocumentType.MIXED
     language: reading.Language = None
@@ -175,7 +175,7 @@ class OrderOptions:
     batch: reading.InBatch = None
 
     def order(self, keys: Keyring) -> Order:
-        """Return what is asked for each document. Raises `typer.BadParameter`, `PeciaError`."""
+        """Return what is done with each document. Raises `typer.BadParameter`, `PeciaError`."""
         task = ReadDocument(
             reading.ANY_SOURCE,
             document_type=self.document_type,
@@ -211,7 +211,7 @@ DryRun = Annotated[bool, Option("--dry-run", help="Only count what is there.")]
 def backfill(
     where: Prefix,
     *,
-    asked: OrderOptions,
+    options: OrderOptions,
     step: Step = 1_000,
     backlog: Backlog = None,
     ray: WithRay = False,
@@ -231,7 +231,7 @@ def backfill(
         settings = resolve()
         limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
         settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
-        order = asked.order(settings.keyring)
+        order = options.order(settings.keyring)
         with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
             found = documents_below(where)
             steps = iter(lambda: list(islice(found, step)), [])
