@@ -103,12 +103,6 @@ def _run(program: str, directory: Path) -> Answer:
 _QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def _ratios(answers: dict[str, list[Answer]], rival: str) -> list[float]:
-    """Return the fleet's rate over a rival's, round by round."""
-    pairs = zip(answers["Pecia"], answers[rival], strict=True)
-    return [theirs.seconds / ours.seconds for ours, theirs in pairs]
-
-
 def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> Report:
     ours = answers["Pecia"]
     told: dict[str, Any] = {
@@ -119,7 +113,10 @@ def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> 
         },
         "output_tokens": {side: [sum(one.output_tokens) for one in of] for side, of in answers.items()},
         "ratios": {
-            rival: [round(ratio, 3) for ratio in _ratios(answers, rival)]
+            rival: [
+                round(theirs.seconds / one.seconds, 3)
+                for one, theirs in zip(ours, answers[rival], strict=True)
+            ]
             for rival in ("LLM.chat", "run-batch")
         },
         "prompts_alike": all(

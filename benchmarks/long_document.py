@@ -32,7 +32,6 @@ from harness.report import Report, Table, parser
 from harness.servers import fleet
 from pecia import Client, Job, Prefer, ReadDocument
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.fleet import LocalFleet
 
 ALLOWED_BYTES = 150 * 10**6
 WORKERS = ("ingest", "engine")
@@ -110,11 +109,14 @@ def _measure(kind: str, arguments: argparse.Namespace, say: Progress) -> list[Me
     )
     results = []
     with fleet(settings) as (at_work, client, directory):
+        # a worker's session has every process that it starts
+        pids = {service.name: service.pid for service in at_work.services()}
+        sessions = {name: pid for name in WORKERS if (pid := pids[name]) is not None}
         for pages in (arguments.short, arguments.pages):
             path = directory / f"{pages}.pdf"
             WRITERS[kind](path, pages, arguments.scan_kb)
             say(f"{kind}: {pages} pages, {path.stat().st_size / MB:.1f} MB")
-            results.append(_read(kind, pages, path, client, _sessions(at_work)))
+            results.append(_read(kind, pages, path, client, sessions))
     return results
 
 
@@ -146,12 +148,6 @@ def _count_pages(job: Job[Any]) -> tuple[float, int, int]:
         count += 1
         most = max(most, resident_bytes(os.getpid()))
     return first, count, most
-
-
-def _sessions(fleet: LocalFleet) -> dict[str, int]:
-    """Return the session of each worker: every process that it starts is in it."""
-    found = {service.name: service.pid for service in fleet.services()}
-    return {name: pid for name in WORKERS if (pid := found[name]) is not None}
 
 
 def memory_of(sessions: dict[str, int]) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Many processes that submit at once and read what comes back: who is not woken, and which connections stay.
 
 Half of the processes use `Client` in threads, half `AsyncClient` on a loop; each submits its tasks one by one and waits
-for each by another of `wait`, `result`, `pages` and `events`. Clients look by themselves only once a minute, so whoever
-returns sooner was woken by an announcement; who was not woken within half a minute is counted as lost. How late a
-waiter wakes is measured from the commit that ended the job, by the clock that client and Postgres share on one machine.
+for them by `wait`, `result`, `pages` and `events` in turn. Clients poll only once a minute, so a waiter that returns
+sooner was woken by an announcement; one that was not woken within half a minute counts as lost. How late a waiter
+wakes is measured from the commit that ended the job, by the clock that client and Postgres share on one machine.
 
 Caveats. A fleet with the instant engine runs beside it on the same cores, so lateness is mostly waiting for a core.
 """

@@ -51,7 +51,7 @@ def _run_all(benchmarks: list[Benchmark], size: Size, directory: Path) -> list[s
     failed = []
     for number, benchmark in enumerate(benchmarks):
         _say(f"[bold]{number + 1} of {len(benchmarks)}: {benchmark.name}[/] {benchmark.heading}")
-        if lack := _lack(benchmark, size):
+        if lack := benchmark.lacks if size in benchmark.sizes else f"not in the size {size}":
             _say(f"  left out: {lack}")
             continue
         began = time.perf_counter()
@@ -60,17 +60,12 @@ def _run_all(benchmarks: list[Benchmark], size: Size, directory: Path) -> list[s
             failed.append(benchmark.name)
             continue
         took = time.perf_counter() - began
-        results.benchmarks[benchmark.name] = entry_of(size, _typed(benchmark, size), told, took)
+        command = " ".join(["python", f"benchmarks/{benchmark.script}", *benchmark.sizes[size]])
+        results.benchmarks[benchmark.name] = entry_of(size, command, told, took)
         results.write(path)
         Report.of(told).tell(as_json=False)
         _say(f"  {took:.0f} s")
     return failed
-
-
-def _lack(benchmark: Benchmark, size: Size) -> str:
-    if size not in benchmark.sizes:
-        return f"not in the size {size}"
-    return benchmark.lacks
 
 
 def _run(benchmark: Benchmark, size: Size) -> Mapping[str, Any] | None:
@@ -84,10 +79,6 @@ def _run(benchmark: Benchmark, size: Size) -> Mapping[str, Any] | None:
         return None
     told: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
-
-
-def _typed(benchmark: Benchmark, size: Size) -> str:
-    return " ".join(["python", f"benchmarks/{benchmark.script}", *benchmark.sizes[size]])
 
 
 if __name__ == "__main__":

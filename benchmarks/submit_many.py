@@ -79,8 +79,11 @@ def main() -> None:
         servers() as shared,
         Client(shared.database_url, shared.redis_url, shared.payload_url) as client,
     ):
-        store = PayloadStore.open(shared.payload_url)
-        kinds: dict[str, Tasks] = {"stored": _stored(store), "pictures": _pictures}
+        stored = PayloadStore.open(shared.payload_url).put(b"%PDF-1.7")
+        kinds: dict[str, Tasks] = {
+            "stored": lambda count: (ReadDocument(stored) for _ in range(count)),
+            "pictures": _pictures,
+        }
         client.submit_many(kinds["stored"](3_000))
         peaks = [_peak(client, kinds["stored"], arguments.memory // part) for part in MEMORY_AT]
         rounds = [
@@ -88,11 +91,6 @@ def main() -> None:
             for _ in track(range(arguments.rounds), console=Console(stderr=True))
         ]
     _report(rounds, peaks, arguments).tell(as_json=arguments.json)
-
-
-def _stored(store: PayloadStore) -> Tasks:
-    reference = store.put(b"%PDF-1.7")
-    return lambda count: (ReadDocument(reference) for _ in range(count))
 
 
 def _pictures(count: int) -> Iterator[ReadDocument]:

@@ -89,7 +89,7 @@ _NS = 1_000_000_000
 def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
     """Count an attempt, and run it in a span below its job's, beside one for the wait before it.
 
-    It begins with the claim in the database, which was asked for then, in nanoseconds since the epoch.
+    The span begins at `claimed_at`, when the claim was sent to the database: nanoseconds since the epoch.
     """
     metrics.ATTEMPTS.labels(part.stage, part.lane).inc()
     metrics.QUEUED.labels(part.stage, part.lane).observe(part.queued_s)
@@ -133,7 +133,7 @@ def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
 
 
 def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: bool) -> None:
-    """Say of the current attempt, which took so long, what came of it."""
+    """Record in metrics and in the current span how an attempt of so many seconds ended."""
     span, name = tracing.current(), "done" if committed else "lost"
     metrics.PART_SECONDS.labels(part.stage).observe(seconds)
     match outcome:

@@ -233,7 +233,7 @@ def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> N
 
 
 def for_terminal(text: str) -> str:
-    """Return a text as it is for a pipe; for a terminal with tables in columns, and without what one would obey."""
+    """Return the text unchanged for a pipe; for a terminal, with tables in columns and control characters replaced."""
     if not sys.stdout.isatty():
         return text
     lines: list[str] = []
@@ -289,7 +289,7 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
 
 
 def printable(text: str | None) -> str:
-    """Return a line of text without what a terminal would obey."""
+    """Return a line of text with control characters, which could steer a terminal, replaced."""
     return "".join(
         letter
         if letter.isprintable() or unicodedata.category(letter) == "Zs"

@@ -240,8 +240,8 @@ def _quantile(values: NDArray[np.uint8], share: float) -> float:
 
 
 def _long_runs(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the ink of each row, its neighbours' with it, that belongs to a run of `_RULE` pixels or more."""
-    import cv2  # noqa: PLC0415  comes with pecia[cpu], as the classifier does that asks for it
+    """Return the horizontal runs of `_RULE` pixels of ink or more; a row counts the ink of the rows beside it, too."""
+    import cv2  # noqa: PLC0415  comes with pecia[cpu]; only the orientation of a page needs it
 
     run = np.ones((1, _RULE), np.uint8)
     thick = cv2.dilate(ink.astype(np.uint8), np.ones((3, 1), np.uint8))  # a rule that was turned has steps
