@@ -39,7 +39,7 @@ class Template:
         """Start it, with this environment if it is not ours; returns at once. It imports `modules`."""
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        self._stream = self._socket.makefile("rwb")
+        self._answers = self._socket.makefile("rb")
         command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno()), *modules]
         with theirs:
             self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Template:
         self._process.kill()
         self._process.wait()
         with self._lock:  # by now every answer has come or will not come
-            self._stream.close()
+            self._answers.close()
             self._socket.close()
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -76,11 +76,11 @@ class Template:
         with self._lock:
             if not self.alive:
                 raise TemplateDiedError
+            call = pickle.dumps((forks, function, args))
             try:
                 socket.send_fds(self._socket, [b"."], descriptors)
-                pickle.dump((forks, function, args), self._stream)
-                self._stream.flush()
-                succeeded, answer = pickle.load(self._stream)  # noqa: S301  of a process of ours that runs our code  # nosec B301
+                self._socket.sendall(call)
+                succeeded, answer = pickle.load(self._answers)  # noqa: S301  of a process of ours that runs our code  # nosec B301
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise TemplateDiedError from None
         if not succeeded:
