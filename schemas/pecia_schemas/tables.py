@@ -7,25 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Computed,
-    DateTime,
-    Double,
-    ForeignKey,
-    Identity,
-    Index,
-    LargeBinary,
-    MetaData,
-    String,
-    Text,
-    TextClause,
-    UniqueConstraint,
-    false,
-    func,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -42,18 +24,18 @@ _NAMES = {
 }
 
 
-_Actor = Annotated[str, mapped_column(String(storable.ACTOR))]
-_Digest = Annotated[str, mapped_column(String(storable.DIGEST))]
-_Name = Annotated[str, mapped_column(String(storable.NAME))]
-_Reason = Annotated[str, mapped_column(String(storable.REASON))]
-_Tenant = Annotated[str, mapped_column(String(storable.TENANT))]
+_Actor = Annotated[str, mapped_column(sa.String(storable.ACTOR))]
+_Digest = Annotated[str, mapped_column(sa.String(storable.DIGEST))]
+_Name = Annotated[str, mapped_column(sa.String(storable.NAME))]
+_Reason = Annotated[str, mapped_column(sa.String(storable.REASON))]
+_Tenant = Annotated[str, mapped_column(sa.String(storable.TENANT))]
 _Json = Annotated[Any, mapped_column(JSONB())]
 _Id = Annotated[UUID, mapped_column(primary_key=True)]
-_OfJob = Annotated[UUID, mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))]
-_Sequence = Annotated[int, mapped_column(BigInteger, Identity(always=True), primary_key=True)]
-_Count = Annotated[int, mapped_column(server_default=text("0"))]
-_Now = Annotated[datetime, mapped_column(server_default=func.now())]
-_Clock = Annotated[datetime, mapped_column(server_default=func.clock_timestamp())]
+_OfJob = Annotated[UUID, mapped_column(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+_Sequence = Annotated[int, mapped_column(sa.BigInteger, sa.Identity(always=True), primary_key=True)]
+_Count = Annotated[int, mapped_column(server_default=sa.text("0"))]
+_Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
+_Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
 REVISION: Final = "0016"
@@ -63,28 +45,28 @@ REVISION: Final = "0016"
 class Base(DeclarativeBase):
     """All tables. States are text with a check, so that a new state needs no type change."""
 
-    metadata = MetaData(naming_convention=_NAMES)
+    metadata = sa.MetaData(naming_convention=_NAMES)
     type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own name and form
-        str: Text(),
-        datetime: DateTime(timezone=True),
+        str: sa.Text(),
+        datetime: sa.DateTime(timezone=True),
         dict[str, Any]: JSONB(),
         dict[str, str]: JSONB(),
-        list[str]: ARRAY(Text()),
-        list[float]: ARRAY(Double()),
-        float: Double(),
+        list[str]: ARRAY(sa.Text()),
+        list[float]: ARRAY(sa.Double()),
+        float: sa.Double(),
     }
 
 
 _OPEN: Final = "state IN ('queued', 'running')"
 
 
-def _index(name: str, *columns: str | TextClause, where: str) -> Index:
-    return Index(name, *columns, postgresql_where=text(where))
+def _index(name: str, *columns: str | sa.TextClause, where: str) -> sa.Index:
+    return sa.Index(name, *columns, postgresql_where=sa.text(where))
 
 
-def _one_of(column: str, values: type[JobState | PartState | Stage]) -> CheckConstraint:
+def _one_of(column: str, values: type[JobState | PartState | Stage]) -> sa.CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
+    return sa.CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
 _LARGE: Final = {
@@ -109,15 +91,15 @@ class JobRow(Base):
     task_digest: Mapped[_Digest]  # tells a repeated submit from another one under the same key
     payload: Mapped[_Digest | None]  # name of the document in the store; None: not fetched yet, empty: purged
     # None: purged.
-    idempotency_key: Mapped[str | None] = mapped_column(String(storable.IDEMPOTENCY_KEY), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(sa.String(storable.IDEMPOTENCY_KEY), unique=True)
     client: Mapped[_Name]
     tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
     batch: Mapped[UUID | None]  # with which jobs it was submitted; None: alone, or purged
     label: Mapped[_Json | None]  # what the caller calls the document; sealed as results are
-    metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
+    metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=sa.text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
     # The span it was submitted in, by W3C; None: not traced.
-    traceparent: Mapped[str | None] = mapped_column(String(storable.TRACEPARENT))
+    traceparent: Mapped[str | None] = mapped_column(sa.String(storable.TRACEPARENT))
     total: Mapped[int | None]  # parts; unknown until ingest has cut the document
     done: Mapped[_Count]
     failed: Mapped[_Count]
@@ -133,8 +115,8 @@ class JobRow(Base):
 
     __table_args__ = (
         _one_of("state", JobState),
-        Index("jobs_state_idx", "state", "id"),
-        Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
+        sa.Index("jobs_state_idx", "state", "id"),
+        sa.Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
         _index("jobs_batch_idx", "batch", "id", where="batch IS NOT NULL"),
         _index("jobs_tenant_idx", "tenant", "id", where="tenant IS NOT NULL"),
         _index(
@@ -182,7 +164,7 @@ class PartRow(Base):
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
     doubts: Mapped[int | None]  # of its result; None likewise
     run_at: Mapped[_Now]  # not before
-    early: Mapped[bool] = mapped_column(server_default=text("false"))  # the relay waits for its time
+    early: Mapped[bool] = mapped_column(server_default=sa.text("false"))  # the relay waits for its time
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -202,15 +184,17 @@ class PartRow(Base):
     __table_args__ = (
         _one_of("state", PartState),
         _one_of("stage", Stage),
-        UniqueConstraint("job_id", "stage", "ordinal"),
-        Index(
+        sa.UniqueConstraint("job_id", "stage", "ordinal"),
+        sa.Index(
             "parts_unpublished_idx",
             "stage",
             "lane",
-            text("coalesce(flow, job_id)"),
+            sa.text("coalesce(flow, job_id)"),
             "run_at",
             "id",
-            postgresql_where=text("state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early"),
+            postgresql_where=sa.text(
+                "state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early"
+            ),
         ),
         _index(
             "parts_unpublished_again_idx",
@@ -236,7 +220,7 @@ class ResultRow(Base):
 
     __tablename__ = "results"
 
-    part_id: Mapped[UUID] = mapped_column(ForeignKey("parts.id", ondelete="CASCADE"), primary_key=True)
+    part_id: Mapped[UUID] = mapped_column(sa.ForeignKey("parts.id", ondelete="CASCADE"), primary_key=True)
     job_id: Mapped[_OfJob]
     ordinal: Mapped[int]
     attempt: Mapped[int]
@@ -244,7 +228,7 @@ class ResultRow(Base):
     created_at: Mapped[_Now]
 
     __table_args__ = (
-        Index("results_job_id_ordinal_idx", "job_id", "ordinal"),
+        sa.Index("results_job_id_ordinal_idx", "job_id", "ordinal"),
         {"postgresql_with": _LARGE},
     )
 
@@ -256,15 +240,15 @@ class RevisionRow(Base):
 
     id: Mapped[_Id]
     job_id: Mapped[_OfJob]
-    part_id: Mapped[UUID] = mapped_column(ForeignKey("results.part_id", ondelete="CASCADE"))
+    part_id: Mapped[UUID] = mapped_column(sa.ForeignKey("results.part_id", ondelete="CASCADE"))
     number: Mapped[int]  # from 1, through all pages of the job
     checked: Mapped[bool]  # the whole page was compared with its picture, then or before
     content: Mapped[dict[str, Any]]  # a `Page`
     created_at: Mapped[_Now]
 
     __table_args__ = (
-        UniqueConstraint("job_id", "number"),
-        Index("revisions_part_id_number_idx", "part_id", "number"),
+        sa.UniqueConstraint("job_id", "number"),
+        sa.Index("revisions_part_id_number_idx", "part_id", "number"),
     )
 
 
@@ -273,10 +257,10 @@ class CachedResultRow(Base):
 
     __tablename__ = "result_cache"
 
-    key: Mapped[bytes] = mapped_column(LargeBinary(), primary_key=True)
-    part_id: Mapped[UUID] = mapped_column(ForeignKey("results.part_id", ondelete="CASCADE"))
+    key: Mapped[bytes] = mapped_column(sa.LargeBinary(), primary_key=True)
+    part_id: Mapped[UUID] = mapped_column(sa.ForeignKey("results.part_id", ondelete="CASCADE"))
 
-    __table_args__ = (Index("result_cache_part_id_idx", "part_id"),)
+    __table_args__ = (sa.Index("result_cache_part_id_idx", "part_id"),)
 
 
 class JobEventRow(Base):
@@ -294,7 +278,7 @@ class JobEventRow(Base):
     reason: Mapped[_Reason | None]
 
     __table_args__ = (
-        Index("job_events_job_id_sequence_idx", "job_id", "sequence"),
+        sa.Index("job_events_job_id_sequence_idx", "job_id", "sequence"),
         {"postgresql_with": _LARGE},
     )
 
@@ -305,12 +289,12 @@ class BatchRow(Base):
     __tablename__ = "batches"
 
     id: Mapped[_Id]
-    name: Mapped[str | None] = mapped_column(String(storable.BATCH))  # by which it is found too
+    name: Mapped[str | None] = mapped_column(sa.String(storable.BATCH))  # by which it is found too
     tenant: Mapped[_Tenant | None]
     created_at: Mapped[_Now]
     opened_at: Mapped[_Now]  # when jobs were last put into it
 
-    __table_args__ = (Index("batches_name_idx", text("coalesce(tenant, '')"), "name", unique=True),)
+    __table_args__ = (sa.Index("batches_name_idx", sa.text("coalesce(tenant, '')"), "name", unique=True),)
 
 
 class AccessKeyRow(Base):
@@ -319,7 +303,7 @@ class AccessKeyRow(Base):
     __tablename__ = "access_keys"
 
     id: Mapped[_Id]  # part of the key itself
-    digest: Mapped[bytes] = mapped_column(LargeBinary())  # SHA-256 of its rest, which is 32 random bytes
+    digest: Mapped[bytes] = mapped_column(sa.LargeBinary())  # SHA-256 of its rest, which is 32 random bytes
     tenant: Mapped[_Tenant]
     name: Mapped[_Name]
     scopes: Mapped[list[str]]  # `Scope`
@@ -337,7 +321,7 @@ class EndpointRow(Base):
     __tablename__ = "endpoints"
 
     id: Mapped[_Id]
-    url: Mapped[str] = mapped_column(String(storable.WEBHOOK_URL))
+    url: Mapped[str] = mapped_column(sa.String(storable.WEBHOOK_URL))
     events: Mapped[list[str]]  # `NoticeType`
     secret: Mapped[_Json]  # text, or its envelope
     former_secret: Mapped[_Json | None]  # signs beside the other
@@ -354,14 +338,14 @@ class DeliveryRow(Base):
     __tablename__ = "deliveries"
 
     # The `webhook-id`.
-    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=sa.func.gen_random_uuid())
     job_id: Mapped[_OfJob | None]  # None: a test
     # None: the job's own webhook.
-    endpoint_id: Mapped[UUID | None] = mapped_column(ForeignKey("endpoints.id", ondelete="CASCADE"))
+    endpoint_id: Mapped[UUID | None] = mapped_column(sa.ForeignKey("endpoints.id", ondelete="CASCADE"))
     type: Mapped[str]
     url: Mapped[str]
     receiver: Mapped[str] = mapped_column(
-        Computed(
+        sa.Computed(
             "COALESCE((endpoint_id)::text, \"left\"(\"substring\"(url, '^[a-z]+://[^/?#]+'::text), 300), ''::text)",
             persisted=True,
         )
@@ -372,20 +356,20 @@ class DeliveryRow(Base):
     replayed_after: Mapped[_Count]  # attempts before the last replay
     promised_at: Mapped[_Now]  # or replayed last
     next_at: Mapped[_Now]
-    queued: Mapped[bool] = mapped_column(server_default=false())  # it is due, and its receiver's row knows
+    queued: Mapped[bool] = mapped_column(server_default=sa.false())  # it is due, and its receiver's row knows
     last_status: Mapped[int | None]  # HTTP
     last_error: Mapped[str | None]
     created_at: Mapped[_Now]
     finished_at: Mapped[datetime | None]
 
     __table_args__ = (
-        CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
+        sa.CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
         _index("deliveries_due_idx", "next_at", where="state = 'pending' AND NOT queued"),
         _index("deliveries_receiver_idx", "receiver", "next_at", where="state = 'pending'"),
         _index("deliveries_promised_at_idx", "promised_at", where="state = 'pending'"),
-        Index("deliveries_endpoint_id_idx", "endpoint_id", "created_at"),
-        Index("deliveries_created_at_idx", "created_at"),
-        Index("deliveries_job_id_idx", "job_id"),
+        sa.Index("deliveries_endpoint_id_idx", "endpoint_id", "created_at"),
+        sa.Index("deliveries_created_at_idx", "created_at"),
+        sa.Index("deliveries_job_id_idx", "job_id"),
         _index("deliveries_finished_at_idx", "finished_at", where="finished_at IS NOT NULL"),
     )
 
@@ -396,7 +380,7 @@ class DeliveryAttemptRow(Base):
     __tablename__ = "delivery_attempts"
 
     delivery_id: Mapped[UUID] = mapped_column(
-        ForeignKey("deliveries.id", ondelete="CASCADE"), primary_key=True
+        sa.ForeignKey("deliveries.id", ondelete="CASCADE"), primary_key=True
     )
     number: Mapped[int] = mapped_column(primary_key=True)  # counted from 1
     at: Mapped[datetime]  # when it began
@@ -421,7 +405,7 @@ class ReceiverRow(Base):
     failed_at: Mapped[datetime | None]  # last
     paused_until: Mapped[datetime | None]  # then one delivery goes out to see
 
-    __table_args__ = (Index("receivers_next_due_idx", "next_due"),)
+    __table_args__ = (sa.Index("receivers_next_due_idx", "next_due"),)
 
 
 class FlowRow(Base):
@@ -429,8 +413,10 @@ class FlowRow(Base):
 
     __tablename__ = "flows"
 
-    digest: Mapped[bytes] = mapped_column(LargeBinary(), primary_key=True)  # of the metadata's key and value
-    id: Mapped[UUID] = mapped_column(server_default=func.gen_random_uuid())
+    digest: Mapped[bytes] = mapped_column(
+        sa.LargeBinary(), primary_key=True
+    )  # of the metadata's key and value
+    id: Mapped[UUID] = mapped_column(server_default=sa.func.gen_random_uuid())
 
 
 class WorkerRow(Base):
@@ -490,9 +476,9 @@ class ReadRow(Base):
     at: Mapped[_Clock]
 
     __table_args__ = (
-        CheckConstraint("what IN ('result', 'pages', 'revised')", name="what"),
-        Index("reads_job_id_idx", "job_id"),
-        Index("reads_at_idx", "at"),
+        sa.CheckConstraint("what IN ('result', 'pages', 'revised')", name="what"),
+        sa.Index("reads_job_id_idx", "job_id"),
+        sa.Index("reads_at_idx", "at"),
     )
 
 
@@ -508,4 +494,4 @@ class ErasureRow(Base):
     counts: Mapped[dict[str, Any]]  # how many results, deliveries, reasons, documents
     at: Mapped[_Clock]
 
-    __table_args__ = (Index("erasures_job_id_idx", "job_id"), Index("erasures_at_idx", "at"))
+    __table_args__ = (sa.Index("erasures_job_id_idx", "job_id"), sa.Index("erasures_at_idx", "at"))

@@ -14,14 +14,7 @@ from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.profiles import (
-    Speed,
-    known_model,
-    plan_engine,
-    profile_named,
-    speed_of,
-    speed_toml,
-)
+from pecia_workers.engines.profiles import Speed, plan_engine, profile_named, speed_toml
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.capacity import (
     Demand,
@@ -30,6 +23,7 @@ from pecia_workers.simulation.capacity import (
     erlang_c,
     load_of,
     places_in,
+    speed_of,
     station,
 )
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
@@ -61,9 +55,7 @@ def speed(gpu: str, held: float = 3_500, **settings: Any) -> IterationModel:
     asked = WorkerSettings(engine="vllm", **settings)
     profile = profile_named(gpu)
     planned = plan_engine(asked, profile, profile.memory_bytes)
-    model = known_model(planned.model)
-    assert model is not None
-    return speed_of(planned, profile, model, held)
+    return speed_of(planned, profile, replace(MIXED_LOAD, held=held))
 
 
 @pytest.mark.parametrize(

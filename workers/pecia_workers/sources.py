@@ -17,13 +17,7 @@ from typing import IO, TYPE_CHECKING
 import httpcore2
 import httpx2
 import obstore
-from obstore.exceptions import (
-    BaseError,
-    InvalidPathError,
-    NotFoundError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-)
+from obstore import exceptions
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PayloadRef, UrlRef
@@ -275,9 +269,9 @@ class Buckets:
                     await arriving.write(bytes(chunk))
         except TimeoutError:
             raise _unreachable("The object store took too long.") from None
-        except (FileNotFoundError, NotFoundError, InvalidPathError):
+        except (FileNotFoundError, exceptions.NotFoundError, exceptions.InvalidPathError):
             raise _refused("The object store has no such object.") from None
-        except (PermissionError, PermissionDeniedError, UnauthenticatedError):
+        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
             raise _refused("The object store does not let the fleet read the object.") from None
-        except (BaseError, OSError) as error:
+        except (exceptions.BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

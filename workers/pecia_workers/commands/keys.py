@@ -27,16 +27,7 @@ from pecia_schemas.encryption import SETTING, DecryptionError, Keyring, checked_
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.common import (
-    FAILED,
-    UNAVAILABLE,
-    USAGE,
-    AsJson,
-    refused,
-    settings_of_fleet,
-    settings_or_exit,
-    show,
-)
+from pecia_workers.commands import common
 from pecia_workers.ledger import rekeying
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 
@@ -55,19 +46,21 @@ def new(name: Annotated[str, typer.Argument(help="What to call it. Default: toda
     try:
         checked_key_id(called)
     except ValueError as error:
-        raise refused(f"{SETTING} {error}", USAGE) from None
-    if called in settings_or_exit().keyring:
-        raise refused(f"There is a key {called!r} already: give the new one another name.", USAGE)
+        raise common.refused(f"{SETTING} {error}", common.USAGE) from None
+    if called in common.settings_or_exit().keyring:
+        raise common.refused(
+            f"There is a key {called!r} already: give the new one another name.", common.USAGE
+        )
     typer.echo(json.dumps({called: new_key()}))
 
 
 @keys.command()
-def status(*, as_json: AsJson = False) -> None:
+def status(*, as_json: common.AsJson = False) -> None:
     """Count what is stored under each key. Exit 1 if something is under a key that PECIA_ENCRYPTION_KEYS lacks.
 
     Example: `pecia keys status`
     """
-    settings = settings_of_fleet()
+    settings = common.settings_of_fleet()
     held = _with_database(settings, rekeying.holdings)
     keyring = settings.keyring
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -83,22 +76,24 @@ def status(*, as_json: AsJson = False) -> None:
         counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
         table.add_row(one.key or "none", mark, *counts)
     stored = [asdict(one) | {"available": one.key in keyring} for one in held]
-    show({"current": keyring.current, "stored": stored}, table, as_json=as_json)
+    common.show({"current": keyring.current, "stored": stored}, table, as_json=as_json)
     if not all(one.key in keyring for one in held):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 @keys.command()
-def rotate(*, as_json: AsJson = False) -> None:
+def rotate(*, as_json: common.AsJson = False) -> None:
     """Encrypt anew, under the first key, what is stored under another one or none; the fleet may work meanwhile.
 
     It can be broken off and begun again. Exit 1 if something was left, for jobs that are not over: run it again.
 
     Example: `pecia keys rotate`
     """
-    settings = settings_of_fleet()
+    settings = common.settings_of_fleet()
     if settings.keyring.current is None:
-        raise refused(f"There is no key to encrypt with: set {SETTING}; `pecia keys new` makes one.", USAGE)
+        raise common.refused(
+            f"There is no key to encrypt with: set {SETTING}; `pecia keys new` makes one.", common.USAGE
+        )
     rekeyed = _with_database(settings, lambda database: _rotate(database, settings, quiet=as_json))
     if as_json:
         typer.echo(json.dumps(asdict(rekeyed)))
@@ -116,7 +111,7 @@ def rotate(*, as_json: AsJson = False) -> None:
                 f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True
             )
     if rekeyed.in_use or rekeyed.refused:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: bool) -> Rekeyed:
@@ -141,7 +136,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
     """Run it on a database of its own. Exits 4 with a sentence if a store is away."""
     url = settings.database_url.get_secret_value()
     if not url:
-        raise refused("Set PECIA_DATABASE_URL, or start `pecia up`.", USAGE)
+        raise common.refused("Set PECIA_DATABASE_URL, or start `pecia up`.", common.USAGE)
 
     async def run() -> R:
         database = open_database(url, connections=1, timeout=LONG_STATEMENT_TIMEOUT)
@@ -154,13 +149,13 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         return asyncio.run(run())
     except (BaseError, OSError) as error:
         name = type(error).__name__
-        raise refused(
-            f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", UNAVAILABLE
+        raise common.refused(
+            f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", common.UNAVAILABLE
         ) from None
     except Exception as error:
         if verdict_on(error) is None:
             raise
-        raise refused(explain(error, url), UNAVAILABLE) from None
+        raise common.refused(explain(error, url), common.UNAVAILABLE) from None
 
 
 @dataclass(slots=True)

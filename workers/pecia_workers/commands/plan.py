@@ -12,13 +12,7 @@ from rich.table import Table
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands import common
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.profiles import (
-    EnginePlan,
-    known_model,
-    plan_engine,
-    speed_in,
-    speed_of,
-)
+from pecia_workers.engines.profiles import EnginePlan, plan_engine, speed_in
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
@@ -107,10 +101,7 @@ def plan(
             _show_little(engine, load, rate=rate, service=service, price=price, as_json=as_json)
             return
         measured = speed_in(speed) if speed else profile.speed
-        known = known_model(engine.model)
-        if known is None or not engine.starts:
-            raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-        model_of_time = speed_of(engine, profile, known, load.held, measured)
+        model_of_time = capacity.speed_of(engine, profile, load, measured)
     fleet = capacity.plan_capacity(
         model_of_time, load, pages, rate=rate, latency=latency, kv_cache=engine.memory.kv_cache
     )

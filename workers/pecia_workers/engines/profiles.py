@@ -1,10 +1,4 @@
-"""What vLLM shall run on this machine's GPU, from `profiles.toml`, and the plan of that: nothing is loaded.
-
-The plan's speed is estimated from what the GPU can move and compute. Writing reads all weights once an iteration, and
-each sequence's keys and values; reading a prompt is arithmetic, two operations for each weight and token. GPUs reach a
-part of what their data sheets say; the shares below are taken from what is usual for large matrix products, so a plan
-is an estimate until its speed was measured on the machine.
-"""
+"""What vLLM shall run on this machine's GPU, from `profiles.toml`, and the plan of that: nothing is loaded."""
 
 import json
 import re
@@ -18,31 +12,17 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import models
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.models import (
-    Gpu,
-    KvShape,
-    MemoryPlan,
-    Model,
-    kv_shape,
-    kv_tokens,
-    layers_planned,
-    local_model,
-    memory_plan,
-    page_tokens,
-    visible_gpus,
-)
 from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged, readers_for
-from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 
 NO_PROFILE: Final = "none"
-OF_A_PROFILE: Final = frozenset(
-    {
-        *("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"),
-        *("kv_cache_bytes", "kv_cache_dtype", "quantization", "tensor_parallel_size", "caption_tokens"),
-        "enforce_eager",
-    }
+_SIZES: Final = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
+    *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
+    "caption_tokens",
 )
+OF_A_PROFILE: Final = frozenset({"model", *_SIZES}) - {"speculative_config"}
 """Settings that a profile's file may have."""
 CPU: Final = "cpu"
 GIB: Final = 2**30
@@ -57,20 +37,7 @@ _STEP, _LARGE_STEP = 8_192, 16_384
 use; set here, for its asynchronous class falls back to 2,048 and 128 sequences."""
 _SMALL_STEPS: Final = "A100"
 """Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
-
-_SIZES: Final = (
-    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
-    *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
-    "caption_tokens",
-)
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
-_OF_BANDWIDTH: Final = 0.7
-_OF_ARITHMETIC: Final = 0.5
-_ITERATION_S: Final = 0.002
-"""What scheduling and launching take of an iteration."""
-_BYTES: Final = {"none": 2.0, "fp8": 1.0}
-_FOUR_BITS: Final = 0.6
-"""Bytes of a weight where most have four bits, embeddings and the vision tower sixteen."""
 
 _File = TypeVar("_File", bound=BaseModel)
 
@@ -140,7 +107,7 @@ class Profile(Data):
 class ProfileFile(Data):
     """All of `profiles.toml`."""
 
-    models: dict[str, Model]
+    models: dict[str, models.Model]
     choices: tuple[Choice, ...]
     profiles: dict[str, Profile]
     refused: dict[str, str]
@@ -160,7 +127,7 @@ def with_profile(settings: WorkerSettings, *, captions: bool = False) -> WorkerS
     """
     if settings.engine != "vllm" or settings.profile == NO_PROFILE:
         return settings
-    gpus = visible_gpus()
+    gpus = models.visible_gpus()
     profile = profile_named(settings.profile) if settings.profile else profile_of(gpus)
     return merged(settings, profile, memory_of(profile, gpus), captions=captions)
 
@@ -171,8 +138,8 @@ def merged(
     """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
     model = settings.model or profile.settings.get("model", "")
     if not model and memory_bytes:
-        models = recommended(memory_bytes, quality=settings.prefer_quality)
-        model = models.captions if captions else models.reads
+        best = recommended(memory_bytes, quality=settings.prefer_quality)
+        model = best.captions if captions else best.reads
     values = {name: value for name, value in profile.settings.items() if name != "model"}
     known = known_model(model)
     if known and "max_model_len" in values:
@@ -184,10 +151,10 @@ def merged(
         return chosen
     sequences = _SEQUENCES
     if known and known.layers:
-        memory = memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
-        kv = kv_shape(chosen, known)
-        page = layers_planned(kv).held(page_tokens(chosen), 0, begun=True)
-        sequences = max(1, min(_MOST_SEQUENCES, kv_tokens(kv, memory.kv_cache) // page))
+        memory = models.memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
+        kv = models.kv_shape(chosen, known)
+        page = models.layers_planned(kv).held(models.page_tokens(chosen), 0, begun=True)
+        sequences = max(1, min(_MOST_SEQUENCES, models.kv_tokens(kv, memory.kv_cache) // page))
     large = memory_bytes >= _LARGE_GIB * GIB and profile.gpu != _SMALL_STEPS
     sizes = {"max_num_seqs": sequences, "max_num_batched_tokens": _LARGE_STEP if large else _STEP}
     given = settings.model_fields_set | profile.settings.keys()
@@ -265,7 +232,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def profile_of(gpus: Sequence[Gpu]) -> Profile:
+def profile_of(gpus: Sequence[models.Gpu]) -> Profile:
     """Return the profile for the first of the GPUs; the CPU's without one."""
     profiles = profile_file().profiles
     if not gpus:
@@ -277,7 +244,7 @@ def profile_of(gpus: Sequence[Gpu]) -> Profile:
     return next((one for one in candidates if gpu.memory_bytes <= one.memory_bytes), candidates[-1])
 
 
-def memory_of(profile: Profile, gpus: Sequence[Gpu]) -> int:
+def memory_of(profile: Profile, gpus: Sequence[models.Gpu]) -> int:
     """Return the memory of the first GPU, in bytes; what the profile says without one, or of one that reports none."""
     found = gpus[0].memory_bytes if gpus and profile.memory_bytes else 0
     return found or profile.memory_bytes
@@ -289,9 +256,9 @@ def recommended(memory_bytes: int, *, quality: bool) -> Recommended:
     return choice.quality if quality else choice.speed
 
 
-def known_model(name: str) -> Model | None:
+def known_model(name: str) -> models.Model | None:
     """Return what is known of a model: from its files if they are here, else from the table of recommended ones."""
-    return (local_model(name) or profile_file().models.get(name)) if name else None
+    return (models.local_model(name) or profile_file().models.get(name)) if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +283,8 @@ class EnginePlan:
     """What profile and settings say, by the fleet's names."""
     engine_options: dict[str, Any]
     """The same, by vLLM's names."""
-    memory: MemoryPlan
-    kv: KvShape
+    memory: models.MemoryPlan
+    kv: models.KvShape
     kv_bytes_per_token: int
     kv_tokens: int
     """That all layers keep: the budget of admission, where none of them has a window."""
@@ -348,7 +315,7 @@ class EnginePlan:
     @property
     def kv_blocks(self) -> int:
         """The blocks that would hold as many pages of a model whose layers all keep everything."""
-        return self.kv_tokens * self.page_tokens // self.page_kept // BLOCK_TOKENS
+        return self.kv_tokens * self.page_tokens // self.page_kept // models.BLOCK
 
     @property
     def bound_by(self) -> str:
@@ -370,8 +337,8 @@ def plan_engine(
     if settings.model:
         why = "the model that you named"
     elif memory_bytes:
-        models = recommended(memory_bytes, quality=settings.prefer_quality)
-        why = models.captions_because if captions else models.reads_because
+        best = recommended(memory_bytes, quality=settings.prefer_quality)
+        why = best.captions_because if captions else best.reads_because
     else:
         raise EngineUnavailableError(
             "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. Name one to plan with: --model."
@@ -385,12 +352,12 @@ def plan_engine(
         )
     if not model.layers:  # with attention
         raise EngineUnavailableError(f"How many tokens fit is not known: {model.unclear}.")
-    memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
-    kv = kv_shape(chosen, model)
+    memory = models.memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
+    kv = models.kv_shape(chosen, model)
     names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
-    tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
+    tokens, page = models.kv_tokens(kv, memory.kv_cache), models.page_tokens(chosen)
     context = min(model.context, chosen.max_model_len or model.context)
-    layers = layers_planned(kv, chosen.max_num_batched_tokens or context)
+    layers = models.layers_planned(kv, chosen.max_num_batched_tokens or context)
     page_kept = layers.held(page, 0, begun=True)
     return EnginePlan(
         profile=profile.title,
@@ -415,38 +382,4 @@ def plan_engine(
         unclear=model.unclear,
         pages_in_cache=tokens // page_kept,
         pages_at_a_time=min(tokens // page_kept, chosen.max_num_seqs or tokens // page_kept),
-    )
-
-
-def speed_of(
-    plan: EnginePlan, profile: Profile, model: Model, held_tokens: float, measured: Speed | None = None
-) -> IterationModel:
-    """Return the time model of a planned engine whose sequences hold so many tokens on average.
-
-    `measured` goes before all estimates. Raises `EngineUnavailableError` without it if nothing is known of the GPU's
-    speed or of the weights.
-    """
-    speed = measured
-    if speed is None:
-        if not profile.memory_gbs or not profile.tflops:
-            raise EngineUnavailableError(
-                f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
-            )
-        if not plan.memory.weights:
-            raise EngineUnavailableError(
-                f"The weights of {plan.model} are not here: the speed follows from their size."
-            )
-        bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
-        parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
-        token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
-        speed = Speed(
-            base_s=_ITERATION_S + plan.memory.weights / bandwidth,
-            prefill_token_s=token_s,
-            decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
-        )
-    return IterationModel(
-        max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
-        max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
-        kv_blocks=plan.kv_blocks,
-        **speed.model_dump(),
     )

@@ -11,16 +11,7 @@ import structlog
 from sqlalchemy import Engine, NullPool, Row, TextClause, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pecia_schemas.connecting import (
-    CONNECT_ARGS,
-    Verdict,
-    close_after,
-    is_transient,
-    name_of,
-    outage_suppressed,
-    sqlalchemy_url,
-    verdict_on,
-)
+from pecia_schemas import connecting
 from pecia_workers.metrics import LIVENESS
 from pecia_workers.worker.attempts import waiting
 
@@ -53,30 +44,33 @@ def open_database(
     pool replaces a connection that does not answer within `ping`, or four seconds if that is less.
     """
     engine = create_async_engine(
-        sqlalchemy_url(database_url),
-        connect_args=CONNECT_ARGS,
+        connecting.sqlalchemy_url(database_url),
+        connect_args=connecting.CONNECT_ARGS,
         pool_size=connections,
         max_overflow=0,
         pool_pre_ping=True,
         pool_timeout=30,
         hide_parameters=True,  # they hold text of documents
     )
-    close_after(engine.sync_engine, timeout, ping=ping)
+    connecting.close_after(engine.sync_engine, timeout, ping=ping)
     return engine
 
 
 def open_for_questions(database_url: str, *, timeout: timedelta = _QUESTION_TIMEOUT) -> Engine:
     """Return an engine for those without a loop: each question is asked on a connection of its own."""
     engine = create_engine(
-        sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool, hide_parameters=True
+        connecting.sqlalchemy_url(database_url),
+        connect_args=connecting.CONNECT_ARGS,
+        poolclass=NullPool,
+        hide_parameters=True,
     )
-    close_after(engine, timeout)
+    connecting.close_after(engine, timeout)
     return engine
 
 
 def answers(database_url: str) -> bool:
     """Return whether Postgres does."""
-    with outage_suppressed(), open_for_questions(database_url).connect() as connection:
+    with connecting.outage_suppressed(), open_for_questions(database_url).connect() as connection:
         connection.execute(text("SELECT 1"))
         return True
     return False
@@ -123,10 +117,10 @@ class Outage:
         """Count the block as time of an outage, and say why if it is the first."""
         if not self.is_on:
             self._since = time.monotonic()
-            if is_transient(error):
-                log.warning("database_unavailable", error=name_of(error))
+            if connecting.is_transient(error):
+                log.warning("database_unavailable", error=connecting.name_of(error))
             else:
-                log.error("database_unfit", error=name_of(error))
+                log.error("database_unfit", error=connecting.name_of(error))
         self._waiting += 1
         try:
             yield
@@ -152,7 +146,10 @@ async def retry_unavailable(run: Callable[[], Awaitable[R]]) -> R:
             try:
                 return await run()
             except Exception as error:
-                if verdict_on(error) not in (Verdict.TRANSIENT, Verdict.FAULT):
+                if connecting.verdict_on(error) not in (
+                    connecting.Verdict.TRANSIENT,
+                    connecting.Verdict.FAULT,
+                ):
                     raise
                 if not pause:
                     outage.enter_context(OUTAGE.noted(error))

@@ -5,6 +5,11 @@ prompts are read, n of them in its time: W(n) = p (1 + n) + o (base + n d), with
 the tokens that are written. With Little's law n = rate x W(n) this is solved for n. Who finds all places taken waits,
 by Erlang's formula, corrected for how much lengths differ (Allen and Cunneen). That leaves out how n varies, so the
 simulator has the last word.
+
+The time model is estimated from what a GPU can move and compute. Writing reads all weights once an iteration, and each
+sequence's keys and values; reading a prompt is arithmetic, two operations for each weight and token. GPUs reach a part
+of what their data sheets say; the shares below are taken from what is usual for large matrix products, so a plan is an
+estimate until its speed was measured on the machine.
 """
 
 import math
@@ -14,6 +19,8 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
+from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.profiles import EnginePlan, Profile, Speed, known_model
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
@@ -25,6 +32,13 @@ _TRIES: Final = 16
 _SLOWER: Final = (1, 2, 4)
 _MOST_SEQUENCES: Final = 256
 """vLLM's own default, and the most that is proposed."""
+_OF_BANDWIDTH: Final = 0.7
+_OF_ARITHMETIC: Final = 0.5
+_ITERATION_S: Final = 0.002
+"""What scheduling and launching take of an iteration."""
+_BYTES: Final = {"none": 2.0, "fp8": 1.0}
+_FOUR_BITS: Final = 0.6
+"""Bytes of a weight where most have four bits, embeddings and the vision tower sixteen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,42 @@ def load_of(requests: Sequence[Request]) -> Demand:
         output=mean,
         spread=math.sqrt(pvariance(outputs)) / mean,
         held=prompt + fmean(output**2 for output in outputs) / (2 * mean),
+    )
+
+
+def speed_of(
+    plan: EnginePlan, profile: Profile, load: Demand, measured: Speed | None = None
+) -> IterationModel:
+    """Return the time model of a planned engine under this load. `measured` goes before all estimates.
+
+    Raises `EngineUnavailableError` if it does not start, or without `measured` if nothing is known of the GPU's speed
+    or of the weights.
+    """
+    model, speed = known_model(plan.model), measured
+    if model is None or not plan.starts:
+        raise EngineUnavailableError(f"{plan.model} does not start there: see `pecia engine plan`.")
+    if speed is None:
+        if not profile.memory_gbs or not profile.tflops:
+            raise EngineUnavailableError(
+                f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
+            )
+        if not plan.memory.weights:
+            raise EngineUnavailableError(
+                f"The weights of {plan.model} are not here: the speed follows from their size."
+            )
+        bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
+        parameters_b = model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)
+        token_s = 2e9 * parameters_b / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+        speed = Speed(
+            base_s=_ITERATION_S + plan.memory.weights / bandwidth,
+            prefill_token_s=token_s,
+            decode_sequence_s=token_s + plan.kv_bytes_per_token * load.held / bandwidth,
+        )
+    return IterationModel(
+        max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
+        max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
+        kv_blocks=plan.kv_blocks,
+        **speed.model_dump(),
     )
 
 

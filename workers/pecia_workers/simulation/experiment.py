@@ -21,16 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.tasks import DocumentType
+from pecia_workers.batching import policies
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
-from pecia_workers.batching.policies import (
-    BatchLimits,
-    BatchPolicy,
-    Capacity,
-    ContinuousPolicy,
-    Policy,
-    Start,
-)
 from pecia_workers.engines import base
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.engines.simulated import IterationModel
@@ -117,15 +110,17 @@ def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | Non
     return Speed(base_s=base, prefill_token_s=prefill, decode_sequence_s=token - base)
 
 
-def limits_of(size: int, window: float, concurrent: int) -> BatchLimits:
+def limits_of(size: int, window: float, concurrent: int) -> policies.BatchLimits:
     """Return batches of this size at most, `concurrent` at a time, whose first waits `window` seconds at most."""
-    return BatchLimits(least=size, most=size, tokens=math.inf, concurrent=concurrent, window_s=window)
+    return policies.BatchLimits(
+        least=size, most=size, tokens=math.inf, concurrent=concurrent, window_s=window
+    )
 
 
-def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: BatchLimits) -> Cell:
+def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: policies.BatchLimits) -> Cell:
     """Return what becomes of the requests on the simulated engine."""
     machine = IterationMachine(model)
-    simulator = Simulator(BatchPolicy(limits, similar=False), machine, LearnedLengths(SHARE))
+    simulator = Simulator(policies.BatchPolicy(limits, similar=False), machine, LearnedLengths(SHARE))
     served = simulator.run(requests).served
     pages = [
         Seen(waited=one.started - one.request.arrived, ran=one.ended - one.started, output=one.request.output)
@@ -136,16 +131,16 @@ def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: B
 
 
 async def measured_cell(
-    requests: Sequence[Request], engine: base.Engine, limits: BatchLimits, *, first: int
+    requests: Sequence[Request], engine: base.Engine, limits: policies.BatchLimits, *, first: int
 ) -> tuple[Cell, MeasuredRun]:
     """Return what becomes of the requests on a started engine, in real time. Otherwise as `measured`."""
-    run = await measured(requests, engine, BatchPolicy(limits, similar=False), first=first)
+    run = await measured(requests, engine, policies.BatchPolicy(limits, similar=False), first=first)
     failed = len(requests) - len(run.pages)
     return _cell(run.pages, limits, total=run.seconds, slots=engine.budget.slots, failed=failed), run
 
 
 async def measured(
-    requests: Sequence[Request], engine: base.Engine, policy: Policy, *, first: int
+    requests: Sequence[Request], engine: base.Engine, policy: policies.Policy, *, first: int
 ) -> MeasuredRun:
     """Return what a started engine has read, admitted by a policy.
 
@@ -223,7 +218,9 @@ def _pages(document_type: DocumentType) -> list[NDArray[np.uint8]]:
     return [to_rgb(page.image) for kind in kinds for page in sample_document(kind).pages]
 
 
-def _cell(pages: Sequence[Seen], limits: BatchLimits, *, total: float, slots: int, failed: int = 0) -> Cell:
+def _cell(
+    pages: Sequence[Seen], limits: policies.BatchLimits, *, total: float, slots: int, failed: int = 0
+) -> Cell:
     times = sorted(page.waited + page.ran for page in pages)
     return Cell(
         size=limits.most,
@@ -365,14 +362,14 @@ def _better(point: Point, other: Point) -> bool:
     return point.pages_per_s > gain * other.pages_per_s
 
 
-class _Narrow(ContinuousPolicy):
+class _Narrow(policies.ContinuousPolicy):
     """Admits as to an engine of fewer sequences."""
 
     def __init__(self, slots: int) -> None:
         super().__init__()
         self._slots = slots
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: policies.Capacity) -> list[policies.Start]:
         return super().start(now, replace(capacity, slots=min(self._slots, capacity.slots)))
 
 
