@@ -16,9 +16,9 @@ from house import hear_nothing
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
+from pecia_workers import attempts
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.queue.bus import Bus, DirectClaims
-from pecia_workers.worker import attempts
 
 pytestmark = pytest.mark.gate
 

@@ -25,8 +25,8 @@ from pecia_schemas.results import Page
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
 from pecia_workers import metrics
+from pecia_workers.attempts import PartFailedError
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
-from pecia_workers.worker.attempts import PartFailedError
 
 if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span

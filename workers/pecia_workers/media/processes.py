@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import TypeAdapter
 
+from pecia_workers.attempts import waiting
 from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.media import frames
 from pecia_workers.media.pages import MediaError
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
-from pecia_workers.worker.attempts import waiting
 
 log = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
+from pecia_workers.attempts import worked_s
 from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
@@ -33,7 +34,6 @@ from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, unfenced
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.witnesses import Witnesses
-from pecia_workers.worker.attempts import worked_s
 
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:

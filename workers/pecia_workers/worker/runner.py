@@ -21,8 +21,8 @@ from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
+from pecia_workers.attempts import PartCancelledError, PartFailedError, RuntimeLostError
 from pecia_workers.engines.base import Budget
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError
 
 if TYPE_CHECKING:
     from pecia_workers.worker.runtime import Runtime

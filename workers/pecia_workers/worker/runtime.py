@@ -24,6 +24,7 @@ from pecia_schemas import tracing
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
+from pecia_workers.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
 from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
@@ -36,7 +37,6 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import workers_watched
-from pecia_workers.worker.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)

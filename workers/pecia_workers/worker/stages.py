@@ -16,6 +16,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
+from pecia_workers.attempts import end, limited, retry_delay
 from pecia_workers.batching.batcher import Batcher, Meter, Priced
 from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
@@ -35,7 +36,6 @@ from pecia_workers.reading.page import ReadPage
 from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
-from pecia_workers.worker.attempts import end, limited, retry_delay
 
 log = structlog.get_logger(__name__)
 
