@@ -186,7 +186,7 @@ def selection(
     """Return which jobs are to be purged. Raises `InvalidOptionError` if nothing says which."""
     chosen = Selection(
         job_ids=job_ids,
-        before=moment(-before if isinstance(before, timedelta) else before, "before"),
+        before=past(before, "before"),
         metadata=checked_metadata(metadata or {}),
     )
     if chosen.job_ids is None and chosen.before is None and not chosen.metadata:
@@ -194,9 +194,10 @@ def selection(
     return chosen
 
 
-def past(since: datetime | timedelta | None) -> datetime | None:
+def past(since: datetime | timedelta | None, name: str = "since") -> datetime | None:
     """Return the point in time that a datetime, or a distance into the past, stands for."""
-    return moment(-since if isinstance(since, timedelta) else since, "since")
+    # The longest timedelta has no opposite.
+    return moment(-min(since, -timedelta.min) if isinstance(since, timedelta) else since, name)
 
 
 def id_of(

@@ -300,6 +300,7 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
     assert ids(limit=3) == [video.id, *newest[:2]]
     assert ids(kind="video.caption") == [video.id]
     assert ids(state="succeeded") == [jobs[3].id]
+    assert ids(part=next(event.part_id for event in jobs[3].events() if event.part_id)) == [jobs[3].id]
     assert set(ids(state=["queued", JobState.RUNNING])) == {video.id, *newest} - {jobs[3].id}
     assert ids(metadata={"ward": "1", "all": "x"}) == newest[1::2]
     assert ids(since=jobs[3].submitted_at) == [video.id, *newest[:2]]
@@ -307,6 +308,8 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
     assert ids(since=timedelta(hours=1)) == []
     with pytest.raises(errors.InvalidOptionError, match="state"):
         ids(state="sleeping")
+    with pytest.raises(errors.InvalidOptionError, match="further away"):
+        ids(since=timedelta.max)
 
 
 @pytest.mark.servers

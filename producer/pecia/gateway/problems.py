@@ -98,7 +98,11 @@ def of_error(error: PeciaError) -> Problem:
     """Return what is said of an error of the client. Its text names ids and settings, nothing of a document."""
     known = next((found for kind, found in _OF_ERRORS.items() if isinstance(error, kind)), None)
     status, code = known or (HTTPStatus.UNPROCESSABLE_ENTITY, "refused")
-    detail = "The fleet's stores do not answer." if status is HTTPStatus.SERVICE_UNAVAILABLE else str(error)
+    detail = str(error)
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        detail = "The fleet's stores do not answer."
+    elif isinstance(error, errors.DatabaseRefusedError):  # its text names the database
+        detail = "A value is too long or too large, or none that the fleet can store: change it."
     return _problem(status, code, detail).model_copy(
         update={
             "failure": error.failure.code if isinstance(error, errors.JobFailedError) else None,

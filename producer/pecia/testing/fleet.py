@@ -359,6 +359,7 @@ class _Store:
                 and listing.batch in (None, view.batch)
                 and view.id.hex.startswith(listing.prefix.replace("-", ""))
                 and listing.kind in (None, view.kind)
+                and listing.part in (None, *(part.id for part in job.parts))
                 and (listing.since is None or view.submitted_at >= listing.since)
                 and (listing.metadata or {}).items() <= view.metadata.items()
             ):

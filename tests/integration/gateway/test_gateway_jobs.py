@@ -134,6 +134,14 @@ def test_a_task_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> Non
     assert (refused["number"], refused["problem"]["code"]) == (1, "invalid_source")
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs?kind=a%00b", "/v1/counts?batch=%00", "/v1/batches/a%00b"])
+def test_what_postgres_refuses_says_nothing_of_the_database(path: str, gateway: Gateway) -> None:
+    answer = gateway.bearer().get(path)
+    assert (answer.status_code, answer.json()["code"]) == (422, "refused")
+    assert "none that the fleet can store" in answer.json()["detail"]
+    assert "Postgres" not in answer.text
+
+
 def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
     task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
