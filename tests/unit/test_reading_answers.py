@@ -83,6 +83,30 @@ def test_an_answer_that_was_cut_off_keeps_its_last_words(answer: AnswerFormat, t
     assert text_of(blocks(answer, text)) == 'Take "one" tab'
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (r'"a \( x \) b"', r"a \( x \) b"),
+        ('"a\nb"', "a b"),
+        ('["a", 7]', r'["a", 7]'),
+        ('"a" b', "a"),
+    ],
+    ids=["a formula", "a bare line break", "a list", "broken"],
+)
+def test_an_element_that_is_no_json_costs_no_other(written: str, text: str) -> None:
+    element = '{{"bbox": [1, 2, 3, 4], "category": "Text", "text": {}}}'
+    answer = ", ".join(element.format(one) for one in ('"first"', written, '"last"'))
+    first, *between, last = blocks(AnswerFormat.LAYOUT, f"[{answer}]")
+    assert (first.text, last.text) == ("first", "last")
+    assert " ".join(text_of(between).split()) == text
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_what_stands_for_a_picture_in_html_is_text(quote: str) -> None:
+    html = f'<div data-bbox="1 2 3 4" data-label="Image"><img alt={quote}Chest X-ray{quote}/></div>'
+    assert text_of(blocks(AnswerFormat.HTML, html)) == "Chest X-ray"
+
+
 @pytest.mark.parametrize("answer", AnswerFormat)
 @given(st.lists(st.sampled_from(MARKUP) | st.integers(0, 999).map("w{} ".format), max_size=30))
 def test_any_answer_becomes_blocks_of_text(answer: AnswerFormat, pieces: list[str]) -> None:

@@ -53,11 +53,15 @@ _TAG: Final = re.compile(
 _GROUND: Final = re.compile(r"<\|ref\|>([^<]*)<\|/ref\|>\s*<\|det\|>([^<]*)<\|/det\|>")
 _DIV: Final = re.compile(r"<div\b([^<>]*\bdata-(?:bbox|label)=[^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE: Final = re.compile(r"data-(bbox|label)\s*=\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
-_ALT: Final = re.compile(r"<img\b[^<>]*?\balt\s*=\s*\"([^\"]*)\"[^<>]*>|<img\b[^<>]*>", re.IGNORECASE)
+_ALT: Final = re.compile(
+    r"<img\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>|<img\b[^<>]*>", re.IGNORECASE
+)
 _MATH: Final = re.compile(r"<math\b([^<>]*)>(.*?)(?:</math\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _CHECKBOX: Final = re.compile(r"<input\b([^<>]*)>\s*", re.IGNORECASE)
 _DIV_END: Final = re.compile(r"</div\s*>\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
+_ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})|\\')
+_NEXT_ELEMENT: Final = re.compile(r'\}\s*,\s*\{\s*"(?:bbox|category)"')
 _CUT_ELEMENT: Final = re.compile(r'[\s,\[]*\{\s*"(?:bbox|category)"[^{]*\Z')
 _CUT_TEXT: Final = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 
@@ -173,24 +177,30 @@ def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
 
 def _plain_html(written: str) -> str:
     """Return HTML without what Markdown's reader takes for text: pictures, formulas and boxes to be ticked."""
-    written = _ALT.sub(lambda found: found[1] or "", _DIV_END.sub("\n\n", written))
+    written = _ALT.sub(lambda found: found[1] or found[2] or "", _DIV_END.sub("\n\n", written))
     written = _MATH.sub(lambda found: f"$${found[2]}$$" if "block" in found[1] else f"${found[2]}$", written)
     return _CHECKBOX.sub(lambda found: "☑ " if "checked" in found[1].lower() else "☐ ", written)
 
 
 def _layout(text: str) -> Iterator[Piece]:
-    """Yield the elements one by one: the last of them may be cut off."""
-    decoder, end = json.JSONDecoder(), 0
+    """Yield the elements one by one: the last of them may be cut off, and any of them be no JSON."""
+    decoder, end = json.JSONDecoder(strict=False), 0
     while (start := text.find("{", end)) >= 0:
         try:
             element, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            break
+            if (following := _NEXT_ELEMENT.search(text, start)) is None:
+                break
+            end = following.start() + 1
+            yield from _layout(_escaped(text[start:end]))
+            continue
         label, place, written = (element.get(name) for name in ("category", "bbox", "text"))
         if isinstance(label, str):
             numbers = place if isinstance(place, list) else []
             known = (one for one in numbers if isinstance(one, (int, float)) and abs(one) < 10**6)
-            yield Piece(label, tuple(known), written if isinstance(written, str) else "")
+            if not isinstance(written, str):
+                written = "" if written is None else json.dumps(written, ensure_ascii=False)
+            yield Piece(label, tuple(known), written)
         else:
             yield Piece("", (), text[start:end])
     rest = text[end:]
@@ -198,10 +208,15 @@ def _layout(text: str) -> Iterator[Piece]:
     if cut:
         text = cut[1]
         with suppress(ValueError):
-            text = str(json.loads(f'"{text}"', strict=False))
+            text = str(json.loads(f'"{_escaped(text)}"', strict=False))
         yield Piece("", (), text)
     elif not _CUT_ELEMENT.match(rest):
         yield Piece("", (), rest.strip(" \n,[]") if end or rest.strip() == "[]" else rest)
+
+
+def _escaped(text: str) -> str:
+    """Return JSON in which a backslash that escapes nothing is one: models write formulas so."""
+    return _ESCAPE.sub(lambda found: found[0] if len(found[0]) > 1 else r"\\", text)
 
 
 _ELEMENTS: Final = _by_name(
