@@ -77,10 +77,12 @@ def _all(path: str, given: Sequence[Filled]) -> tuple[list[Any], list[Grounding]
     values: list[Any] = []
     leaves: list[Grounding] = []
     for one in given:
+        is_bool = isinstance(one.value, bool)  # true is not 1
+        known = [value for value in values if isinstance(value, bool) is is_bool]
         items = (
             [one.inner(number) for number in range(len(one.value))]
             if isinstance(one.value, list)
-            else [one] * (one.value not in values)
+            else [one] * (one.value not in known)
         )
         for item in items:
             leaves += _leaves(item, pointer(path, len(values)))

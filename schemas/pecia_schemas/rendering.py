@@ -9,6 +9,8 @@ from pecia_schemas.blocks import Block, BlockKind
 
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
+_CLOSING: Final = re.compile(r"(?<!\\)#$")
+"""Ends a heading's mark, and is not shown."""
 _BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")
 _ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-+*•]|(?P<number>\d{1,9}[.)]))\s+(?P<text>\S.*)")
 _ELEMENTS: Final = {
@@ -33,7 +35,8 @@ def markdown_of(blocks: Iterable[Block]) -> str:
             written.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         elif block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
             level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
-            written.append(f"{'#' * level} {escaped(' '.join(block.text.split()))}")
+            text = _CLOSING.sub(r"\\#", escaped(" ".join(block.text.split())))
+            written.append(f"{'#' * level} {text}")
         elif block.kind is BlockKind.LIST:
             lines = []
             for line in _BREAK.split(block.text):

@@ -20,6 +20,7 @@ from pecia import errors
 from pecia.formats import Format, render
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.rendering import markdown_of
 from pecia_schemas.results import Captions, Document, Page, PageFailure, SegmentFailure, Summary, Verdict
 from samples import page as sample_page
 from samples import segment
@@ -133,6 +134,15 @@ TABLE = Table(
 
 def block(kind: BlockKind, text: str, **more: Any) -> Block:
     return Block(kind=kind, text=text, source=Source.MODEL, **more)
+
+
+@given(PLAIN | TEXTS)
+@example("Room #")
+@example("a ##")
+@example("#")
+def test_a_headings_text_means_itself_in_markdown(text: str) -> None:
+    tokens = MarkdownIt("commonmark").parse(markdown_of([block(BlockKind.HEADING, text)]))
+    assert "".join(spoken([token for token in tokens if token.type == "inline"])) == " ".join(text.split())
 
 
 RICH = Document(

@@ -186,6 +186,13 @@ def test_pages_become_one_object_by_their_rules_and_keep_their_conflicts() -> No
     assert document.model_validate_json(document.model_dump_json()).fields == document.fields
 
 
+def test_true_is_not_one_where_all_values_are_kept() -> None:
+    pages = [page(fields={"ticked": value}, merge={"/ticked": MergeRule.ALL}) for value in (1, True, 1)]
+    fields = Document(pages=tuple(pages)).fields
+    assert fields is not None
+    assert list(map(type, fields["ticked"])) == [int, bool]
+
+
 def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
     document = Document(
         pages=(
