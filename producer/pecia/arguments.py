@@ -141,11 +141,13 @@ class Which(TypedDict, total=False):
 
 def listing(which: Which) -> Listing:
     """Return which jobs are to be listed, of whatever batch. Raises `InvalidOptionError` for what there is not."""
-    metadata, part = which.get("metadata"), which.get("part")
+    metadata, part, kind = which.get("metadata"), which.get("part"), which.get("kind")
+    if kind is not None and not storable.is_storable(kind):
+        raise InvalidOptionError("A kind is text without NUL, such as document.read.")
     return Listing(
         states=some_of(JobState, which.get("state", ()), "A job's state"),
         verdicts=some_of(Verdict, which.get("verdict", ()), "A page's verdict"),
-        kind=which.get("kind"),
+        kind=kind,
         part=None if part is None else id_of(part, "A part's id is a UUID, as logs and Flower have it."),
         metadata=None if metadata is None else checked_metadata(metadata),
         since=past(which.get("since")),
@@ -171,10 +173,17 @@ def one_of(kind: type[E], given: str, what: str) -> E:
     return some_of(kind, [given], what)[0]
 
 
-def check_pages(limit: int | None, page_size: int) -> None:
+def check_pages(limit: int | None, page_size: int = 1) -> None:
     """Raise `InvalidOptionError` for a limit, or a size of pages, by which nothing can be listed."""
     if (limit is not None and limit < 0) or page_size < 1:
         raise InvalidOptionError("limit is a number from 0, or None; page_size one from 1.")
+
+
+def checked_revision(revision: int | None) -> int | None:
+    """Return as of which revision a result is read. Raises `InvalidOptionError` for what is no such number."""
+    if revision is not None and not 0 <= revision < 2**31:
+        raise InvalidOptionError("revision is a number from 0, which is the result as it was read.")
+    return revision
 
 
 def selection(
@@ -260,9 +269,10 @@ def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A web
 
 
 def checked_overlap(overlap: timedelta) -> timedelta:
-    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than nothing."""
+    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than nothing, or centuries."""
     if overlap < timedelta():
         raise InvalidOptionError("overlap is a length of time: 0 ends the former secret at once.")
+    moment(overlap, "overlap")
     return overlap
 
 

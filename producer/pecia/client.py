@@ -268,6 +268,7 @@ class Client(Opening["Connections"]):
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
         """
+        arguments.check_pages(limit)
         job_id = None if job is None else arguments.id_of(job)
         return self._open().dead.latest(job_id=job_id, code=code, since=arguments.past(since), limit=limit)
 
@@ -374,6 +375,7 @@ class Client(Opening["Connections"]):
         limit: int | None = None,
     ) -> list[records.Delivery]:
         """Return the deliveries of webhooks, done and due, with every try, newest first."""
+        arguments.check_pages(limit)
         return self._open().deliveries.latest(
             job_id=None if job is None else arguments.id_of(job),
             endpoint_id=None if endpoint is None else arguments.endpoint_id(endpoint),
@@ -449,8 +451,8 @@ class Client(Opening["Connections"]):
         """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
         listing = arguments.listing(which)
-        if isinstance(batch, str):
-            batch = self._open().store.batch(batch)
+        if isinstance(batch, str | UUID):
+            batch = self._open().store.batch(str(batch))
         return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
 
     def _entries(self, read: Callable[..., TrailPage]) -> Iterator[records.AuditEntry]:

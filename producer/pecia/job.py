@@ -163,12 +163,13 @@ class Job(JobHandle[R_co]):
         was then.
 
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
-        erased.
+        erased, `InvalidOptionError` for a revision that is no number from 0.
         """
+        number = arguments.checked_revision(revision)
         self.wait(timeout)
         self._check_result()
         store = self._open().store
-        ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision)
+        ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
         return cast("R_co", assemble(self.kind, ended))
 
     def save(

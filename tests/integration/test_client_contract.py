@@ -310,6 +310,9 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
         ids(state="sleeping")
     with pytest.raises(errors.InvalidOptionError, match="further away"):
         ids(since=timedelta.max)
+    for kind in ("\0", "\ud800"):
+        with pytest.raises(errors.InvalidOptionError, match="without NUL"):
+            ids(kind=kind)
 
 
 @pytest.mark.servers

@@ -92,9 +92,14 @@ def test_a_batch_is_found_by_its_name_and_by_its_id(client: Client) -> None:
     assert isinstance(batch.created_at, datetime)
     for reference in (batch, batch.id, "ward-7", str(batch.id)):
         assert labels(client.jobs(batch=reference)) == ["c.pdf", "b.pdf", "a.pdf"]
-    for missing in ("ward-8", str(UUID(int=7))):
-        with pytest.raises(errors.BatchNotFoundError, match=missing):
+    for missing in ("ward-8", str(UUID(int=7)), "", "..", "x" * 101):
+        with pytest.raises(errors.BatchNotFoundError) as refusal:
             client.batch(missing)
+        assert refusal.value.reference == missing
+    for look in (lambda batch: list(client.jobs(batch=batch)), lambda batch: client.counts(batch=batch)):
+        with pytest.raises(errors.BatchNotFoundError) as refusal:
+            look(UUID(int=7))
+        assert refusal.value.reference == str(UUID(int=7))
     for wrong in ("", "ward 7", "-7", "a/b", "x" * 101):
         with pytest.raises(errors.InvalidOptionError):
             client.submit_many(scans("a.pdf"), batch=wrong)

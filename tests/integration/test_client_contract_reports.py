@@ -252,6 +252,8 @@ def test_what_is_final_or_unwanted_is_not_dead(fleet: Any, client: Client) -> No
         client.retry_dead([part])
     job.cancel()
     assert client.dead_parts() == []
+    with pytest.raises(errors.InvalidOptionError, match="from 0"):
+        client.dead_parts(limit=-1)
     with pytest.raises(errors.InvalidOptionError, match="no dead part"):
         client.dead_part(part.id)
     with pytest.raises(errors.InvalidOptionError, match="final"):

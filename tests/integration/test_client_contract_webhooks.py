@@ -101,11 +101,14 @@ def test_what_is_not_there_or_cannot_be_meant_is_refused(client: Client, endpoin
         lambda: client.remove_endpoint(uuid4()),
         lambda: client.rotate_endpoint(uuid4()),
         lambda: client.rotate_endpoint(endpoint, overlap=timedelta(-1)),
+        lambda: client.rotate_endpoint(endpoint, overlap=timedelta.max),
         lambda: client.test_endpoint("nonsense"),
         lambda: client.delivery(uuid4()),
         lambda: client.deliveries(state="lost"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: client.deliveries(limit=-1),
         lambda: client.replay([uuid4()]),
     ]
+    assert client.deliveries(limit=0) == []
     for call in calls:
         with pytest.raises(InvalidOptionError):
             call()

@@ -20,7 +20,7 @@ from typer.testing import Result
 from fixture_types import Make, Picture
 from gateways import serving
 from house import House
-from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict
+from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict, errors
 from pecia.configuration import resolve
 from pecia.review.app import Work, make_app
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason, Line, Source, Table, Word
@@ -343,6 +343,9 @@ def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Make) 
 
             assert there.result().pages[0].text.startswith("Dose 50 mg")
             assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
+            for one in (job, there):
+                with pytest.raises(errors.InvalidOptionError, match="from 0"):
+                    one.result(revision=-1)
 
 
 def test_a_facsimile_is_one_file_with_both(desk: Desk, read: Make, tmp_path: Path) -> None:

@@ -274,6 +274,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
         """
+        arguments.check_pages(limit)
         job_id = None if job is None else arguments.id_of(job)
         return await self._open().dead.latest(
             job_id=job_id, code=code, since=arguments.past(since), limit=limit
@@ -384,6 +385,7 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         limit: int | None = None,
     ) -> list[records.Delivery]:
         """Return the deliveries of webhooks, done and due, with every try, newest first."""
+        arguments.check_pages(limit)
         return await self._open().deliveries.latest(
             job_id=None if job is None else arguments.id_of(job),
             endpoint_id=None if endpoint is None else arguments.endpoint_id(endpoint),
@@ -459,8 +461,8 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
         """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
         listing = arguments.listing(which)
-        if isinstance(batch, str):
-            batch = await self._open().store.batch(batch)
+        if isinstance(batch, str | UUID):
+            batch = await self._open().store.batch(str(batch))
         return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
 
     async def _entries(

@@ -4,7 +4,7 @@ import io
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from itertools import chain
 from operator import itemgetter
@@ -77,13 +77,9 @@ class RemoteStore(Statements[D_co]):
         """Return up to `size` jobs older than `before`, newest first."""
         found: list[JobView] = []
         while len(found) < size:
-            answer = http.get(
-                "/jobs",
-                prefix=listing.prefix or None,
-                before=before and str(before),
-                limit=min(size - len(found), _AT_ONCE),
-                **_of(listing),
-            )
+            most = min(size - len(found), _AT_ONCE)
+            prefix, older = listing.prefix or None, before and str(before)
+            answer = _listed(http, "/jobs", listing, prefix=prefix, before=older, limit=most)
             found += [_VIEW.validate_python(one) for one in answer["jobs"]]
             if (before := answer["next"]) is None:
                 break
@@ -97,15 +93,18 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def batch(self, http: Caller, reference: str) -> records.Batch:
         """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
-        try:
+        if not 0 < len(reference) <= storable.BATCH or reference in {
+            ".",
+            "..",
+        }:  # none has such a name, and no path
+            raise errors.BatchNotFoundError(reference)
+        with _of_batch(reference):
             return records.Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
-        except errors.BatchNotFoundError:
-            raise errors.BatchNotFoundError(reference) from None
 
     @transaction
     def counts(self, http: Caller, listing: records.Listing) -> records.Counts:
         """Return how far the jobs are."""
-        return records.Counts.model_validate(http.get("/counts", **_of(listing)))
+        return records.Counts.model_validate(_listed(http, "/counts", listing))
 
     @transaction
     def found_pages(
@@ -119,13 +118,16 @@ class RemoteStore(Statements[D_co]):
     ) -> list[records.FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
         follows = after and f"{after.job_id}:{after.number}"
-        options = _of(listing) | {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE)}
-        return _PAGES.validate_python(http.get("/pages", **options)["pages"])
+        most = min(size, _AT_ONCE)
+        answer = _listed(http, "/pages", listing, verdict=list(verdicts), after=follows, limit=most)
+        return _PAGES.validate_python(answer["pages"])
 
     @transaction
     def lacking(self, http: Caller, job_ids: Collection[UUID]) -> list[Lack]:
         """Return what the jobs' queued parts need and no worker on duty can do."""
-        return [lack for one in job_ids for lack in _LACKS.validate_python(http.get(f"/jobs/{one}/lacks"))]
+        return [
+            lack for one in job_ids for lack in _LACKS.validate_python(http.get(f"/jobs/{one}/lacks", one))
+        ]
 
     @transaction
     def outcomes(
@@ -173,7 +175,7 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def events(self, http: Caller, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
-        events = _EVENTS.validate_python(http.get(f"/jobs/{job_id}/events", after=after))
+        events = _EVENTS.validate_python(http.get(f"/jobs/{job_id}/events", job_id, after=after))
         return [event for event in events if event.sequence not in skip]
 
 
@@ -204,7 +206,7 @@ class RemoteAccounts(Statements[D_co]):
     @transaction
     def of_job(self, http: Caller, job_id: UUID) -> records.UsageFigures:
         """Return the sums over one job's parts."""
-        return records.UsageFigures.model_validate(http.get(f"/jobs/{job_id}/usage"))
+        return records.UsageFigures.model_validate(http.get(f"/jobs/{job_id}/usage", job_id))
 
     @transaction
     def since(self, http: Caller, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
@@ -259,6 +261,8 @@ class RemoteDeliveries(Statements[D_co]):
         limit: int | None,
     ) -> list[records.Delivery]:
         """Return those that fit with their attempts, newest first: 500 at most."""
+        if limit == 0:
+            return []
         options: dict[str, Any] = {
             "job_id": job_id and str(job_id),
             "webhook_id": endpoint_id and str(endpoint_id),
@@ -320,17 +324,33 @@ def not_offered(what: str) -> errors.AccessError:
     )
 
 
-def _of(listing: records.Listing) -> dict[str, Any]:
-    """Return what filters jobs, as parameters."""
-    return {
+@contextmanager
+def _of_batch(reference: str) -> Iterator[None]:
+    """Name the batch as the caller did where the gateway's problem is that there is none."""
+    try:
+        yield
+    except errors.BatchNotFoundError:
+        raise errors.BatchNotFoundError(reference) from None
+
+
+def _listed(http: Caller, path: str, listing: records.Listing, **more: Any) -> Any:
+    """Return what a gateway answers about the jobs that a listing means."""
+    metadata = listing.metadata or {}
+    if any("=" in key for key in metadata):
+        raise errors.InvalidOptionError(
+            "A gateway finds no jobs by a metadata key with an equals sign in it."
+        )
+    which = {
         "state": list(listing.states),
         "verdict": list(listing.verdicts),
         "kind": listing.kind,
         "batch": listing.batch and str(listing.batch),
         "part": listing.part and str(listing.part),
-        "metadata": [f"{key}={value}" for key, value in (listing.metadata or {}).items()],
+        "metadata": [f"{key}={value}" for key, value in metadata.items()],
         "since": listing.since and listing.since.isoformat(),
     }
+    with _of_batch(str(listing.batch)):
+        return http.get(path, **which | more)
 
 
 def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | errors.SubmitError | None:
@@ -369,7 +389,8 @@ def _submitted(
     if not files:
         body = {"content": request, "headers": {"Content-Type": "application/json"}}
     try:
-        answer = http.ask("POST", "/jobs", **body)
+        with _of_batch(str(options.batch)):
+            answer = http.ask("POST", "/jobs", **body)
     except errors.AccessError as error:
         if error.retry_after is None:
             raise
