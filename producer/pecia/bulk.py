@@ -84,8 +84,19 @@ class Tally(Generic[J, G]):
         try:
             yield
         except (UnavailableError, QueueFullError) as error:
+            self.add(error.answered)
             error.accepted, error.failures = self._group(), self.failures
             raise
+
+
+@contextmanager
+def answered(outcomes: Sequence[Outcome]) -> Iterator[None]:
+    """Let what ends a step in its middle say what had become of its first tasks."""
+    try:
+        yield
+    except (UnavailableError, QueueFullError) as error:
+        error.answered = outcomes
+        raise
 
 
 class Steps:

@@ -80,6 +80,8 @@ class UnavailableError(PeciaError):
     """The group of the jobs that `submit_many` had accepted before; None from any other call."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
+    answered: Sequence[Any] = ()
+    """What a gateway had said of the first tasks of a step that ended so; `accepted` and `failures` have it."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -141,6 +143,8 @@ class QueueFullError(SubmitError):
     """The group of the jobs that `submit_many` had accepted before; None from `submit`."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
+    answered: Sequence[Any] = ()
+    """What a gateway had said of the first tasks of a step that ended so; `accepted` and `failures` have it."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(

@@ -51,7 +51,7 @@ class RemoteStore(Statements[D_co]):
         found: list[Outcome] = []
         batch: list[tuple[Item, IO[bytes] | errors.SubmitError | None]] = []
         size = 0
-        with ExitStack() as stack:  # of the documents of a batch
+        with ExitStack() as stack, bulk.answered(found):  # the documents of a batch
             for item in items:
                 document = _opened(stack, item, options)
                 batch.append((item, document))

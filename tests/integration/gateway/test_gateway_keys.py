@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gateways import Gateway, serving
-from pecia import Client, InvalidOptionError, Lane, ReadDocument
+from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import Scope
 from pecia.gateway import identity, jobs, submitting, webhooks
 from real_fleet import RealFleet
@@ -75,6 +75,20 @@ def test_pages_in_flight_are_limited_until_they_are_read(
     assert (*code_of(refused), refused.headers["retry-after"]) == (429, "pages_in_flight", "5")
     fleet.finish()
     assert bearer.post("/v1/jobs", **FORM).status_code == 201
+
+
+def test_a_call_that_a_limit_ends_names_all_that_was_accepted(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_COUNTED_S", 0)
+    monkeypatch.setattr("pecia.remote.stores._FILES", 2)
+    _, key = gateway.key("limited", pages_in_flight=3)
+    with Client(gateway.url, api_key=key) as client:
+        with pytest.raises(QueueFullError) as full:
+            client.submit_many([ReadDocument(b"%PDF-1.7")] * 5)
+        assert full.value.accepted is not None
+        assert [job.id for job in full.value.accepted] == [job.id for job in client.jobs()][::-1]
+        assert len(full.value.accepted) == 2
 
 
 def test_pages_a_day_are_limited(fleet: RealFleet, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
