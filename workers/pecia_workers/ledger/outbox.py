@@ -44,7 +44,10 @@ _RECOVERED = text(
 _IDLE = text("DELETE FROM receivers WHERE receiver = :receiver AND failures = 0 AND next_due IS NULL")
 
 _FORGET = text(
-    "DELETE FROM receivers WHERE failed_at < now() - :age AND next_due IS NULL AND receiver LIKE 'http%'"
+    """
+    DELETE FROM receivers WHERE failed_at < now() - :age AND coalesce(paused_until <= now(), true)
+    AND next_due IS NULL AND receiver LIKE 'http%'
+    """
 )
 
 # A try that began before the endpoint said that it is gone is no news.
