@@ -93,8 +93,12 @@ def test_an_answer_that_was_cut_off_keeps_its_last_words(answer: AnswerFormat, t
     ],
     ids=["a formula", "a bare line break", "a list", "broken"],
 )
-def test_an_element_that_is_no_json_costs_no_other(written: str, text: str) -> None:
-    element = '{{"bbox": [1, 2, 3, 4], "category": "Text", "text": {}}}'
+@pytest.mark.parametrize(
+    "element",
+    ['{{"bbox": [1, 2, 3, 4], "category": "Text", "text": {}}}', '{{"text": {}, "category": "Text"}}'],
+    ids=["text last", "text first"],
+)
+def test_an_element_that_is_no_json_costs_no_other(written: str, text: str, element: str) -> None:
     answer = ", ".join(element.format(one) for one in ('"first"', written, '"last"'))
     first, *between, last = blocks(AnswerFormat.LAYOUT, f"[{answer}]")
     assert (first.text, last.text) == ("first", "last")

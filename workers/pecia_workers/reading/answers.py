@@ -61,7 +61,7 @@ _CHECKBOX: Final = re.compile(r"<input\b([^<>]*)>\s*", re.IGNORECASE)
 _DIV_END: Final = re.compile(r"</div\s*>\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})|\\')
-_NEXT_ELEMENT: Final = re.compile(r'\}\s*,\s*\{\s*"(?:bbox|category)"')
+_NEXT_ELEMENT: Final = re.compile(r'\}\s*,?\s*\{\s*"(?:bbox|category|text)"')
 _CUT_ELEMENT: Final = re.compile(r'[\s,\[]*\{\s*"(?:bbox|category)"[^{]*\Z')
 _CUT_TEXT: Final = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 
@@ -183,7 +183,7 @@ def _plain_html(written: str) -> str:
 
 
 def _layout(text: str) -> Iterator[Piece]:
-    """Yield the elements one by one: the last of them may be cut off, and any of them be no JSON."""
+    """Yield the elements one by one. Any of them may be invalid JSON, and the last may be cut off."""
     decoder, end = json.JSONDecoder(strict=False), 0
     while (start := text.find("{", end)) >= 0:
         try:
@@ -215,7 +215,7 @@ def _layout(text: str) -> Iterator[Piece]:
 
 
 def _escaped(text: str) -> str:
-    """Return JSON in which a backslash that escapes nothing is one: models write formulas so."""
+    """Return the JSON with each backslash escaped that begins no valid escape: models copy LaTeX as it is."""
     return _ESCAPE.sub(lambda found: found[0] if len(found[0]) > 1 else r"\\", text)
 
 
