@@ -180,7 +180,7 @@ def check_pages(limit: int | None, page_size: int = 1) -> None:
 
 
 def checked_revision(revision: int | None) -> int | None:
-    """Return as of which revision a result is read. Raises `InvalidOptionError` for what is no such number."""
+    """Return the number of a revision; None is the latest. Raises `InvalidOptionError` if it is out of range."""
     if revision is not None and not 0 <= revision < 2**31:
         raise InvalidOptionError("revision is a number from 0, which is the result as it was read.")
     return revision
@@ -205,7 +205,7 @@ def selection(
 
 def past(since: datetime | timedelta | None, name: str = "since") -> datetime | None:
     """Return the point in time that a datetime, or a distance into the past, stands for."""
-    # The longest timedelta has no opposite.
+    # `-timedelta.max` overflows.
     return moment(-min(since, -timedelta.min) if isinstance(since, timedelta) else since, name)
 
 
@@ -269,7 +269,7 @@ def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A web
 
 
 def checked_overlap(overlap: timedelta) -> timedelta:
-    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than nothing, or centuries."""
+    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than 0, or too long."""
     if overlap < timedelta():
         raise InvalidOptionError("overlap is a length of time: 0 ends the former secret at once.")
     moment(overlap, "overlap")

@@ -89,16 +89,6 @@ class Tally(Generic[J, G]):
             raise
 
 
-@contextmanager
-def answered(outcomes: Sequence[Outcome]) -> Iterator[None]:
-    """Let what ends a step in its middle say what had become of its first tasks."""
-    try:
-        yield
-    except (UnavailableError, QueueFullError) as error:
-        error.answered = outcomes
-        raise
-
-
 class Steps:
     """Tasks as many at a time as are held in memory and written together.
 

@@ -81,7 +81,7 @@ class UnavailableError(PeciaError):
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
     answered: Sequence[Any] = ()
-    """What a gateway had said of the first tasks of a step that ended so; `accepted` and `failures` have it."""
+    """Outcomes of the requests before the one that failed, from which `accepted` and `failures` are made."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -144,7 +144,7 @@ class QueueFullError(SubmitError):
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
     answered: Sequence[Any] = ()
-    """What a gateway had said of the first tasks of a step that ended so; `accepted` and `failures` have it."""
+    """Outcomes of the requests before the one that failed, from which `accepted` and `failures` are made."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(

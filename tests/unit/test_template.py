@@ -1,4 +1,4 @@
-"""What a template leaves when it ends."""
+"""A template that dies can still be stopped."""
 
 import os
 import signal

@@ -51,17 +51,21 @@ class RemoteStore(Statements[D_co]):
         found: list[Outcome] = []
         batch: list[tuple[Item, IO[bytes] | errors.SubmitError | None]] = []
         size = 0
-        with ExitStack() as stack, bulk.answered(found):  # the documents of a batch
-            for item in items:
-                document = _opened(stack, item, options)
-                batch.append((item, document))
-                if document is not None and not isinstance(document, errors.SubmitError):
-                    size += document.seek(0, os.SEEK_END)
-                if size >= _BYTES or len(batch) == _FILES:
-                    found += _submitted(http, batch, options)
-                    stack.close()
-                    batch, size = [], 0
-            found += _submitted(http, batch, options)
+        try:
+            with ExitStack() as stack:  # of the documents of a batch
+                for item in items:
+                    document = _opened(stack, item, options)
+                    batch.append((item, document))
+                    if document is not None and not isinstance(document, errors.SubmitError):
+                        size += document.seek(0, os.SEEK_END)
+                    if size >= _BYTES or len(batch) == _FILES:
+                        found += _submitted(http, batch, options)
+                        stack.close()
+                        batch, size = [], 0
+                found += _submitted(http, batch, options)
+        except (errors.UnavailableError, errors.QueueFullError) as error:
+            error.answered = found
+            raise
         return sorted(found, key=itemgetter(0))
 
     @transaction
@@ -96,7 +100,7 @@ class RemoteStore(Statements[D_co]):
         if not 0 < len(reference) <= storable.BATCH or reference in {
             ".",
             "..",
-        }:  # none has such a name, and no path
+        }:  # no batch is called so, and no path reaches it
             raise errors.BatchNotFoundError(reference)
         with _of_batch(reference):
             return records.Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
@@ -326,7 +330,7 @@ def not_offered(what: str) -> errors.AccessError:
 
 @contextmanager
 def _of_batch(reference: str) -> Iterator[None]:
-    """Name the batch as the caller did where the gateway's problem is that there is none."""
+    """Raise `BatchNotFoundError` with the caller's own reference: the gateway's problem has only a sentence."""
     try:
         yield
     except errors.BatchNotFoundError:

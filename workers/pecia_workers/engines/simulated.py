@@ -19,9 +19,9 @@ from typing import Final, Literal
 
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
-from pecia_workers.engines import base
+from pecia_workers.engines import base, models
 
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = models.BLOCK
 _INSTANT_SLOTS: Final = 1024
 
 
