@@ -113,13 +113,14 @@ async def erase(database: AsyncEngine, settings: WorkerSettings) -> float:
 async def working(database_url: str) -> AsyncIterator[list[int]]:
     """Keep workers committing; yields how many parts that were, in the first place."""
     database, committed = open_database(database_url, connections=WORKERS), [0]
+    stopping = asyncio.Event()
 
     async def announce(_jobs: object) -> None:
         """No client listens."""
 
     async def work(name: str) -> None:
         ledger = Ledger(database, name, announce=announce)
-        while True:
+        while not stopping.is_set():
             parts = await submit(database)
             claimed = [await ledger.claim(part) for part in parts]
             await asyncio.gather(
@@ -127,13 +128,14 @@ async def working(database_url: str) -> AsyncIterator[list[int]]:
             )
             committed[0] += len(parts)
 
-    tasks = [asyncio.create_task(work(f"worker-{number}")) for number in range(WORKERS)]
     try:
-        yield committed
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(WORKERS):
+                tasks.create_task(work(f"worker-{number}"))
+            yield committed
+            # Not cancelled: a ledger's group goes on without those who asked, on a connection that is then lost.
+            stopping.set()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await database.dispose()
 
 
