@@ -16,8 +16,7 @@ from uuid import UUID
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 
-_AGAIN_S = 3.0
-"""Before a task is cancelled again: on a busy machine it may need more than a second to give a connection back."""
+_AGAIN_S = 1.0
 
 
 class PartFailedError(Exception):
