@@ -65,7 +65,7 @@ _FOLDER = "sha256"
 _CHUNK = 1024 * 1024
 _DELETES_AT_A_TIME = 16
 _ONE_PUT = 16 * _CHUNK
-"""Up to here a payload travels in one request that refuses to overwrite; above, in parts."""
+"""Up to here a payload travels to a bucket in one request that refuses to overwrite; above, in parts."""
 
 
 class PayloadMissingError(LookupError):
@@ -126,10 +126,10 @@ class PayloadStore:
         with _as_file(source) as file:
             deposit, content, size = self._prepare(file)
             name = key_of(deposit.reference)
-            if isinstance(content, bytes):
+            if isinstance(content, bytes) and self._root is None:
                 with suppress(AlreadyExistsError):
                     obstore.put(self._store, name, content, mode="create")
-            elif self._size(name) != size:
+            elif self._size(name) != size or not self._is_intact(deposit.reference):
                 obstore.put(self._store, name, content)
         return deposit
 
@@ -137,10 +137,12 @@ class PayloadStore:
         """Store what is left of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
         deposit, content, size = await finish_in_thread(self._prepare, file)
         name = key_of(deposit.reference)
-        if isinstance(content, bytes):
+        if isinstance(content, bytes) and self._root is None:
             with suppress(AlreadyExistsError):
                 await obstore.put_async(self._store, name, content, mode="create")
-        elif await self._size_async(name) != size:
+        elif await self._size_async(name) != size or not await finish_in_thread(
+            self._is_intact, deposit.reference
+        ):
             await obstore.put_async(self._store, name, content)
         return deposit
 
@@ -175,6 +177,26 @@ class PayloadStore:
             return (await obstore.head_async(self._store, name))["size"]
         except FileNotFoundError:
             return None
+
+    def _is_intact(self, reference: PayloadRef) -> bool:
+        """Return whether what a directory holds by that name is the document; a bucket sees to that by itself.
+
+        After a power loss, or on a bad disk, it may be something else of the same size.
+        """
+        if self._root is None:
+            return True
+        try:
+            with (
+                (self._root / key_of(reference)).open("rb") as stored,
+                Path(os.devnull).open("wb") as nowhere,
+            ):
+                copy = _Copy(nowhere, reference, self._keys)
+                while chunk := stored.read(_CHUNK):
+                    copy.write(chunk)
+                copy.finish()
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
 
     def holds(self, reference: PayloadRef) -> bool:
         """Return whether there is a payload of that name. Its content is not looked at."""

@@ -135,6 +135,20 @@ def test_a_payload_that_was_changed_or_removed_is_told_as_such(case: Case) -> No
         case.read(PayloadRef(sha256="0" * 64, size=1, media_type=None))
 
 
+@pytest.mark.parametrize("keys", [Keyring(), KEYS], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
+@pytest.mark.parametrize("again", [lambda case, content: case.store.put(content), from_a_loop])
+def test_what_is_damaged_in_a_directory_is_mended_by_putting_it_again(
+    tmp_path: Path, keys: Keyring, content: bytes, again: Callable[[Case, bytes], PayloadRef]
+) -> None:
+    """Such as by a power loss: `payload_corrupt` says that the document is to be submitted again."""
+    store = PayloadStore.open(str(tmp_path / "store"), keys=keys)
+    case = Case(store, Spool(store, tmp_path))
+    path = tmp_path / "store" / key_of(store.put(content))
+    path.write_bytes(bytes(path.stat().st_size))
+    assert case.read(again(case, content)) == content
+
+
 async def test_many_readers_of_one_payload_fetch_it_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = case.store.put(PNG)
     downloads = []
