@@ -68,7 +68,7 @@ def test_a_retry_after_is_seconds_or_a_date() -> None:
     assert timedelta(minutes=9) < waits[1] <= timedelta(minutes=10)
 
 
-@pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
+@pytest.mark.parametrize("header", ["9" * 400, "9" * 5_000, "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
     assert SCHEDULE.after(1, retry_after=parse_retry_after(header)) <= SCHEDULE.longest
 

@@ -103,7 +103,7 @@ def parse_retry_after(header: str | None) -> timedelta | None:
     if header is None:
         return None
     if header.strip().isdecimal():
-        return timedelta(seconds=min(int(header), 10**9))
+        return timedelta(seconds=min(float(header), 1e9))  # `int` takes no more than 4,300 digits
     try:
         moment = parsedate_to_datetime(header)
     except ValueError:

@@ -57,11 +57,11 @@ class Caller:
                     ) from None
                 self._sleep(_PAUSE_S)
                 continue
-            if answer.is_success:
-                return answer.json() if answer.content else None
             media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
+            if answer.is_success and (media_type.startswith("application/json") or not answer.content):
+                return answer.json() if answer.content else None
             said = answer.json() if media_type.startswith("application/problem+json") else {}
-            wait = float(after) if after.isdigit() else 1.0
+            wait = float(after) if after.isdecimal() else 1.0
             is_paced = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and said.get("code") == "rate"
             if not left or not is_paced:
                 raise error_of(said, answer.status_code, job_id, wait)
@@ -73,7 +73,10 @@ def error_of(
     said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0
 ) -> errors.PeciaError:
     """Return the error that a problem stands for."""
-    code, detail = said.get("code", ""), said.get("detail", f"The gateway answered {status}.")
+    code = said.get("code", "")
+    detail = said.get(
+        "detail", f"No answer of a gateway ({status}): check its URL, and what stands before it."
+    )
     if job_id is not None and code in _OF_JOBS:
         return _OF_JOBS[code](job_id, said)
     if code in _REFUSED:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+import http_doubles
 from gateways import Gateway, serving
-from pecia import Document, FailureCode, ReadDocument
+from pecia import Client, Document, FailureCode, GatewayUnavailableError, ReadDocument
 from pecia_schemas.media import MediaType
 from real_fleet import RealFleet
 
@@ -168,3 +169,19 @@ def test_what_is_too_large_is_refused(fleet: RealFleet) -> None:
 def test_a_request_without_form_is_a_problem(gateway: Gateway, given: dict[str, Any], status: int) -> None:
     answer = gateway.bearer().post("/v1/jobs", **given)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+
+
+def test_another_program_at_the_gateways_url_is_said_to_be_none() -> None:
+    class WebPage(http_doubles.QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802  the base class calls it
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html></html>")
+
+    with (
+        http_doubles.serving(http_doubles.LoopbackServer(WebPage)) as server,
+        Client(server.root, api_key="key") as client,
+        pytest.raises(GatewayUnavailableError, match="check its URL"),
+    ):
+        list(client.jobs())
