@@ -250,7 +250,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         f"claim {BATCH} without Redis": lambda: ledger.claim_waiting([Stage.READ], BATCH),
         f"relay {ROOM} parts": lambda: relay_due(database, bus, limit=ROOM),
         "look for orphans": lambda: find_orphaned(database, limit=1_000),
-        "expire jobs": lambda: expire_jobs(database, limit=1_000),
+        "expire jobs": lambda: expire_jobs(database, limit=1_000, notify=_announce),
         "compare with Redis": reconcile,
         "measure": stand,
         "retention: 500 documents": lambda: forget([retention.PAYLOADS], limit=500),

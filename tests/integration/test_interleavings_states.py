@@ -287,7 +287,7 @@ class OneAfterTheOther(RuleBasedStateMachine):
         self.books.query(
             "UPDATE jobs SET expires_at = now() WHERE id = %s", self.jobs[pick % len(self.jobs)].id
         )
-        self.run(expire_jobs(self.database, limit=100))
+        self.run(expire_jobs(self.database, limit=100, notify=hear_nothing))
 
     @rule()
     def lose_the_workers(self) -> None:
@@ -370,7 +370,7 @@ class AllAtOnce:
                     lambda: asyncio.to_thread(_retry, job),  # noqa: B023
                     lambda: asyncio.to_thread(_retry_dead, self._client, dice.randrange(10)),
                     lambda: self._revoke(ledger, dice),
-                    lambda: expire_jobs(self._database, limit=100),
+                    lambda: expire_jobs(self._database, limit=100, notify=hear_nothing),
                     self._lose_the_workers,
                 ]
             )()

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
+from house import hear_nothing
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
@@ -170,7 +171,7 @@ class RealFleet:
             for name in columns:
                 older = sql.SQL("UPDATE {0} SET {1} = {1} - %s")
                 self._postgres.execute(older.format(sql.Identifier(table), sql.Identifier(name)), (by,))
-        self._run(expire_jobs(self._database, limit=1000))
+        self._run(expire_jobs(self._database, limit=1000, notify=hear_nothing))
 
     @contextmanager
     def outage(self, service: str) -> Iterator[None]:

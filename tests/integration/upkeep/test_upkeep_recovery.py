@@ -324,14 +324,17 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
     assert tables.job(job_id)["cancelled"] == 2
 
 
-def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, run: Make) -> None:
+def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, redis: Redis, run: Make) -> None:
     held = tables.add_job(expires_in=timedelta(seconds=-2))
     free = tables.add_job(expires_in=timedelta(seconds=-1))
-    with psycopg.connect(tables.database_url) as holding:
+    with redis.pubsub() as pubsub, psycopg.connect(tables.database_url) as holding:  # type: ignore[no-untyped-call]
+        pubsub.subscribe(job_channel(free), CANCEL_CHANNEL)
         holding.execute("SELECT FROM jobs WHERE id = %s FOR NO KEY UPDATE", (held,))
         with pytest.raises(OperationalError):
             run(expire)
+        heard = [message["data"] for _ in range(4) if (message := pubsub.get_message(timeout=1))]
     assert (tables.job(free)["state"], tables.job(held)["state"]) == ("expired", "queued")
+    assert heard == [1, 2, "expired", str(free)], "its client and the workers that run it"
 
 
 def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_their_job(

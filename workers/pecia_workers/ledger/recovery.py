@@ -16,7 +16,7 @@ a Postgres that is read-only: for one lease after it no worker is taken for dead
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -330,21 +330,28 @@ def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
     return {"ids": [part for part, _ in parts], "attempts": [attempt for _, attempt in parts]}
 
 
-async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
-    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return them.
+async def expire_jobs(
+    database: AsyncEngine, *, limit: int, notify: Callable[[Sequence[UUID]], Awaitable[None]]
+) -> int:
+    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return how many.
 
     Those that another transaction has locked come last, one by one: each lock is waited for, though not for long.
+    `notify` gets the jobs of each transaction at once: a later one may fail.
     """
     async with database.begin() as connection:
         expired = await connection.run_sync(_expire, _LOCK_FREE, limit)
-    while len(expired) < limit:
+    total = len(expired)
+    if expired:
+        await notify(expired)
+    while total < limit:
         async with database.begin() as connection:
             await connection.execute(_WAIT_NO_LONGER)
             busy = await connection.run_sync(_expire, _LOCK_BUSY, 1)
         if not busy:
             break
-        expired += busy
-    return expired
+        total += 1
+        await notify(busy)
+    return total
 
 
 def _expire(connection: Connection, lock: TextClause, limit: int) -> list[UUID]:

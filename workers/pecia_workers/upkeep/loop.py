@@ -5,12 +5,13 @@ A step is short, changes nothing if there is nothing to do, and returns how much
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 from redis import Redis
@@ -178,15 +179,16 @@ async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
 
 async def expire(stores: Stores) -> int:
     """End the jobs whose time is over, and notify the workers that run their parts."""
-    expired = await recovery.expire_jobs(stores.database, limit=_BATCH)
-    if expired:
+
+    async def notify(expired: Sequence[UUID]) -> None:
         await stores.bus.announce(dict.fromkeys(expired, JobState.EXPIRED))
         pipe = stores.redis.pipeline(transaction=False)
         for job_id in expired:
             pipe.publish(CANCEL_CHANNEL, str(job_id))
         with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
             await asyncio.to_thread(pipe.execute)
-    return len(expired)
+
+    return await recovery.expire_jobs(stores.database, limit=_BATCH, notify=notify)
 
 
 async def relay(stores: Stores) -> int:
