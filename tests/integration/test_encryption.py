@@ -55,9 +55,11 @@ class Ward(House):
     def scribe(self, keys: dict[str, str]) -> Any:
         return replace(self.a_scribe, keys=ring(keys))
 
-    def read(self, text: str = PLANTED, *, keys: dict[str, str], **task: Any) -> Job[Any]:
+    def read(
+        self, text: str = PLANTED, *, keys: dict[str, str], label: str | None = None, **task: Any
+    ) -> Job[Any]:
         """Have a document of one page read, under these keys."""
-        job = self.client(keys).submit(ReadDocument(DOCUMENT, **task))
+        job = self.client(keys).submit(ReadDocument(DOCUMENT, **task), label=label)
         scribe = self.scribe(keys)
         scribe.cut(job.id, 1)
         scribe.read(job.id, 0, text)
@@ -165,14 +167,15 @@ def test_a_repeated_key_finds_its_job_under_any_encryption_key(ward: Ward, forme
 
 @pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
 def test_after_a_rotation_the_former_key_is_not_needed(ward: Ward, former: dict[str, str]) -> None:
-    job = ward.read(keys=former, fields=Asked)
+    job = ward.read(keys=former, fields=Asked, label=PLANTED)
     name = next(iter(ward.files()))
     assert ward.holdings() == {next(iter(former), None): (1, 1, 1)}
 
     assert ward.rotate(NEW | former) == Rekeyed(payloads=1, tasks=0, results=1)
 
     assert ward.holdings() == {"new": (1, 1, 1)}
-    assert ward.client(NEW).job(job.id).result(timeout=0).text == PLANTED
+    rotated = ward.client(NEW).job(job.id)
+    assert (rotated.label, rotated.result(timeout=0).text) == (PLANTED, PLANTED)
     assert PLANTED not in ward.tables()
     assert ward.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
         {"payload": name}

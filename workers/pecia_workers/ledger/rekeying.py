@@ -72,14 +72,17 @@ class Rows(ContentKind):
         self.anew = anew
 
 
-def _task_anew(job_id: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
-    task = encryption.unseal_task(content["task"], job_id, keys)
-    label = encryption.unseal_label(content["label"], job_id, keys)
+def _job_anew(job_id: UUID, task: Mapping[str, Any], label: Any, keys: Keyring) -> str:
+    """Return what of a job is encrypted; the label, as it is stored, changes its key with the task."""
     anew = {
         "task": encryption.seal_task(task, job_id, keys),
-        "label": encryption.seal_label(label, job_id, keys),
+        "label": encryption.seal_label(encryption.unseal_label(label, job_id, keys), job_id, keys),
     }
     return json.dumps(anew)
+
+
+def _task_anew(job_id: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
+    return _job_anew(job_id, encryption.unseal_task(content["task"], job_id, keys), content["label"], keys)
 
 
 def _content_anew(about: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
@@ -170,15 +173,20 @@ _PAYLOADS_DUE = text(
 )
 _LOCK_JOBS_OF = text(
     """
-    SELECT id, kind, lane, state, task FROM jobs WHERE payload = :payload AND payload_released_at IS NULL
+    SELECT id, kind, lane, state, task, label FROM jobs WHERE payload = :payload AND payload_released_at IS NULL
     ORDER BY id FOR NO KEY UPDATE
     """
 )
 _MOVE_JOBS = text(
     """
-    UPDATE jobs SET payload = :payload, task = CAST(new.task AS jsonb), task_digest = new.digest
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:tasks AS text[]), CAST(:digests AS text[])) AS new (id, task, digest)
-    WHERE jobs.id = new.id
+    WITH new AS (
+        SELECT id, CAST(content AS jsonb) AS content, digest
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[]), CAST(:digests AS text[]))
+             AS jobs (id, content, digest)
+    )
+    UPDATE jobs SET payload = :payload, task = content->'task', label = nullif(content->'label', 'null'),
+                    task_digest = digest
+    FROM new WHERE jobs.id = new.id
     """
 )
 
@@ -247,11 +255,11 @@ async def move_payload(
         if not (rows and over and await asyncio.to_thread(store.holds, stored)):
             await connection.execute(DISCARD, {"payloads": [stored.sha256]})
             return False
-        moved: dict[str, list[Any]] = {"ids": [], "tasks": [], "digests": []}
+        moved: dict[str, list[Any]] = {"ids": [], "contents": [], "digests": []}
         for row in rows:
             task = encryption.unseal_task(row.task, row.id, keys) | {"source": stored.model_dump(mode="json")}
             moved["ids"].append(row.id)
-            moved["tasks"].append(json.dumps(encryption.seal_task(task, row.id, keys)))
+            moved["contents"].append(_job_anew(row.id, task, row.label, keys))
             moved["digests"].append(encryption.task_digest(row.kind, task, row.lane, keys, keys.current))
         await connection.execute(_MOVE_JOBS, {"payload": stored.sha256, **moved})
         await connection.execute(DISCARD, {"payloads": [former.sha256]})
