@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from command import ran
 from fixture_types import Eventually, Make
-from house import House, hear_nothing
+from house import House, claimed, hear_nothing
 from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
@@ -29,6 +29,7 @@ from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, i
 from pecia_workers.upkeep.loop import Stores, expire, relay
 
 LEASE = timedelta(seconds=15)
+WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 class Clock:
@@ -167,13 +168,29 @@ def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, ho
     assert house.ask(story) == [False, False, True, True]
 
 
-def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, house: House) -> None:
-    job_id = tables.add_job(parts=3)
-    tables.query("UPDATE parts SET attempt = 1, deaths = 1")
-    tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
-    tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
-    house.ask(lambda database: pardon(database, [(part["id"], 1) for part in tables.parts(job_id)]))
-    assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]
+def test_a_strike_is_taken_back_once_from_what_is_not_over(
+    tables: Any, house: House, eventually: Eventually
+) -> None:
+    job_id = tables.add_job(parts=4)
+    tables.query("UPDATE parts SET deaths = 1 WHERE ordinal = 3")
+
+    async def story(database: AsyncEngine) -> None:
+        ledger = Ledger(database, "alive", announce=hear_nothing)
+        claims = [await claimed(ledger, part["id"], deaths=part["deaths"]) for part in tables.parts(job_id)]
+        tables.query(
+            "UPDATE parts SET deaths = 1, state = 'queued'"
+        )  # of the last, the judge has counted none
+        tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
+        tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
+        with psycopg.connect(tables.database_url) as claim_elsewhere:
+            claim_elsewhere.execute("SELECT FROM parts WHERE ordinal = 2 FOR NO KEY UPDATE")
+            pardoned = asyncio.create_task(pardon(database, claims))
+            await asyncio.to_thread(eventually, lambda: pardoned.done() or tables.query(WAITS))
+        assert await pardoned == 2
+        assert await pardon(database, claims) == 0, "as after a reply that was lost"
+
+    house.ask(story)
+    assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0, 1]
 
 
 @pytest.fixture
@@ -313,11 +330,10 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
         "jobs": "SELECT FROM jobs FOR NO KEY UPDATE",
         "parts": "SELECT FROM parts WHERE ordinal = 1 FOR NO KEY UPDATE",
     }
-    waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with ThreadPoolExecutor() as threads, psycopg.connect(tables.database_url) as commit:
         commit.execute(lock[locked])
         expiring = threads.submit(run, expire)
-        eventually(lambda: tables.query(waits))
+        eventually(lambda: tables.query(WAITS))
         commit.commit()
         assert expiring.result() == 1
 

@@ -34,7 +34,7 @@ from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers import metrics
-from pecia_workers.ledger.commit import Announce, Fence
+from pecia_workers.ledger.commit import Announce, ClaimedPart, Fence
 from pecia_workers.ledger.database import change, fetch
 from pecia_workers.ledger.workers import Watch, is_gone
 from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
@@ -281,11 +281,19 @@ _OVER_TIME = """
 """
 _LOCK_FREE = text(f"{_OVER_TIME} SKIP LOCKED")
 _LOCK_BUSY = text(_OVER_TIME)
-# Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
-_PARDON = _set_unlocked(
-    "deaths = deaths - 1",
-    f"""SELECT id FROM parts JOIN {_REQUESTED} USING (id)
-        WHERE parts.attempt >= requested.attempt AND deaths > 0 AND state IN ('queued', 'running')""",  # noqa: S608
+# Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over. On
+# some none was counted yet, or it was taken back before, by a try whose reply was lost.
+_PARDON = text(
+    """
+    WITH chosen AS (
+        SELECT parts.id FROM parts
+        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:deaths AS int[]))
+             AS claimed (id, attempt, deaths) USING (id)
+        WHERE parts.attempt >= claimed.attempt AND parts.deaths > claimed.deaths AND state IN ('queued', 'running')
+        ORDER BY parts.id FOR NO KEY UPDATE OF parts
+    )
+    UPDATE parts SET deaths = deaths - 1 FROM chosen WHERE parts.id = chosen.id
+    """
 )
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
@@ -321,9 +329,10 @@ async def requeue_orphaned(
         return await connection.run_sync(requeue)
 
 
-async def pardon(database: AsyncEngine, parts: Sequence[Fence]) -> int:
-    """Take one death back from each of these parts that is not over, for their worker lives; return how many."""
-    return await change(database, _PARDON, **_listed(parts))
+async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
+    """Take the death of their worker, which lives, back from those of its claims that are not over; return how many."""
+    deaths = [part.deaths for part in parts]
+    return await change(database, _PARDON, **_listed([part.fence for part in parts]), deaths=deaths)
 
 
 def _listed(parts: Sequence[Fence]) -> dict[str, Any]:

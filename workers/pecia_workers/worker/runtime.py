@@ -152,7 +152,7 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [part.fence for part, _ in self._running.values()]
+        lost = [part for part, _ in self._running.values()]
         for _, task in self._running.values():
             task.cancel()
         if lost:
