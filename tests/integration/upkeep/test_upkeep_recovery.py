@@ -238,6 +238,16 @@ def test_only_the_judges_clock_tells_the_dead(tables: Any, reap: Callable[[], in
     assert reap() == 0
 
 
+def test_a_clock_that_is_set_back_takes_no_part_from_its_worker(
+    tables: Any, house: House, reap: Callable[[], int]
+) -> None:
+    tables.add_worker("alive")
+    tables.query("UPDATE workers SET started_at = now() + interval '1 hour'")
+    (part,) = tables.parts(tables.add_job())
+    house.ask(lambda database: claimed(Ledger(database, "alive", announce=hear_nothing), part["id"]))
+    assert reap() == 0
+
+
 def test_a_part_that_takes_its_workers_down_fails_as_poisoned(tables: Any, reap: Callable[[], int]) -> None:
     job_id = tables.add_job(parts=2, webhook=True)
     tables.query("UPDATE parts SET deaths = 2 WHERE job_id = %s AND ordinal = 0", job_id)

@@ -35,11 +35,14 @@ Answer = TypeVar("Answer")
 # registered anew.
 _ALIVE = "NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)"
 
+# A part that began before its worker registered is taken back: not one that is claimed after the clock was set back.
+_NOW = "greatest(now(), (SELECT started_at FROM workers WHERE name = :actor))"
+
 
 def _claiming(chosen: str) -> TextClause:
     return moving(
         chosen,
-        sets="attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL",
+        sets=f"attempt = attempt + 1, worker = :actor, started_at = {_NOW}, failure = NULL",
         begins=True,
         ends=False,
         answer="""
