@@ -167,6 +167,9 @@ async def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
     """The reply to its claim was lost; nothing else would ever move it."""
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
     async with working(settings, Reader()) as runtime:
+        house.query("ALTER TABLE parts RENAME TO parts_to_be")  # a database that is being restored
+        await asyncio.sleep(0.5)
+        house.query("ALTER TABLE parts_to_be RENAME TO parts")
         claim_long_ago(house, runtime.name)
         await until(lambda: parts_of(house) == [("queued", 0)])
 
@@ -185,6 +188,7 @@ def test_a_part_that_takes_long_is_left_to_the_worker_that_runs_it(
 
 
 def claim_long_ago(house: House, worker: str | None) -> None:
+    house.query("UPDATE workers SET started_at = now() - interval '2 hours'")
     house.query(
         """UPDATE parts SET state = 'running', worker = coalesce(%s, worker), attempt = greatest(attempt, 1),
                             started_at = now() - interval '1 hour'""",

@@ -72,6 +72,11 @@ def test_workers_hear_of_each_other_while_they_run_and_a_new_one_of_those_that_s
             shared_lengths(database, 0.75, every_s=0.02) as one,
             shared_lengths(database, 0.75, every_s=0.02) as other,
         ):
+            house.query(
+                "ALTER TABLE output_lengths RENAME TO lengths_to_be"
+            )  # a database that is being restored
+            await asyncio.sleep(0.2)
+            house.query("ALTER TABLE lengths_to_be RENAME TO output_lengths")
             for _ in range(ENOUGH):
                 one.observe("chart", 100)
             async with asyncio.timeout(WAIT_S):

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.connecting import is_transient, outage_suppressed
+from pecia_schemas.connecting import Verdict, outage_suppressed, verdict_on
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.policies import Capacity
 from pecia_workers.engines.base import Budget, Load
@@ -213,7 +213,7 @@ async def shared_lengths(
 ) -> AsyncIterator[LearnedLengths]:
     """Yield lengths that begin with what the fleet knows; publish at times, and at the end, what was seen here.
 
-    `share` is that of `LearnedLengths`. What cannot be published for an outage is published later.
+    `share` is that of `LearnedLengths`. What Postgres cannot take now is published later.
     """
     lengths = LearnedLengths(share)
 
@@ -223,7 +223,7 @@ async def shared_lengths(
             lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
         except BaseException as error:
             lengths.put_back(seen)
-            if not is_transient(error):
+            if verdict_on(error) not in (Verdict.TRANSIENT, Verdict.FAULT):
                 raise
 
     async def keep_publishing() -> None:

@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
-from pecia_schemas.connecting import outage_suppressed
+from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
@@ -143,11 +143,13 @@ class Runtime:
         """Give back what runs here for Postgres alone: the reply to a claim may have been lost."""
         while True:
             await asyncio.sleep(_SIGHT_S)
-            with outage_suppressed():
+            try:
                 unseen = await self._ledger.running(age=_CLAIMED_AGO) - self._claimed
                 if unseen:
                     log.warning("parts_unseen", parts=len(unseen))
                     await self._ledger.requeue(unseen)
+            except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
+                log.info("look_failed", error=name_of(error))
 
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
