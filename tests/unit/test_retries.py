@@ -55,7 +55,20 @@ def test_a_receiver_gets_the_wait_it_asks_for_within_bounds(asked: int, granted:
     assert SCHEDULE.after(1, retry_after=timedelta(seconds=asked)) == timedelta(seconds=granted)
 
 
-@pytest.mark.parametrize("header", [None, "", "soon", "-1", "1.5", "²", "Mon, 99 Foo"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "soon",
+        "-1",
+        "1.5",
+        "²",
+        "Mon, 99 Foo",
+        "Mon, 01 Jan 99999999999 00:00:00 GMT",
+        pytest.param("9" * 5_000, id="5,000 digits"),
+    ],
+)
 def test_a_retry_after_without_sense_asks_for_nothing(header: str | None) -> None:
     assert parse_retry_after(header) is None
 
@@ -68,7 +81,7 @@ def test_a_retry_after_is_seconds_or_a_date() -> None:
     assert timedelta(minutes=9) < waits[1] <= timedelta(minutes=10)
 
 
-@pytest.mark.parametrize("header", ["9" * 400, "9" * 5_000, "Fri, 31 Dec 9999 23:59:59 -2359"])
+@pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
     assert SCHEDULE.after(1, retry_after=parse_retry_after(header)) <= SCHEDULE.longest
 

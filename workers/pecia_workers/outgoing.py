@@ -102,11 +102,11 @@ def parse_retry_after(header: str | None) -> timedelta | None:
     """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense."""
     if header is None:
         return None
-    if header.strip().isdecimal():
-        return timedelta(seconds=min(float(header), 1e9))  # `int` takes no more than 4,300 digits
     try:
+        if header.strip().isdecimal():
+            return timedelta(seconds=min(int(header), 10**9))
         moment = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
 
