@@ -111,7 +111,7 @@ def test_only_what_redis_lost_is_published_again(
     tables.publish_long_ago()
     leased = claim_all(slots=4)
     redis.rpop(QUEUE, 2)
-    redis.lpush(QUEUE, "no message")
+    redis.lpush(QUEUE, "[" * 100_000)
 
     # The stranger's message hides one of the two lost ones; the other shows.
     assert run(Reconciler()) == 2

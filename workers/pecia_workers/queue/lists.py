@@ -315,7 +315,7 @@ def held_parts(redis: Redis) -> set[str]:
         waiting: Any
         while waiting := redis.lrange(queue, start, start + _MESSAGES_PER_CALL - 1):
             for message in waiting:
-                with suppress(ValueError, KeyError, TypeError):  # the claim sorts such messages out
+                with suppress(ValueError, KeyError, TypeError, RecursionError):  # the claim sorts it out
                     held.add(str(json.loads(message)["part"]))
             start += len(waiting)
     return held.union(part.removesuffix("+") for part, _ in _taken(redis))
