@@ -13,6 +13,7 @@ from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.home import Home, default_home
+from pecia_workers.local.process import EmbeddedError
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.local.services import Flower, environment
 
@@ -29,6 +30,16 @@ def test_a_directory_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> N
     tmp_path.chmod(0o750)
     with Home(path=tmp_path).hold():
         assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "home"):
+        with (
+            pytest.raises(EmbeddedError, match=rf"{path} \(.*choose another directory"),
+            Home(path=path).hold(),
+        ):
+            pass
 
 
 def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

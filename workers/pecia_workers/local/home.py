@@ -124,6 +124,10 @@ class Home:
             raise EmbeddedError(
                 f"This user may not write in {self.path}: choose another directory (--home), or run as its owner."
             ) from error
+        except OSError as error:
+            raise EmbeddedError(
+                f"No fleet can live in {self.path} ({error.strerror}): choose another directory (--home)."
+            ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
