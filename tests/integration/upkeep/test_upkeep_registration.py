@@ -24,6 +24,7 @@ from pecia_workers.ledger.workers import (
     WorkerIdentity,
     fields_filled,
     forget_gone,
+    is_registered,
     language_read,
     register,
     stages_on_duty,
@@ -44,6 +45,10 @@ async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: An
         assert later["started_at"] == first["started_at"]
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
+
+
+def test_no_worker_is_registered_where_there_is_no_table(empty_database_url: str) -> None:
+    assert not is_registered(empty_database_url, 1)
 
 
 def test_a_heartbeat_is_updated_in_place(house: House) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.connecting import name_of, outage_suppressed
+from pecia_schemas.connecting import name_of, outage_suppressed, verdict_on
 from pecia_schemas.running import ON_DUTY
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Engine
@@ -140,11 +140,15 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
 
 
 def is_registered(database_url: str, pid: int) -> bool:
-    """Return whether the process of this machine has a row and is alive. False too if Postgres does not answer now."""
-    with outage_suppressed(), open_for_questions(database_url).connect() as connection:
-        found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
-        return bool(found.scalar())
-    return False
+    """Return whether the process of this machine has a row and is alive. False too if Postgres cannot tell now."""
+    try:
+        with open_for_questions(database_url).connect() as connection:
+            found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
+            return bool(found.scalar())
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        return False
 
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
