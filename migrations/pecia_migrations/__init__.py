@@ -14,7 +14,7 @@ from pecia_schemas.tables import REVISION
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["LockedError", "RevisionError", "downgrade", "has_pending_changes", "upgrade"]
+__all__ = ["LockedError", "RevisionError", "downgrade", "has_pending_changes", "revision_of", "upgrade"]
 
 LOCK_TIMEOUT_S: Final = 2
 """How long a migration waits for a table: while it waits, all that come after it wait too."""
@@ -49,18 +49,23 @@ def upgrade(database_url: str, revision: str = "head") -> None:
 
     Raises `LockedError` if another transaction is in the way for long, `RevisionError`.
     """
-    if revision == "head":
-        with open_engine(database_url).connect() as connection:
-            if inspect(connection).has_table("alembic_version"):
-                committed = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-                if committed == REVISION:
-                    return
+    if revision == "head" and revision_of(database_url) == REVISION:
+        return
     _migrate("upgrade", database_url, revision)
 
 
 def downgrade(database_url: str, revision: str = "base") -> None:
     """Take the database back to a revision. Everything stored in what goes away is lost. Raises as `upgrade` does."""
     _migrate("downgrade", database_url, revision)
+
+
+def revision_of(database_url: str) -> str | None:
+    """Return the revision that the database is at; None without any."""
+    with open_engine(database_url).connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        return found
 
 
 def _migrate(how: str, database_url: str, revision: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
+from command import run_pecia
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import REVISION, Base
 
@@ -43,6 +44,25 @@ def test_up_down_up_leads_back_to_where_it_was(empty_database_url: str) -> None:
     assert tables_in(empty_database_url) == {"alembic_version"}
     pecia_migrations.upgrade(empty_database_url)
     assert tables_in(empty_database_url) == first == {*Base.metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["--to", "base"], 0, f"The database is at {REVISION}."),
+        (["--down"], 0, f"The database is at {REVISION}."),
+        (["--down", "--to", "base"], 0, "The database is at base."),
+        (["--to", ""], 2, "no revision is named"),
+    ],
+    ids=["an older one", "down to no other", "down", "none"],
+)
+def test_the_command_says_which_revision_the_database_is_at(
+    empty_database_url: str, words: list[str], status: int, told: str
+) -> None:
+    pecia_migrations.upgrade(empty_database_url)
+    ran = run_pecia("migrate", *words, env={"PECIA_DATABASE_URL": empty_database_url})
+    assert ran.returncode == status
+    assert told in ran.stdout + ran.stderr
 
 
 def test_a_table_that_no_migration_makes_is_noticed(empty_database_url: str) -> None:
