@@ -2,6 +2,7 @@
 
 import fcntl
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import Account, EmbeddedError, spawn
 from pecia_workers.local.servers import (
     EmbeddedPostgres,
+    EmbeddedRedis,
     postgres_programs,
     start_postgres,
     start_redis,
@@ -36,6 +38,15 @@ def test_postgres_starts_past_a_strangers_lock_file(postgres_server: Make) -> No
             assert postgres_server(replaces=server).alive
         finally:
             stranger.kill()
+
+
+def test_a_redis_that_is_silent_is_not_ready(short_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_path / "redis.sock"))
+        silent.listen()
+        with subprocess.Popen(["true"]) as process:
+            server = EmbeddedRedis(popen=process, socket=short_path / "redis.sock", data=short_path)
+        assert not server._is_ready()
 
 
 def test_two_servers_never_share_their_data(redis_server: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import psycopg
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from pecia_workers.local.home import ScratchDirectory
@@ -128,7 +129,7 @@ class EmbeddedRedis(EmbeddedServer):
                 unix_socket_path=str(self.socket), socket_timeout=5, retry=Retry(NoBackoff(), 0)
             ) as client:
                 return bool(client.ping())
-        except RedisConnectionError:  # not there yet, or still loading its data
+        except (RedisConnectionError, RedisTimeoutError):  # not there yet, or still loading its data
             return False
 
 
