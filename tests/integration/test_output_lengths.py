@@ -8,9 +8,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from house import House
 from limits import WAIT_S
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.batching.learned import ENOUGH, STEPS, LearnedLengths, length_of, shared_lengths, step_of
-from pecia_workers.ledger.workers import share_output_lengths
+from pecia_workers.batching.learned import (
+    ENOUGH,
+    STEPS,
+    LearnedLengths,
+    inherited_headroom,
+    length_of,
+    shared_lengths,
+    step_of,
+)
+from pecia_workers.ledger.workers import WorkerIdentity, share_output_lengths
 
 pytestmark = pytest.mark.gate
 
@@ -100,3 +109,13 @@ def test_a_database_that_is_away_costs_nothing_that_was_seen(house: House) -> No
     seen, new = away.ask(observe), LearnedLengths(0.75)
     house.ask(lambda database: share(database, seen, new))
     assert new.expected("chart") == length_of(step_of(100))
+
+
+def test_a_worker_starts_while_the_database_is_away(house: House) -> None:
+    away = replace(house, database_url="postgresql://nobody@127.0.0.1:1/none")
+
+    async def start(database: AsyncEngine) -> float:
+        async with inherited_headroom(database, WorkerIdentity.new("engine", [Stage.READ])) as headroom:
+            return headroom.memory
+
+    assert away.ask(start) == 1.0

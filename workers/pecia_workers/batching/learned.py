@@ -244,7 +244,9 @@ async def shared_lengths(
 @asynccontextmanager
 async def inherited_headroom(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Headroom]:
     """Yield one that begins where the engine before this one died, and leave it to the next if this one does."""
-    headroom = Headroom(await memory_left(database, host=worker.host, engine=worker.engine or ""))
+    headroom = Headroom()
+    with outage_suppressed():  # an engine that took minutes to start is not stopped for this
+        headroom.memory = await memory_left(database, host=worker.host, engine=worker.engine or "")
     try:
         yield headroom
     finally:
