@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fixture_types import Eventually, Make, Picture
@@ -378,3 +379,30 @@ def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixt
 
     with keeping(settings_for(payload_url=payload_url)):
         eventually(lambda: not stored(payload_url))
+
+
+def test_a_removal_that_breaks_off_keeps_no_connection(
+    tables: Any, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep has few, and what keeps parts on their way needs them."""
+    names = [f"{number:064x}" for number in range(20)]
+    tables.query(
+        "INSERT INTO discarded_payloads (payload, discarded_at) SELECT unnest(%s::text[]), now()", names
+    )
+    silent = asyncio.Event()
+
+    class Store:
+        async def delete_many(self, _names: object) -> None:
+            if not silent.is_set():  # the transaction was idle for too long
+                silent.set()
+                raise OperationalError("", None, Exception())
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("pecia_workers.ledger.retention._store", lambda _: Store())
+
+    async def story(database: AsyncEngine) -> str:
+        with pytest.raises(OperationalError):
+            await retention_steps(house.settings())["payloads"](database)
+        return database.pool.status()
+
+    assert "Current Checked out connections: 0" in house.ask(story, connections=4)

@@ -239,7 +239,12 @@ class PayloadRemoval:
                 await connection.execute(_POSTPONE, {"payloads": list(stayed)})
             return len(free) - len(stayed), len(stayed)
 
-        removed, stayed = map(sum, zip(*await asyncio.gather(*map(empty, buckets)), strict=True))
+        try:
+            async with asyncio.TaskGroup() as group:  # one that fails leaves none behind with a connection
+                emptied = [group.create_task(empty(bucket)) for bucket in buckets]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        removed, stayed = map(sum, zip(*(task.result() for task in emptied), strict=True))
         if stayed:
             raise PayloadsStayedError(f"{stayed} of {sum(map(len, buckets))}")
         return removed
