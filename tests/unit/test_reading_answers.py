@@ -89,9 +89,10 @@ def test_an_answer_that_was_cut_off_keeps_its_last_words(answer: AnswerFormat, t
         (r'"a \( x \) b"', r"a \( x \) b"),
         ('"a\nb"', "a b"),
         ('["a", 7]', r'["a", 7]'),
-        ('"a" b', "a"),
+        ('"a" b', 'a" b'),
+        (r'"a "b" \alpha c"', r'a "b" \alpha c'),
     ],
-    ids=["a formula", "a bare line break", "a list", "broken"],
+    ids=["a formula", "a bare line break", "a list", "broken", "bare quotation marks"],
 )
 @pytest.mark.parametrize(
     "element",
@@ -103,6 +104,14 @@ def test_an_element_that_is_no_json_costs_no_other(written: str, text: str, elem
     first, *between, last = blocks(AnswerFormat.LAYOUT, f"[{answer}]")
     assert (first.text, last.text) == ("first", "last")
     assert " ".join(text_of(between).split()) == text
+
+
+@pytest.mark.parametrize(
+    "last", ['{"category": "Text", "text": "w4"}', '{"category": "Text", "text": "w4', '{"b": "w4"}', "w4"]
+)
+def test_words_beside_the_elements_are_kept_in_their_order(last: str) -> None:
+    answer = f'w1 [{{"category": "Text", "text": "w2"}}, w3 {last}'
+    assert re.findall(r"w\d", text_of(blocks(AnswerFormat.LAYOUT, answer))) == ["w1", "w2", "w3", "w4"]
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])

@@ -61,9 +61,17 @@ _CHECKBOX: Final = re.compile(r"<input\b([^<>]*)>\s*", re.IGNORECASE)
 _DIV_END: Final = re.compile(r"</div\s*>\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})|\\')
+_ESCAPE_OR_QUOTE: Final = re.compile(rf'{_ESCAPE.pattern}|"')
+_BETWEEN: Final = " \n,[]"
+"""What stands between elements that is no text."""
 _NEXT_ELEMENT: Final = re.compile(r'\}\s*,?\s*\{\s*"(?:bbox|category|text)"')
 _CUT_ELEMENT: Final = re.compile(r'[\s,\[]*\{\s*"(?:bbox|category)"[^{]*\Z')
-_CUT_TEXT: Final = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_BROKEN_TEXT: Final = re.compile(
+    r'\{(?:\s*"(?:bbox|category)"[^{}]*,)?\s*"text"\s*:\s*"((?:[^\\]|\\.|\\\Z)*?)'
+    r'(?:"\s*)?(?:,\s*"(?:bbox|category)"\s*:.*|\}[\s,\]]*)?\Z',
+    re.DOTALL,
+)
+"""Of the last element: a quotation mark that its text holds does not end it."""
 
 _MARKUP: Final = re.compile(
     rf"{_GROUND.pattern}|</?[A-Za-z_|][^<>]*>"
@@ -186,14 +194,17 @@ def _layout(text: str) -> Iterator[Piece]:
     """Yield the elements one by one. Any of them may be invalid JSON, and the last may be cut off."""
     decoder, end = json.JSONDecoder(strict=False), 0
     while (start := text.find("{", end)) >= 0:
+        before = Piece("", (), text[end:start].strip(_BETWEEN))
         try:
             element, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             if (following := _NEXT_ELEMENT.search(text, start)) is None:
                 break
             end = following.start() + 1
+            yield before
             yield from _layout(_escaped(text[start:end]))
             continue
+        yield before
         label, place, written = (element.get(name) for name in ("category", "bbox", "text"))
         if isinstance(label, str):
             numbers = place if isinstance(place, list) else []
@@ -204,19 +215,19 @@ def _layout(text: str) -> Iterator[Piece]:
         else:
             yield Piece("", (), text[start:end])
     rest = text[end:]
-    cut = _CUT_TEXT.search(rest)
-    if cut:
-        text = cut[1]
+    if broken := _BROKEN_TEXT.search(rest):
+        yield Piece("", (), rest[: broken.start()].strip(_BETWEEN))
+        written = broken[1]
         with suppress(ValueError):
-            text = str(json.loads(f'"{_escaped(text)}"', strict=False))
-        yield Piece("", (), text)
+            written = str(json.loads(f'"{_escaped(written, _ESCAPE_OR_QUOTE)}"', strict=False))
+        yield Piece("", (), written)
     elif not _CUT_ELEMENT.match(rest):
-        yield Piece("", (), rest.strip(" \n,[]") if end or rest.strip() == "[]" else rest)
+        yield Piece("", (), rest.strip(_BETWEEN) if end or rest.strip() == "[]" else rest)
 
 
-def _escaped(text: str) -> str:
+def _escaped(text: str, of: re.Pattern[str] = _ESCAPE) -> str:
     """Return the JSON with each backslash escaped that begins no valid escape: models copy LaTeX as it is."""
-    return _ESCAPE.sub(lambda found: found[0] if len(found[0]) > 1 else r"\\", text)
+    return of.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", text)
 
 
 _ELEMENTS: Final = _by_name(
