@@ -14,6 +14,7 @@ from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.answers import answer_blocks, with_blocks
 from pecia_workers.reading.ladder import judged
+from pecia_workers.reading.markup import blocks_of
 
 WIDTH, HEIGHT = PAGE
 MARKUP = [
@@ -174,8 +175,15 @@ def test_a_list_in_a_list_keeps_its_marks_and_has_the_place_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [(AnswerFormat.LAYOUT, "[]"), (AnswerFormat.DOCTAGS, "<doctag></doctag>")]
+    ("answer", "text"),
+    [
+        (AnswerFormat.LAYOUT, "[]"),
+        (AnswerFormat.DOCTAGS, "<doctag></doctag>"),
+        (AnswerFormat.MARKDOWN, "```markdown\n```"),
+        (AnswerFormat.MARKDOWN, "<!-- image -->"),
+        (AnswerFormat.MARKDOWN, "![](page-1.png)"),
+    ],
 )
 def test_an_answer_of_markup_alone_is_unreadable(answer: AnswerFormat, text: str) -> None:
-    read = with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK))
-    assert (read.text, read.blocks, read.verdict) == ("", (), Verdict.UNREADABLE)
+    read = judged(with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK)))
+    assert (text_of(read.blocks or blocks_of(read.text)), read.verdict) == ("", Verdict.UNREADABLE)

@@ -101,13 +101,17 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
     places = zip(pairwise(ends), generation.tokens, strict=True)
     tokens = tuple((shown[start:end], logged) for (start, end), (_, logged) in places)
     generation = replace(generation, tokens=tokens)
-    if answer is AnswerFormat.MARKDOWN or generation.blocks:
+    if generation.blocks:
         return generation
     blocks = answer_blocks(answer, generation.text, page, generation.shrunk_to or page)
-    verdict = generation.verdict
-    if not blocks and verdict is Verdict.OK:
-        verdict = Verdict.UNREADABLE
-    return replace(generation, text=text_of(blocks), blocks=blocks, verdict=verdict)
+    is_plain = answer is AnswerFormat.MARKDOWN
+    # A simulated engine writes nothing at all, and that is as it should be.
+    if generation.verdict is Verdict.OK and (generation.text or not is_plain):
+        read = any(map(str.isalnum, text_of(blocks)))
+        generation = generation if read else replace(generation, verdict=Verdict.UNREADABLE)
+    if is_plain:
+        return generation
+    return replace(generation, text=text_of(blocks), blocks=blocks)
 
 
 def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tuple[Block, ...]:
