@@ -119,6 +119,13 @@ def test_a_page_is_turned_until_its_text_stands_upright(degrees: int, tmp_path: 
     assert page.blocks[0].lines[0].box.top < height / 8
 
 
+@pytest.mark.parametrize("lines", [[], PROSE], ids=["all of the page", "a line of it"])
+def test_letters_of_a_negative_size_in_a_turned_matrix_are_upright(lines: list[str], tmp_path: Path) -> None:
+    content = b"BT /F -11 Tf -1 0 0 -1 60 300 Tm (Glucose 5.46 mmol/l) Tj ET"
+    page = read(pdfs.written_pdf(pdfs.typeset(lines) + content), tmp_path)
+    assert (page.rotation, text_of(page.blocks).split("\n")[-1]) == (0, "Glucose 5.46 mmol/l")
+
+
 def test_the_crop_box_is_what_counts(tmp_path: Path) -> None:
     page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]"), tmp_path)
     assert text_of(page.blocks).split("\n") == PROSE

@@ -133,8 +133,9 @@ def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:
     for index in range(0, count, max(1, count // _SAMPLE)):
         if raw.FPDFText_IsGenerated(text, index) != 1 and raw.FPDFText_GetMatrix(text, index, matrix):
             own = pypdfium2.PdfMatrix.from_raw(matrix).multiply(place)
-            if math.isfinite(own.a) and math.isfinite(own.b):
-                quarters[round(math.degrees(math.atan2(own.b, own.a)) / 90) % 4] += 1
+            size = raw.FPDFText_GetFontSize(text, index)
+            if math.isfinite(own.a * size) and math.isfinite(own.b * size):
+                quarters[round(math.degrees(math.atan2(own.b * size, own.a * size)) / 90) % 4] += 1
     return -90 * quarters.most_common(1)[0][0] % 360 if quarters else 0
 
 
@@ -180,9 +181,10 @@ class CharacterReader:
     def _character(self, index: int, read: str) -> Character | None:
         raw.FPDFText_GetMatrix(self._text, index, self._matrix)
         own, place = self._matrix, self._place
-        across = own.a * place.a + own.b * place.c, own.a * place.b + own.b * place.d
-        up = own.c * place.a + own.d * place.c, own.c * place.b + own.d * place.d
-        size = raw.FPDFText_GetFontSize(self._text, index) * math.hypot(*up)
+        given = raw.FPDFText_GetFontSize(self._text, index)  # below 0 it turns the letter upside down
+        across = given * (own.a * place.a + own.b * place.c), given * (own.a * place.b + own.b * place.d)
+        up = given * (own.c * place.a + own.d * place.c), given * (own.c * place.b + own.d * place.d)
+        size = math.hypot(*up)
         x, y, _, _ = self._four
         raw.FPDFText_GetCharOrigin(self._text, index, x, y)
         origin = place.on_point(x.value, y.value)
