@@ -102,6 +102,16 @@ def test_every_colour_model_becomes_true_rgb(
     assert np.abs(load_page(path, 0, limits).pixels[25, 25].astype(int) - colour).max() <= 1
 
 
+@pytest.mark.parametrize(
+    ("white", "kind"),
+    [(0x3FF, "uint16"), (0xFFF, "uint16"), (0x3FFF, "uint16"), (0xFFFF, "uint16"), (1.02, "float32")],
+    ids=["10 bits", "12 bits", "14 bits", "16 bits", "resampled floats"],
+)
+def test_white_is_white_whatever_its_number(white: float, kind: str, file: MakeFile, limits: Limits) -> None:
+    image = Image.fromarray(np.tile(np.array([0, white], dtype=kind), (100, 50)))
+    assert {*load_page(file(encoded(image, "TIFF")), 0, limits).pixels.flat} == {0, 255}
+
+
 def test_a_16_bit_png_keeps_its_greys(file: MakeFile, limits: Limits) -> None:
     ramp = np.linspace(0, 0xFFFF, 256).astype(np.uint16)[np.newaxis, :].repeat(100, axis=0)
     path = file(encoded(Image.fromarray(ramp), "PNG"))

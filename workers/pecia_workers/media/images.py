@@ -1,6 +1,7 @@
 """Pictures, through Pillow: HEIC by libheif, TIFF frame by frame, so that the last costs no more than the first."""
 
 import io
+import math
 import struct
 import warnings
 from collections.abc import Iterator
@@ -223,8 +224,9 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
         low, high = float(values.min()), float(values.max())
-        if low >= 0 and 1 < high <= _SIXTEEN_BITS:
-            low, high = 0.0, float(_SIXTEEN_BITS if high > _EIGHT_BITS else _EIGHT_BITS)
+        if low >= 0 and 2 <= high <= _SIXTEEN_BITS:  # noqa: PLR2004  of floats 1 is white, or a little more
+            bits = math.ceil(int(high).bit_length() / 2) * 2  # 8, 10, 12, 14 or 16: often kept in 16
+            low, high = 0.0, max(_EIGHT_BITS, 2.0**bits - 1)
         grey = ((values - low) * (_EIGHT_BITS / max(high - low, 1e-9))).round().astype(np.uint8)
         return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
     if image.has_transparency_data:
