@@ -148,6 +148,17 @@ def test_what_is_typed_into_a_form_is_part_of_the_text(tmp_path: Path) -> None:
     assert text_of(page.blocks).split() == [*" ".join(PROSE).split(), "Filled", "in", "4711"]
 
 
+@pytest.mark.parametrize("flags", [0, 1, 4])  # 1, "invisible", is said of kinds that no viewer knows
+def test_a_stamp_that_is_drawn_is_part_of_the_text(flags: int, tmp_path: Path) -> None:
+    shown = b"/Subtype /Form /BBox [0 0 200 20] /Resources << /Font << /F 4 0 R >> >>"
+    note = b" /Annots [<< /Subtype /Stamp /Rect [60 500 260 520] /F %d /AP << /N 5 0 R >> >>]" % flags
+    page = pdfs.box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>" + note
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    stamp = pdfs.stream(pdfs.typeset(["Void 4711"], left=2, top=21), shown)
+    found = read(pdfs.document([page], [pdfs.stream(pdfs.typeset(PROSE)), font, stamp]), tmp_path)
+    assert text_of(found.blocks).endswith("Void 4711")
+
+
 TEXT, LETTERS = pdfs.typeset(PROSE), string.ascii_letters
 NOT_TRUSTED: dict[str, tuple[Distrust, bytes, dict[str, Any]]] = {
     "missing": (Distrust.NO_TEXT, b"", {}),

@@ -116,6 +116,11 @@ class PdfPages:
         """
         with suppress(pypdfium2.PdfiumError, MemoryError):
             with closing(self._document[index]) as page:
+                for number in range(raw.FPDFPage_GetAnnotCount(page)):  # flattening drops what has this flag
+                    note = raw.FPDFPage_GetAnnot(page, number)
+                    flags = raw.FPDFAnnot_GetFlags(note) & ~raw.FPDF_ANNOT_FLAG_INVISIBLE
+                    raw.FPDFAnnot_SetFlags(note, flags)
+                    raw.FPDFPage_CloseAnnot(note)
                 raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
             with closing(self._document[index]) as page:
                 anyhow = plan.prefer is Prefer.LAYER
