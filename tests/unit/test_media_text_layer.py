@@ -5,6 +5,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pecia_workers.commands import doctor
 from pecia_workers.confinement import Guard, missing_guards
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.glyphs import scripts_without_a_font
-from pecia_workers.media.pages import Limits, PageImage, Plan
+from pecia_workers.media.pages import Limits, MediaError, PageImage, Plan
 from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
 from pictures import encoded
 
@@ -157,6 +158,14 @@ def test_a_stamp_that_is_drawn_is_part_of_the_text(flags: int, tmp_path: Path) -
     stamp = pdfs.stream(pdfs.typeset(["Void 4711"], left=2, top=21), shown)
     found = read(pdfs.document([page], [pdfs.stream(pdfs.typeset(PROSE)), font, stamp]), tmp_path)
     assert text_of(found.blocks).endswith("Void 4711")
+
+
+def test_a_scan_that_cannot_be_decoded_fails_its_page_whatever_is_stamped_on_it(tmp_path: Path) -> None:
+    pdf = partial(pdfs.written_pdf, picture=bytes(400))
+    with pytest.raises(MediaError, match=r"damaged: A picture on the page cannot be decoded\."):
+        read(pdf(b"q 595 0 0 842 0 0 cm /P Do Q " + pdfs.typeset(["Exhibit 000123"])), tmp_path)
+    logo = read(pdf(b"q 60 0 0 60 0 0 cm /P Do Q " + pdfs.typeset(PROSE)), tmp_path)
+    assert text_of(logo.blocks).split("\n") == PROSE
 
 
 TEXT, LETTERS = pdfs.typeset(PROSE), string.ascii_letters

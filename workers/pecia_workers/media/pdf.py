@@ -28,7 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, pairwise
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import numpy as np
 import pypdfium2
@@ -102,11 +102,11 @@ class PdfPages:
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
                 pixels = np.array(bitmap.to_numpy()[:, :, :3])
-            # What it cannot decode pdfium leaves out: a scan would pass as blank.
-            if (pixels == pixels[0, 0]).all():
-                for item in page.get_objects():
-                    if isinstance(item, pypdfium2.PdfImage):
-                        item.get_bitmap().close()
+            # What it cannot decode pdfium leaves out: a scan would pass as blank, or as the number stamped on it.
+            is_plain = bool((pixels == pixels[0, 0]).all())
+            most = 0.0 if is_plain else _MOST_LOST * width * height * scale**2
+            if sum(_lost_areas(page, pixels, self._limits, every=is_plain)) > most:
+                raise MediaError(FailureCode.DAMAGED, "A picture on the page cannot be decoded.")
             return pixels
 
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
@@ -206,6 +206,8 @@ _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
 """Of forms within forms, and of what is looked at on a page."""
+_MOST_LOST: Final = 0.1
+"""Of a page below pictures that cannot be decoded."""
 _LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
 
 
@@ -277,10 +279,7 @@ def _faults(
         yield Distrust.NO_TEXT
     if hidden > MOST_HIDDEN * (len(seen) + hidden):
         yield Distrust.HIDDEN
-    areas = (
-        max(0.0, min(grey.width, right) - max(0, left)) * max(0.0, min(grey.height, bottom) - max(0, top))
-        for _, (left, top, right, bottom) in pictures
-    )
+    areas = (_area(place, grey.width, grey.height) for _, place in pictures)
     below = (
         any(
             one.order < order and left <= one.origin[0] <= right and top <= one.origin[1] <= bottom
@@ -345,32 +344,65 @@ def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[in
     """Return when each text object of a page is drawn, by its address; and its pictures."""
     orders: dict[int, int] = {}
     pictures: list[_Picture] = []
-    items = _items(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
-    for order, (item, at) in enumerate(islice(items, _MOST_OBJECTS)):
+    for order, (item, at) in enumerate(_items(page, place)):
         kind = raw.FPDFPageObj_GetType(item)
         if kind == raw.FPDF_PAGEOBJ_TEXT:
             orders[ctypes.addressof(item.contents)] = order
         elif kind == raw.FPDF_PAGEOBJ_IMAGE:
-            left, bottom, right, top = (ctypes.c_float() for _ in range(4))
-            raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
-            pictures.append((order, at.on_rect(left.value, bottom.value, right.value, top.value)))
+            pictures.append((order, _rectangle(item, at)))
     return orders, pictures
 
 
-def _items(
+def _lost_areas(
+    page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], limits: Limits, *, every: bool
+) -> Iterator[float]:
+    """Yield the pixels of the page that each picture takes which cannot be decoded: of `every` one, or the suspects."""
+    height, width = pixels.shape[:2]
+    for item, at in _items(page, layer_text.placing(page, width, height)):
+        if raw.FPDFPageObj_GetType(item) != raw.FPDF_PAGEOBJ_IMAGE:
+            continue
+        known = raw.FPDF_IMAGEOBJ_METADATA()
+        raw.FPDFImageObj_GetImageMetadata(item, page, known)
+        # 0 bits: there is no decoder for it. Of one bit that shows only when it is decoded.
+        if not every and (known.bits_per_pixel > 1 or known.width * known.height > limits.page_pixels):
+            continue
+        if bitmap := raw.FPDFImageObj_GetBitmap(item):
+            raw.FPDFBitmap_Destroy(bitmap)
+        else:
+            yield _area(_rectangle(item, at), width, height)
+
+
+def _rectangle(item: Any, place: pypdfium2.PdfMatrix) -> layer_text.Rectangle:
+    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+    raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
+    return cast("layer_text.Rectangle", place.on_rect(left.value, bottom.value, right.value, top.value))
+
+
+def _area(place: layer_text.Rectangle, width: int, height: int) -> float:
+    """Return the pixels of a page that lie within a rectangle."""
+    left, top, right, bottom = place
+    return max(0.0, min(width, right) - max(0, left)) * max(0.0, min(height, bottom) - max(0, top))
+
+
+def _items(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> Iterator[tuple[Any, pypdfium2.PdfMatrix]]:
+    """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
+    within = _items_within(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
+    return islice(within, _MOST_OBJECTS)
+
+
+def _items_within(
     parent: Any,
     count: Callable[[Any], int],
     get: Callable[[Any, int], Any],
     place: pypdfium2.PdfMatrix,
     depth: int,
 ) -> Iterator[tuple[Any, pypdfium2.PdfMatrix]]:
-    """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
     for item in filter(None, (get(parent, index) for index in range(count(parent)))):
         yield item, place
         if depth and raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_FORM:
             matrix = raw.FS_MATRIX()
             raw.FPDFPageObj_GetMatrix(item, matrix)
             within = pypdfium2.PdfMatrix.from_raw(matrix).multiply(place)
-            yield from _items(
+            yield from _items_within(
                 item, raw.FPDFFormObj_CountObjects, raw.FPDFFormObj_GetObject, within, depth - 1
             )
