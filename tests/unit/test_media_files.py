@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fixture_types import MakeFile
-from hand_made_pdfs import locked_pdf
+from hand_made_pdfs import box, document, locked_pdf, stream
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
@@ -150,6 +150,19 @@ def test_a_pdf_with_a_password_is_encrypted_and_one_without_pages_that_is_opened
 ) -> None:
     assert code_of(lambda: inspect_file(file(LOCKED), limits)) is FailureCode.ENCRYPTED
     assert code_of(lambda: inspect_file(file(pdf()), limits)) is FailureCode.EMPTY
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_form_that_its_pages_do_not_show_says_what_to_do(
+    dynamic: bool, file: MakeFile, limits: Limits
+) -> None:
+    catalogue = b"/AcroForm << /Fields [] /XFA 3 0 R >>" + b" /NeedsRendering true" * dynamic
+    path = file(document([box()], [stream(b"<xdp/>")], catalogue=catalogue))
+    if dynamic:
+        with pytest.raises(MediaError, match=r"unsupported_type: The PDF is a dynamic XFA form.*: print it"):
+            inspect_file(path, limits)
+    else:
+        assert len(inspect_file(path, limits)) == 1
 
 
 def test_no_file_stays_open_that_cannot_be_read(file: MakeFile, limits: Limits) -> None:

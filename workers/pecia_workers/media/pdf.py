@@ -151,7 +151,12 @@ class PdfPages:
                 raw.FPDF_CloseDocument(handle)
                 raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
             document = pypdfium2.PdfDocument(handle)
-            if document.get_formtype():
+            kind = document.get_formtype()
+            if kind == raw.FORMTYPE_XFA_FULL:
+                document.close()
+                found = "The PDF is a dynamic XFA form, whose pages say only that the viewer cannot show it"
+                raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: print it to PDF where it opens.")
+            if kind:
                 document.init_forms()
             return document
 
