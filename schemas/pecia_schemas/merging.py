@@ -74,20 +74,20 @@ def _merged(
 
 
 def _all(path: str, given: Sequence[Filled]) -> tuple[list[Any], list[Grounding]]:
-    values: list[Any] = []
-    leaves: list[Grounding] = []
+    items: list[list[Filled]] = []
     for one in given:
+        if isinstance(one.value, list):
+            items += [[one.inner(number)] for number in range(len(one.value))]
+            continue
         is_bool = isinstance(one.value, bool)  # true is not 1
-        known = [value for value in values if isinstance(value, bool) is is_bool]
-        items = (
-            [one.inner(number) for number in range(len(one.value))]
-            if isinstance(one.value, list)
-            else [one] * (one.value not in known)
-        )
-        for item in items:
-            leaves += _leaves(item, pointer(path, len(values)))
-            values.append(item.value)
-    return values, leaves
+        alike = (item for item in items if isinstance(item[0].value, bool) is is_bool)
+        known = next((item for item in alike if item[0].value == one.value), None)
+        if known:
+            known.append(one)
+        else:
+            items.append([one])
+    found = [_agreed(pointer(path, number), item) for number, item in enumerate(items)]
+    return [value for value, _ in found], [leaf for _, leaves in found for leaf in leaves]
 
 
 def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:

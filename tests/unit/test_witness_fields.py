@@ -193,6 +193,32 @@ def test_true_is_not_one_where_all_values_are_kept() -> None:
     assert list(map(type, fields["ticked"])) == [int, bool]
 
 
+def test_each_of_all_values_has_the_pages_and_the_best_standing_of_those_that_repeat_it() -> None:
+    names = [
+        ("A1", Standing.NOT_ON_PAGE),
+        ("B2", Standing.NOT_ON_PAGE),
+        ("A1", Standing.AGREES),
+        (["B2"], None),
+    ]
+    pages = [
+        page(
+            number,
+            fields={"code": value},
+            grounding=(standing("/code", value, found, number),) if found else (),
+            merge={"/code": MergeRule.ALL},
+        )
+        for number, (value, found) in enumerate(names, start=1)
+    ]
+    document = Document(pages=tuple(pages))
+    assert document.fields == {"code": ["A1", "B2", "B2"]}
+    leaves = [(leaf.path, leaf.value, leaf.pages, leaf.standing) for leaf in document.grounding]
+    assert leaves == [
+        ("/code/0", "A1", (1, 3), Standing.AGREES),
+        ("/code/1", "B2", (2,), Standing.NOT_ON_PAGE),
+        ("/code/2", "B2", (4,), None),
+    ]
+
+
 def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
     document = Document(
         pages=(
