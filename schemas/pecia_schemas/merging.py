@@ -120,7 +120,8 @@ def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
     groups = [group for _, group in alike]
     groups.sort(key=lambda group: (-sum(_weight(one) for one in group), group[0].page))
     chosen, *others = groups
-    leaves = list(_leaves(max(chosen, key=_weight), path))
+    best = max(chosen, key=_weight)
+    leaves = list(_leaves(best, path))
     if len(leaves) == 1 and leaves[0].path == path:
         agreeing = [one.leaf(path) for one in chosen]
         leaves[0] = leaves[0].model_copy(
@@ -130,7 +131,7 @@ def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
                 "conflicts": tuple(group[0].leaf(path) for group in others),
             }
         )
-    return chosen[0].value, leaves
+    return best.value, leaves
 
 
 def _weight(one: Filled) -> int:

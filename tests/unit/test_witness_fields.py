@@ -219,6 +219,17 @@ def test_each_of_all_values_has_the_pages_and_the_best_standing_of_those_that_re
     ]
 
 
+def test_a_value_is_written_as_on_the_page_that_its_grounding_is_of() -> None:
+    leaves = (standing("/name", "EVE", Standing.NOT_ON_PAGE, 1), standing("/name", "Eve", Standing.AGREES, 2))
+    document = Document(
+        pages=tuple(
+            page(number, fields={"name": leaf.value}, grounding=(leaf,))
+            for number, leaf in enumerate(leaves, 1)
+        )
+    )
+    assert document.fields == {"name": document.grounding[0].value} == {"name": "Eve"}
+
+
 def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
     document = Document(
         pages=(
