@@ -155,6 +155,16 @@ def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Re
     assert Counter(digits) - words == Counter()
 
 
+def test_all_of_many_digits_that_stand_alone_are_read(read: Read) -> None:
+    page, _ = printed((1240, 1240), size=18, pitch=36, lines=6)
+    image = Image.fromarray(page)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(14)
+    for number in range(150):
+        draw.text((80 + 40 * (number % 25), 500 + 40 * (number // 25)), "1", fill="black", font=font)
+    [answer] = read(np.array(image))
+    assert answer.text.split().count("1") == 150
+
+
 def test_digits_alone_that_are_not_sure_are_doubts_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     rapidocr.load_model()
     sure = rapidocr.read_page(calendar()[0])

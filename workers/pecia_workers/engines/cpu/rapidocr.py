@@ -56,8 +56,8 @@ _AGAIN_SHARE, _AGAIN_LETTERS = 0.05, 20
 _EMPTY: Final = 0.3
 """Share of a box that others cover, up to which it stands on empty ground."""
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
-"""How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
-from which they are."""
+"""How many rows of letters without a box are read by themselves, more only if they are text that stands alone; the
+confidence below which they are no text, and from which they are."""
 _SURE_ALONE, _UNSURE_ALONE = 0.95, 0.5
 """Confidence from which a piece that stands alone is text, and from which it may be: specks look like letters."""
 _LEAST_SCORE: Final = 0.3
@@ -119,10 +119,16 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
             letters = letters.outside([row])  # texture: neither network takes it for text
         elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
-    alone = [_line([lone], bgr, _UNSURE_ALONE) for lone in map(_quad, missed.lone_rows()[:_ROWS])]
-    letters_alone = [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
-    unsure = [piece for piece in letters_alone if (piece.confidence or 0) < _SURE_ALONE]
-    pieces += [piece for piece in letters_alone if piece not in unsure]
+    alone = [*map(_quad, missed.lone_rows())]
+    unsure: list[Line] = []
+    for start in range(0, len(alone), _ROWS):
+        some = [_line([lone], bgr, _UNSURE_ALONE) for lone in alone[start : start + _ROWS]]
+        found = [piece for piece in some if piece and any(map(str.isalnum, piece.text))]
+        sure = [piece for piece in found if (piece.confidence or 0) >= _SURE_ALONE]
+        pieces += sure
+        unsure += [piece for piece in found if piece not in sure]
+        if len(sure) < len(some) / 2:  # specks; what else there is of them is not worth the time
+            break
     return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
 
 
