@@ -92,7 +92,9 @@ def test_a_window_is_meant_after_rescaling(file: MakeFile) -> None:
 def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(file: MakeFile) -> None:
     deep = RAMP.astype(np.uint16) * 3 + 500
     assert (shades(file(secondary_capture(deep, bits=12))) == RAMP).all()
-    assert (shades(file(secondary_capture(deep, bits=12, WindowCenter=7, WindowWidth=0))) == RAMP).all()
+    for center, width in ((7, 0), (7, 9)):  # no window at all, and one that shows nothing
+        window = {"WindowCenter": center, "WindowWidth": width}
+        assert (shades(file(secondary_capture(deep, bits=12, **window))) == RAMP).all()
 
 
 def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
@@ -116,6 +118,7 @@ def in_run_lengths() -> bytes:
         (secondary_capture(RED, "RGB", syntax=uid.DeflatedExplicitVRLittleEndian), 0),
         (secondary_capture(RED, "RGB", syntax=uid.ImplicitVRLittleEndian), 0),
         (secondary_capture(RED.astype(np.uint16) * 257, "RGB"), 0),
+        (secondary_capture(RED.astype(np.uint16) * 16, "RGB", bits=12), 0),
         (secondary_capture(np.full_like(RED, (60, 94, 228)), "YBR_FULL"), 1),
         (secondary_capture(RED, "YBR_FULL_422", compressed=[jpeg(RED)], syntax=uid.JPEGBaseline8Bit), 2),
         (secondary_capture(RED, "YBR_RCT", compressed=[JPEG2000], syntax=uid.JPEG2000Lossless), 0),
@@ -128,6 +131,7 @@ def in_run_lengths() -> bytes:
         "deflated",
         "implicit",
         "16-bit",
+        "12 bits",
         "ybr",
         "jpeg",
         "jpeg 2000",

@@ -105,11 +105,11 @@ class DicomPages:
                 palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
                 stored = apply_color_lut(stored, self._header)
                 # Some writers keep 8 bits in entries of 16: then none of them is larger.
-                stored = stored.astype(np.uint8) if palette.max() <= _FULL else _eight_bits(stored)
+                stored = _eight_bits(stored, _BYTE if palette.max() <= _FULL else 2 * _BYTE)
             elif stored.ndim == 2:  # noqa: PLR2004  as above
                 stored = np.repeat(self._grey(stored)[:, :, np.newaxis], 3, axis=2)
             else:
-                stored = _eight_bits(stored)
+                stored = _eight_bits(stored, self._header.BitsStored)
             return np.ascontiguousarray(stored[:, :, :3])
 
     def close(self) -> None:
@@ -124,17 +124,19 @@ class DicomPages:
         if "WindowCenter" in header and "WindowWidth" in header:
             elements = header["WindowCenter"], header["WindowWidth"]
             center, width = (one.value[0] if one.VM > 1 else one.value for one in elements)
+        shades: NDArray[Any] = np.zeros(1)
         if center is not None and width is not None and width >= 1:
             window = Dataset()  # the first one, as pydicom wants it, mapping onto 8 bits
             window.PhotometricInterpretation, window.PixelRepresentation = "MONOCHROME2", 0
             window.WindowCenter, window.WindowWidth, window.BitsStored = center, width, _BYTE
             window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
             shades = apply_windowing(values, window)
-        elif header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
-            shades = stored * (_FULL / (2**header.BitsStored - 1))
-        else:
-            low, high = float(values.min()), float(values.max())
-            shades = (values - low) * (_FULL / max(high - low, 1e-9))
+        if not np.ptp(shades):  # no window, or one that shows nothing
+            if header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
+                shades = stored * (_FULL / (2**header.BitsStored - 1))
+            else:
+                low, high = float(values.min()), float(values.max())
+                shades = (values - low) * (_FULL / max(high - low, 1e-9))
         grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
 
@@ -150,6 +152,6 @@ def _read(file: BinaryIO, **options: Any) -> Dataset:
     return dataset
 
 
-def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return colours of 16 bits by their upper half."""
-    return (colours if colours.dtype.itemsize == 1 else colours >> _BYTE).astype(np.uint8)
+def _eight_bits(colours: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Return colours of so many bits by their upper eight."""
+    return (colours >> max(0, bits - _BYTE)).astype(np.uint8)
