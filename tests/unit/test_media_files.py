@@ -112,6 +112,15 @@ def test_white_is_white_whatever_its_number(white: float, kind: str, file: MakeF
     assert {*load_page(file(encoded(image, "TIFF")), 0, limits).pixels.flat} == {0, 255}
 
 
+@pytest.mark.parametrize("ink", [0, 255], ids=["black", "white"])
+def test_print_on_nothing_is_seen_whatever_its_colour(ink: int, file: MakeFile, limits: Limits) -> None:
+    image = Image.new("LA", (100, 100), (ink, 0))
+    image.paste((ink, 255), (40, 40, 60, 60))
+    pixels = load_page(file(encoded(image, "PNG")), 0, limits).pixels
+    assert (pixels[50, 50] == ink).all()
+    assert (pixels[0, 0] == 255 - ink).all()
+
+
 def test_a_16_bit_png_keeps_its_greys(file: MakeFile, limits: Limits) -> None:
     ramp = np.linspace(0, 0xFFFF, 256).astype(np.uint16)[np.newaxis, :].repeat(100, axis=0)
     path = file(encoded(Image.fromarray(ramp), "PNG"))

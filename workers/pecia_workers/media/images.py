@@ -171,6 +171,8 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG marke
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
 _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
+_LEAST_SEEN: Final = 6
+"""Levels between ink and paper."""
 
 
 class ImagePages:
@@ -220,7 +222,10 @@ class ImagePages:
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white."""
+    """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
+
+    What would not be seen there is put on black.
+    """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
         low, high = float(values.min()), float(values.max())
@@ -232,7 +237,15 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        if _contrast(image) < _LEAST_SEEN:  # as of white print
+            on_black = Image.alpha_composite(Image.new("RGBA", layer.size, "black"), layer)
+            image = max(image, on_black, key=_contrast)
     return np.array(image.convert("RGB"))
+
+
+def _contrast(image: Image.Image) -> float:
+    darkest, lightest = cast("tuple[float, float]", image.convert("L").getextrema())
+    return lightest - darkest
 
 
 @contextmanager
