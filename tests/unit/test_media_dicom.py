@@ -93,8 +93,8 @@ def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(file: 
     deep = RAMP.astype(np.uint16) * 3 + 500
     assert (shades(file(secondary_capture(deep, bits=12))) == RAMP).all()
     for center, width in ((7, 0), (7, 9)):  # no window at all, and one that shows nothing
-        window = {"WindowCenter": center, "WindowWidth": width}
-        assert (shades(file(secondary_capture(deep, bits=12, **window))) == RAMP).all()
+        content = secondary_capture(deep, bits=12, WindowCenter=center, WindowWidth=width)
+        assert (shades(file(content)) == RAMP).all()
 
 
 def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
