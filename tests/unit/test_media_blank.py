@@ -93,6 +93,16 @@ def test_noise_that_jpeg_has_smeared_is_no_writing(noise: float) -> None:
     assert prepare(np.array(Image.open(file))).blank
 
 
+@pytest.mark.parametrize("top", [0.01, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("size", [(1080, 20_000), (20_000, 640), (4_000, 400)])
+def test_a_line_is_seen_on_a_page_of_any_length(size: tuple[int, int], top: float) -> None:
+    image, font = Image.new("RGB", size, "white"), ImageFont.load_default(28)
+    assert prepare(np.array(image)).blank
+    place = (size[0] * (top if size[0] > size[1] else 0.3), size[1] * (0.3 if size[0] > size[1] else top))
+    ImageDraw.Draw(image).text(place, "Total due 4711", fill="black", font=font, anchor="mm")
+    assert not prepare(np.array(image)).blank
+
+
 def test_a_drawing_without_letters_is_not_blank() -> None:
     image = sheet()
     ImageDraw.Draw(image).ellipse((400, 500, 800, 900), outline=0, width=3)

@@ -43,6 +43,9 @@ from pecia_workers.media.pdf import PdfPages
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
 
+_LEAST_STRETCH: Final = 640
+"""Pixels of its shorter side."""
+
 Document = Path | int
 """Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""
 
@@ -277,7 +280,8 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
     """
     page, view = PageImage(pixels=pixels), View.of(pixels)
     if Preparation.BLANK in plan.steps:
-        page = replace(page, blank=is_blank(view.grey))
+        parts = (View.of(part).grey for part in _stretches(pixels))
+        page = replace(page, blank=is_blank(view.grey) and all(map(is_blank, parts)))
     classifier = line_classifier() if Preparation.ORIENT in plan.steps and not page.blank else None
     if classifier and (rotation := turn_needed(view, classifier)):
         page, view = replace(page, pixels=turned(pixels, rotation), rotation=rotation), view.turned(rotation)
@@ -286,6 +290,14 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
         image = levelled(Image.fromarray(page.pixels), -slope, growth_for(view.ink, -slope))
         page = replace(page, pixels=np.asarray(image), skew=-slope)
     return _scaled_down(page, plan)
+
+
+def _stretches(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    """Yield a long page in parts that overlap by half: as a whole it is seen so small that a line of it vanishes."""
+    longer, side = max(pixels.shape[:2]), max(_LEAST_STRETCH, min(pixels.shape[:2]))
+    for start in range(0, longer - side if longer > 2 * side else 0, side):
+        part = slice(start, start + 2 * side)
+        yield pixels[part] if pixels.shape[0] == longer else pixels[:, part]
 
 
 def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
