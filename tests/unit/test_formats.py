@@ -17,9 +17,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from pecia import errors
-from pecia.formats import Format, render
+from pecia.formats import Format, facsimile, render
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.media import NoPictureError, Picture
 from pecia_schemas.rendering import markdown_of
 from pecia_schemas.results import Captions, Document, Page, PageFailure, SegmentFailure, Summary, Verdict
 from samples import page as sample_page
@@ -258,6 +259,15 @@ def test_hocr_says_where_lines_stand_how_sure_they_are_and_which_page_is_missing
     assert "<!-- Page 2 is missing: damaged. -->" in render(document, "hocr")
     metas = {meta.get("name"): meta.get("content") for meta in tree.iter(f"{XHTML}meta")}
     assert (metas["x-pecia-missing"], metas["ocr-number-of-pages"]) == ("2 damaged", "2")
+
+
+def test_a_facsimile_has_a_block_without_text(tmp_path: Path) -> None:
+    def no_picture(*_: Any, **__: Any) -> Picture:
+        raise NoPictureError("gone")
+
+    target = tmp_path / "page.html"
+    facsimile.write(Document(pages=(page(blocks=(block(BlockKind.FIGURE, ""),)),)), no_picture, target)
+    assert '<p class="figure"></p>' in target.read_text()
 
 
 def milliseconds(stamp: str) -> int:

@@ -49,7 +49,9 @@ def _page(one: Page | PageFailure, pictures: PagePictures) -> Iterator[str]:
         yield f'<section id="page_{one.number}">\n<p>{lack_of(one)}</p>\n</section>\n'
         return
     page = shown(one)
-    pieces = [piece for block in page["blocks"] for piece in block.get("tokens") or block["cells"]]
+    pieces = [
+        piece for block in page["blocks"] for piece in block["tokens" if "tokens" in block else "cells"]
+    ]
     yield f'<section id="page_{one.number}" class="{one.verdict}">\n'
     yield f'<svg viewBox="0 0 {one.width} {one.height}" role="img" aria-label="{one.number}">\n'
     try:
