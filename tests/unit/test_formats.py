@@ -261,6 +261,14 @@ def test_hocr_says_where_lines_stand_how_sure_they_are_and_which_page_is_missing
     assert (metas["x-pecia-missing"], metas["ocr-number-of-pages"]) == ("2 damaged", "2")
 
 
+def test_hocr_has_the_text_of_which_no_line_has_a_place_in_its_order() -> None:
+    text = "first <row>\nHb 12\n5 mg\nlast"
+    tree = parsed(Document(pages=(page(1, text, (line("Hb 12"), line("5 mg"))),)))
+    assert [one.text for one in of_class(tree, "ocr_line")] == ["Hb 12", "5 mg"]
+    (paragraph,) = of_class(tree, "ocr_par")
+    assert "".join(paragraph.itertext()).split() == text.split()
+
+
 def test_a_facsimile_has_a_block_without_text(tmp_path: Path) -> None:
     def no_picture(*_: Any, **__: Any) -> Picture:
         raise NoPictureError("gone")

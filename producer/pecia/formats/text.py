@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from html import escape
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
+from pecia.review.layout import tokens_of
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Word
 from pecia_schemas.rendering import escaped
 from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure
@@ -230,7 +232,9 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
     yield f'<div class="{_AREAS.get(block.kind, "ocr_carea")}" id="block_{name}" title="{_bbox(box)}">\n'
     if block.lines:
         yield f'<p class="ocr_par" id="par_{name}" title="{_bbox(box)}">\n'
-        for number, line in enumerate(block.lines, 1):
+        *before_lines, last = _without_place(block)
+        for number, (line, unplaced) in enumerate(zip(block.lines, before_lines, strict=True), 1):
+            yield unplaced
             text = _escaped(line.text)
             if line.words and line.has_every_word:
                 text, rest = "", line.text
@@ -243,10 +247,26 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
                     text += f'<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
             title = f'id="line_{name}_{number}" title="{_title(line)}"'
             yield f'<span class="ocr_line" {title}>{text}</span>\n'
-        yield "</p>\n"
+        yield f"{last}</p>\n"
     elif block.text:
         yield f'<p class="ocr_par text" id="par_{name}" title="{_bbox(box)}">{_escaped(block.text)}</p>\n'
     yield "</div>\n"
+
+
+def _without_place(block: Block) -> list[str]:
+    """Return what stands before each line and after the last, and in none of them: a witness has not seen it."""
+    found = [""] * (len(block.lines) + 1)
+    if "".join(block.text.split()) == "".join("".join(line.text.split()) for line in block.lines):
+        return found
+    line = 0
+    for at, run in groupby(tokens_of(block), key=lambda token: token.line):
+        if at is not None:
+            line = at + 1
+            continue
+        tokens = list(run)
+        text = _escaped(block.text[tokens[0].start : tokens[-1].end])
+        found[line] += f'<span class="text">{text}</span>\n'
+    return found
 
 
 def _title(one: Line | Word) -> str:
