@@ -16,6 +16,7 @@ from pecia import arguments, formats
 from pecia.accounts import AccessUsage
 from pecia.aio.job import events_as_written, parts_as_they_end
 from pecia.arguments import Which
+from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
 from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
@@ -89,7 +90,7 @@ Ids = Annotated[
         default_factory=list,
         alias="id",
         max_length=_MOST_LISTED,
-        description="These, as far as they are there.",
+        description="These, as far as they are there, without any other filter.",
     ),
 ]
 After = Annotated[
@@ -145,6 +146,8 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     """List jobs, newest first."""
     store = bearer.client.connections.store
     if ids:
+        if any(one not in (None, [], {}) for one in (*which.values(), batch, prefix, before)):
+            raise InvalidOptionError("`id` names jobs: no other filter goes with it.")
         known = await store.views(ids)
         found = [bodies.Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known]
         return bodies.Jobs(jobs=found, next=None)

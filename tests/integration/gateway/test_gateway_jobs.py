@@ -101,6 +101,26 @@ def test_a_part_leads_to_its_job_for_the_tenant_alone(fleet: RealFleet, gateway:
     assert [[seen["id"] for seen in jobs] for jobs in found] == [[job["id"]], []]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"state": "failed"},
+        {"metadata": "ward=7"},
+        {"since": "PT0S"},
+        {"batch": "night"},
+        {"prefix": "0190"},
+        {"before": "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"},
+    ],
+)
+def test_jobs_that_are_named_are_not_filtered_too(gateway: Gateway, other: dict[str, str]) -> None:
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    named = {"id": job["id"]}
+    assert [one["id"] for one in bearer.get("/v1/jobs", params=named).json()["jobs"]] == [job["id"]]
+    refused = bearer.get("/v1/jobs", params=named | other)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_option")
+
+
 def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gateway: Gateway) -> None:
     bearer = gateway.bearer()
     (job,) = submitted(bearer)
