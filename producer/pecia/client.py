@@ -374,7 +374,10 @@ class Client(Opening["Connections"]):
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[records.Delivery]:
-        """Return the deliveries of webhooks, done and due, with every try, newest first."""
+        """Return the deliveries of webhooks, done and due, with every try, newest first.
+
+        Through a gateway the latest 500: `InvalidOptionError` for a `limit` above.
+        """
         arguments.check_pages(limit)
         return self._open().deliveries.latest(
             job_id=None if job is None else arguments.id_of(job),

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
+from gateways import Gateway
 from pecia import Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument
 from real_fleet import RealFleet
 from snippets import ROOT, blocks
@@ -77,6 +78,14 @@ def test_deliveries_come_newest_first_and_go_with_their_endpoint(client: Client,
     client.remove_endpoint(endpoint.id)
     with pytest.raises(InvalidOptionError):
         client.delivery(delivery)
+
+
+def test_a_gateway_refuses_more_deliveries_than_it_shows(gateway: Gateway) -> None:
+    _, key = gateway.key()
+    with Client(gateway.url, api_key=key) as remote:
+        assert remote.deliveries(limit=500) == []
+        with pytest.raises(InvalidOptionError, match="500 deliveries at most"):
+            remote.deliveries(limit=501)
 
 
 @pytest.mark.parametrize(

@@ -264,16 +264,20 @@ class RemoteDeliveries(Statements[D_co]):
         since: datetime | None,
         limit: int | None,
     ) -> list[records.Delivery]:
-        """Return those that fit with their attempts, newest first: 500 at most."""
+        """Return those that fit with their attempts, newest first: without a limit the latest 500."""
         if limit == 0:
             return []
+        if limit is not None and limit > _AT_ONCE:
+            raise errors.InvalidOptionError(
+                f"A gateway shows {_AT_ONCE} deliveries at most: ask for less, of one job, endpoint or state."
+            )
         options: dict[str, Any] = {
             "job_id": job_id and str(job_id),
             "webhook_id": endpoint_id and str(endpoint_id),
             "state": state,
         }
         since_text = since and since.isoformat()
-        found = http.get("/deliveries", **options, since=since_text, limit=min(limit or _AT_ONCE, _AT_ONCE))
+        found = http.get("/deliveries", **options, since=since_text, limit=limit or _AT_ONCE)
         return [records.Delivery.model_validate(one) for one in found]
 
     @transaction
