@@ -140,6 +140,15 @@ def test_a_page_without_lines_has_its_text_in_order(path: Path) -> None:
     assert max(top) <= SIDE[1]
 
 
+def test_text_without_a_place_is_there_beside_lines_that_have_one(path: Path) -> None:
+    (seen,) = read(1, "Hb 12").lines
+    blocks = (*plain_blocks("Hb 12\n5 mg", (seen,)), *plain_blocks("twice a day"))
+    document = written(
+        path, Document(pages=(page(1, blocks=blocks, width=SIDE[0], height=SIDE[1]),)), p1=sheet()
+    )
+    assert "".join(texts(document)).split() == ["Hb", "12", "5", "mg", "twice", "a", "day"]
+
+
 def test_a_page_without_text_or_picture_says_why_and_the_file_tells_nothing_else(path: Path) -> None:
     failed = tuple(PageFailure(number=number, failure=Failure.of(FailureCode.DAMAGED)) for number in (2, 3))
     document = written(path, Document(pages=(read(1, *LINES),), failed=failed), p2=sheet())

@@ -18,7 +18,7 @@ from typing import Final
 from pikepdf import Array, Dictionary, Job, Name, Object, Pdf, String
 from pikepdf import Page as Sheet
 
-from pecia.formats.text import every_page, lack_of
+from pecia.formats.text import every_page, lack_of, without_place
 from pecia_schemas.blocks import Box, Line
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
@@ -141,22 +141,21 @@ class Placed:
 def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
     """Yield the page's words where they stand on a sheet of that size, lines whose words are not known as a whole.
 
-    If the place of no line is known: the text, row by row.
+    Text whose place is unknown comes row by row: it can be searched for, and copied.
     """
-    if page.lines:
-        across, down = width / page.width, height / page.height
-        for text, box in chain.from_iterable(map(_pieces, page.lines)):
-            yield Placed(
-                text=text,
-                left=box.left * across,
-                bottom=height - box.bottom * down,
-                width=max(1, box.right - box.left) * across,
-                height=max(1, box.bottom - box.top) * down,
-            )
-        return
+    across, down = width / page.width, height / page.height
+    for text, box in chain.from_iterable(map(_pieces, page.lines)):
+        yield Placed(
+            text=text,
+            left=box.left * across,
+            bottom=height - box.bottom * down,
+            width=max(1, box.right - box.left) * across,
+            height=max(1, box.bottom - box.top) * down,
+        )
     # From top to bottom in even steps, within the margins of the sheet.
-    wrapped = [textwrap.wrap(line, _LONGEST, break_on_hyphens=False) for line in page.text.splitlines()]
-    rows = [row for line in wrapped for row in line]
+    unplaced = [text for block in page.blocks for _, text in without_place(block)]
+    lines = "\n".join(unplaced).splitlines()
+    rows = [row for line in lines for row in textwrap.wrap(line, _LONGEST, break_on_hyphens=False)]
     margin = _MARGIN * height
     step = (height - 2 * margin) / max(1, len(rows))
     size = min(_LARGEST_FONT, step * 0.9)

@@ -7,6 +7,7 @@ which has no written standard.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 from html import escape
@@ -182,6 +183,22 @@ def _note(text: str) -> str:
     return "\n".join(["NOTE", *(_ARROW.sub("->", line) for line in _lines(text))])
 
 
+def without_place(block: Block) -> Iterator[tuple[int, str]]:
+    """Yield the text that is in no line of a block, each piece with how many of the lines stand before it.
+
+    All of it where the block has no lines; else what a model read and its witness did not see.
+    """
+    if "".join(block.text.split()) == "".join("".join(line.text.split()) for line in block.lines):
+        return
+    above = 0
+    for line, run in groupby(tokens_of(block), key=lambda token: token.line):
+        if line is None:
+            tokens = list(run)
+            yield above, block.text[tokens[0].start : tokens[-1].end]
+        else:
+            above = line + 1
+
+
 _HOCR_HEAD = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE html>
@@ -232,9 +249,11 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
     yield f'<div class="{_AREAS.get(block.kind, "ocr_carea")}" id="block_{name}" title="{_bbox(box)}">\n'
     if block.lines:
         yield f'<p class="ocr_par" id="par_{name}" title="{_bbox(box)}">\n'
-        *before_lines, last = _without_place(block)
-        for number, (line, unplaced) in enumerate(zip(block.lines, before_lines, strict=True), 1):
-            yield unplaced
+        beside: defaultdict[int, str] = defaultdict(str)
+        for above, unplaced in without_place(block):
+            beside[above] += f'<span class="text">{_escaped(unplaced)}</span>\n'
+        for number, line in enumerate(block.lines, 1):
+            yield beside[number - 1]
             text = _escaped(line.text)
             if line.words and line.has_every_word:
                 text, rest = "", line.text
@@ -247,26 +266,10 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
                     text += f'<span class="ocrx_word" title="{_title(word)}">{_escaped(word.text)}</span>'
             title = f'id="line_{name}_{number}" title="{_title(line)}"'
             yield f'<span class="ocr_line" {title}>{text}</span>\n'
-        yield f"{last}</p>\n"
+        yield f"{beside[len(block.lines)]}</p>\n"
     elif block.text:
         yield f'<p class="ocr_par text" id="par_{name}" title="{_bbox(box)}">{_escaped(block.text)}</p>\n'
     yield "</div>\n"
-
-
-def _without_place(block: Block) -> list[str]:
-    """Return what stands before each line and after the last, and in none of them: a witness has not seen it."""
-    found = [""] * (len(block.lines) + 1)
-    if "".join(block.text.split()) == "".join("".join(line.text.split()) for line in block.lines):
-        return found
-    line = 0
-    for at, run in groupby(tokens_of(block), key=lambda token: token.line):
-        if at is not None:
-            line = at + 1
-            continue
-        tokens = list(run)
-        text = _escaped(block.text[tokens[0].start : tokens[-1].end])
-        found[line] += f'<span class="text">{text}</span>\n'
-    return found
 
 
 def _title(one: Line | Word) -> str:
