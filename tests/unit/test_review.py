@@ -86,3 +86,15 @@ def test_a_correction_keeps_the_place_of_the_word_and_all_others(page: Page, whi
         "corrected" if number == place else one.text for number, one in enumerate(tokens)
     ]
     assert now[place].box == tokens[place].box
+
+
+def test_each_of_many_equal_values_has_its_own_place() -> None:
+    """In a chart of thousands, among text of which no line has a place."""
+    box = Box(left=0, top=0, right=9, bottom=9)
+    row = Line(text="0 - 0", box=box)
+    text = "\n".join("0 - 0 and" if number % 7 else "0 - 0" for number in range(2_000))
+    block = Block(kind=BlockKind.TEXT, text=text, lines=(row,) * 2_000, source=Source.MODEL)
+    found = [[token.line for token in tokens_of(block) if token.text == one] for one in ("0", "-", "and")]
+    assert found[0] == [number for number in range(2_000) for _ in range(2)]
+    assert found[1] == [*range(2_000)]
+    assert set(found[2]) == {None}

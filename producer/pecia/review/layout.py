@@ -7,8 +7,8 @@ A target is what can be corrected: `b3t5-7` tokens of a block's text, `b3c2` a c
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Standing
@@ -50,31 +50,38 @@ class Target:
 def tokens_of(block: Block) -> list[Token]:
     """Return the tokens of a block's text. Its lines have the same in the same order, but for those without a place."""
     found = [Token(match[0], *match.span()) for match in TOKEN.finditer(block.text)]
-    placed = [
-        (line, number, text)
-        for line, one in enumerate(block.lines)
-        for number, text in enumerate(one.text.split())
-    ]
-    words = [words_of(line) for line in block.lines]
-    alike = SequenceMatcher(
-        None, [one.text for one in found], [text for _, _, text in placed], autojunk=False
-    )
-    for first, other, size in alike.get_matching_blocks():
-        for step in range(size):
-            line, number, _ = placed[other + step]
-            which = words[line][number]
-            word = block.lines[line].words[which] if which is not None else None
-            token = found[first + step]
-            found[first + step] = Token(
-                token.text,
-                token.start,
-                token.end,
-                line,
-                number,
-                word.box if word else None if block.lines[line].words else block.lines[line].box,
-                word.confidence if word else block.lines[line].confidence,
+    texts = [token.text for token in found]
+    end = 0
+    for number, line in enumerate(block.lines):
+        words = words_of(line)
+        for place, own in _places(texts, line.text.split(), end):
+            which = words[own]
+            word = line.words[which] if which is not None else None
+            found[place] = replace(
+                found[place],
+                line=number,
+                number=own,
+                box=word.box if word else None if line.words else line.box,
+                confidence=word.confidence if word else line.confidence,
             )
+            end = place + 1
     return found
+
+
+def _places(texts: Sequence[str], line: Sequence[str], start: int) -> Iterator[tuple[int, int]]:
+    """Yield where in the text the tokens of a line stand, from `start` on: together, or what is left of it nearby."""
+    first = start
+    with suppress(ValueError):  # the line does not begin there any more
+        while line:
+            first = texts.index(line[0], first)
+            if texts[first : first + len(line)] == line:
+                yield from ((first + own, own) for own in range(len(line)))
+                return
+            first += 1
+    for own, text in enumerate(line):
+        with suppress(ValueError):  # written otherwise, as a word that was parted at the end of the line
+            start = texts.index(text, start, start + 2 * len(line)) + 1
+            yield start - 1, own
 
 
 def words_of(line: Line) -> list[int | None]:
