@@ -24,6 +24,8 @@ _ABOUT: Final = """
 Submit documents and videos, follow them, and get their text. Every request but `/healthz` and this description shows a
 key, which sees the jobs of its tenant and no others. Errors are `application/problem+json`.
 """
+_WITHOUT_DOCUMENTS: Final = 1024**2
+"""Most bytes of any other body: the framework reads and parses it before it is known who asks."""
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -95,17 +97,19 @@ class _Bounded:
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
+        taken, most = 0, self._most
+        if not scope.get("path", "").endswith(("/v1/jobs", "/v1/documents")):
+            most = min(most, _WITHOUT_DOCUMENTS)
 
         async def bounded() -> Message:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self._most:
+            if taken > most:
                 raise ProblemError(
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                     "too_large",
-                    f"A request has at most {self._most:,} bytes: send fewer documents at a time.",
+                    f"A request has at most {most:,} bytes: send fewer documents at a time.",
                 )
             return message
 

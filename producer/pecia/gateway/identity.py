@@ -107,6 +107,8 @@ class Bearer:
     streams: int = 0
     load: AccessUsage | None = None
     counted: float = 0.0
+    under_way: int = 0
+    """Documents that are admitted and not written yet: the count lacks them."""
 
     def take(self, rate: float) -> float:
         """Take one request of those that it may make; return the seconds until there is one, 0 if there was."""
@@ -119,29 +121,37 @@ class Bearer:
         return 0.0
 
     async def admit(self, lane: Lane, documents: int) -> None:
-        """Count documents that are submitted. Raises `ProblemError` if the key may not, or not so many now."""
+        """Count documents that are submitted, until they are `settled`.
+
+        Raises `ProblemError` if the key may not, or not so many now.
+        """
         key = self.key
         if lane not in key.lanes:
             raise ProblemError(
                 HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
             )
         if key.pages_per_day is None and key.pages_in_flight is None:
+            self.under_way += documents
             return
         now = time.monotonic()
         if self.load is None or now - self.counted > _COUNTED_S:
-            self.load, self.counted = await self.client.connections.access.load(key), now
-        self.load = AccessUsage(
-            pages_of_day=self.load.pages_of_day + documents,
-            pages_in_flight=self.load.pages_in_flight + documents,
-        )
-        if key.pages_per_day is not None and self.load.pages_of_day > key.pages_per_day:
-            raise self._full("pages_per_day", f"{key.pages_per_day} pages a day", _DAY_S)
-        if key.pages_in_flight is not None and self.load.pages_in_flight > key.pages_in_flight:
-            raise self._full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
+            self.counted = now  # who comes meanwhile does not count too
+            self.load = await self.client.connections.access.load(key)
+        more = self.under_way + documents
+        if key.pages_per_day is not None and self.load.pages_of_day + more > key.pages_per_day:
+            raise _full("pages_per_day", f"{key.pages_per_day} pages a day", _DAY_S)
+        if key.pages_in_flight is not None and self.load.pages_in_flight + more > key.pages_in_flight:
+            raise _full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
+        self.under_way = more
 
-    def _full(self, code: str, limit: str, wait: int) -> ProblemError:
-        self.load = None  # what was refused does not count
-        return too_many(code, f"This key has {limit}, and they are taken.", wait)
+    def settled(self, documents: int) -> None:
+        """Count documents that were admitted as written, until the next count."""
+        self.under_way -= documents
+        if self.load is not None:
+            self.load = AccessUsage(
+                pages_of_day=self.load.pages_of_day + documents,
+                pages_in_flight=self.load.pages_in_flight + documents,
+            )
 
     def open_stream(self, most: int) -> None:
         """Count a stream, which who opened it takes from `streams` at its end. Raises `ProblemError`."""
@@ -208,6 +218,10 @@ async def bearer_of(
     if wait := bearer.take(bearers.settings.gateway_rate):
         raise too_many("rate", "This key makes too many requests a second.", max(1, round(wait)))
     return bearer
+
+
+def _full(code: str, limit: str, wait: int) -> ProblemError:
+    return too_many(code, f"This key has {limit}, and they are taken.", wait)
 
 
 def too_many(code: str, detail: str, wait: int) -> ProblemError:

@@ -144,16 +144,20 @@ async def _accept(
     files: Sequence[UploadFile],
 ) -> Submitted:
     tasks = list(_tasks(submission, files))
-    for lane, count in Counter(one.priority or submission.priority for one in tasks).items():
-        await bearer.admit(Lane(lane), count)
     failures: dict[int, Any] = {}
+    admitted = 0
     try:
+        for lane, count in Counter(one.priority or submission.priority for one in tasks).items():
+            await bearer.admit(Lane(lane), count)
+            admitted += count
         async with bearers_of(request).submitting:
             accepted = await _submit(bearer, submission, tasks, _keys(request, submission, len(tasks)))
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
         accepted, failures = error.accepted, dict(error.failures)
+    finally:
+        bearer.settled(admitted)
     numbers = (number for number in range(len(tasks)) if number not in failures)
     jobs = [Job.of(job, number=number) for number, job in zip(numbers, accepted, strict=True)]
     if not failures and not any(job.created for job in jobs):

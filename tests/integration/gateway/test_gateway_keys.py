@@ -1,10 +1,12 @@
 """What a key may do, and when it ends; it sees its own tenant's jobs and no others, in every route there is."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from gateways import Gateway, serving
 from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
-from pecia.accounts import Scope
+from pecia.accounts import AccessUsage, Scope
 from pecia.gateway import identity, jobs, submitting, webhooks
 from real_fleet import RealFleet
 
@@ -268,3 +270,23 @@ def _everywhere(bearer: Any, besides: str = "") -> Iterator[Any]:
     for method, path in ROUTES:
         if path != besides:
             yield bearer.request(method, "/v1" + path.format(**nowhere))
+
+
+async def test_a_limit_holds_among_requests_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load(_key: object) -> AccessUsage:
+        await asyncio.sleep(0)
+        return AccessUsage(pages_of_day=0, pages_in_flight=0)  # nothing is written yet
+
+    key = SimpleNamespace(lanes=tuple(Lane), pages_per_day=None, pages_in_flight=2)
+    client = SimpleNamespace(connections=SimpleNamespace(access=SimpleNamespace(load=load)))
+    bearer = identity.Bearer(cast("Any", key), cast("Any", client), looked_up=0.0, tokens=1.0)
+
+    async def admitted() -> int:
+        ends = await asyncio.gather(*(bearer.admit(Lane.NORMAL, 1) for _ in range(8)), return_exceptions=True)
+        return ends.count(None)
+
+    assert await admitted() == 2
+    bearer.settled(2)
+    assert await admitted() == 0, "written, and not counted yet"
+    monkeypatch.setattr(identity, "_COUNTED_S", 0)
+    assert await admitted() == 2
