@@ -276,9 +276,9 @@ class RoomWait:
         self._block = block
         self._until = math.inf if timeout is None else time.monotonic() + timeout
 
-    def pause(self, refusal: QueueFullError) -> float:
+    def pause(self, refusal: QueueFullError, rest: float = _REST_S) -> float:
         """Return the seconds until it is worth looking again. Raises the refusal once the timeout has passed."""
         left = self._until - time.monotonic()
         if not self._block or left <= 0:
             raise refusal
-        return min(left, _REST_S)
+        return min(left, rest)

@@ -443,8 +443,9 @@ class Client(Opening["Connections"]):
             if refusal is None:
                 try:
                     return connections.prepared(items, options)
-                except QueueFullError as error:  # a gateway's
-                    refusal = error
+                except QueueFullError as error:  # a gateway's, to which the documents are sent again
+                    sleep(room_wait.pause(error, error.retry_after))
+                    continue
             sleep(room_wait.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> Job[Any]:

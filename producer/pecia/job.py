@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CANCEL_AT_ONCE = 200  # jobs in one transaction
+_MANY = 10
+"""Pages: from there on putting them together takes longer than a thread does."""
 
 
 def finished(
@@ -170,6 +172,8 @@ class Job(JobHandle[R_co]):
         self._check_result()
         store = self._open().store
         ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
+        if len(ended) > _MANY:
+            return cast("R_co", run_blocking(assemble, self.kind, ended))
         return cast("R_co", assemble(self.kind, ended))
 
     def save(

@@ -20,6 +20,7 @@ from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, AsyncJob, ClientSettings, JobState, ReadDocument, errors
 from pecia.aio.connections import AsyncConnections
+from pecia.handles import assemble
 
 PDF = b"%PDF-1.7"
 
@@ -84,6 +85,24 @@ async def test_waiting_needs_no_thread(stores: dict[str, str], scribe: Any, pict
         asyncio.get_running_loop().set_default_executor(Refusing())
         await everything_else(client, one, other)
         assert {thread.name for thread in threading.enumerate()} <= before
+
+
+async def test_a_long_result_is_put_together_in_a_thread(
+    stores: dict[str, str], scribe: Any, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(*about: Any) -> Any:
+        threads.append(threading.current_thread())
+        return assemble(*about)
+
+    monkeypatch.setattr("pecia.aio.job._MANY", 0)
+    monkeypatch.setattr("pecia.aio.job.assemble", noted)
+    async with serving(stores) as client:
+        job = await client.submit(ReadDocument(picture()))
+        await soon(lambda: scribe.read(job.id))
+        await job.result(timeout=WAIT_S)
+    assert [thread is threading.current_thread() for thread in threads] == [False]
 
 
 def test_statements_run_in_the_loops_thread(stores: dict[str, str], scribe: Any, picture: Picture) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from pydantic import ValidationError
 
 from limits import WAIT_S
 from pecia import InvalidSourceError, ReadDocument, SubmitManyError
+from pecia.aio.publishing import AsyncPublisher
 from pecia.bulk import Backlog, RoomWait
 from pecia.errors import QueueFullError
+from pecia.publishing import Publisher
 from pecia.records import LaneLoad
 from pecia.testing import FakeFleet
 from pecia_schemas.media import PayloadRef
@@ -162,3 +165,12 @@ def test_without_block_there_is_no_wait_whatever_the_timeout() -> None:
         RoomWait(block=True, timeout=0).pause(refusal)
     assert 0 < RoomWait(block=True, timeout=0.5).pause(refusal) <= 0.5
     assert RoomWait(block=True, timeout=None).pause(refusal) > 0
+
+
+def test_hundreds_of_waits_leave_connections_to_redis() -> None:
+    how: dict[str, Any] = {"connect_timeout": timedelta(seconds=1), "window": 1}
+    blocking = Publisher("redis://127.0.0.1:1", **how).redis.connection_pool
+    beside = AsyncPublisher("redis://127.0.0.1:1", **how).redis.connection_pool
+    for _ in range(500):  # by the library's own limit the 101st raises
+        blocking.make_connection()
+        beside.get_available_connection()  # type: ignore[no-untyped-call]

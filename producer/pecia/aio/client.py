@@ -453,8 +453,9 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
             if refusal is None:
                 try:
                     return await connections.prepared(items, options)
-                except QueueFullError as error:  # a gateway's
-                    refusal = error
+                except QueueFullError as error:  # a gateway's, to which the documents are sent again
+                    await sleep(room_wait.pause(error, error.retry_after))
+                    continue
             await sleep(room_wait.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:

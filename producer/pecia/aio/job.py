@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CANCEL_AT_ONCE = 200  # jobs in one transaction
+_MANY = 10
+"""Pages: from there on putting them together takes longer than a thread does."""
 
 
 async def finished(
@@ -173,6 +175,8 @@ class AsyncJob(JobHandle[R_co]):
         self._check_result()
         store = self._open().store
         ended = await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
+        if len(ended) > _MANY:
+            return cast("R_co", await run_blocking(assemble, self.kind, ended))
         return cast("R_co", assemble(self.kind, ended))
 
     async def save(

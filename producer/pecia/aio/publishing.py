@@ -22,6 +22,8 @@ _CONNECT_S = 1.0
 _SOCKET_S = 5.0
 _RETRIES = 1
 """Of a command: a pooled connection may have gone stale."""
+_CONNECTIONS = 10_000
+"""At most: each wait holds one, and the library's own limit is 100."""
 _CONNECTING = 10
 """Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
 
@@ -37,6 +39,7 @@ class AsyncPublisher(Breaker):
         try:
             self.redis = Redis.from_url(
                 redis_url,
+                max_connections=_CONNECTIONS,
                 decode_responses=True,
                 encoding_errors="replace",  # a publisher can send what is no text
                 socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),

@@ -47,11 +47,11 @@ class Caller:
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
         """Return what is answered, None for nothing. Raises what its problem stands for."""
-        for left in range(self._tries - 1, -1, -1):
+        for left in range(TRIES - 1, -1, -1):
             try:
                 answer = self._send(method, path, **given)
             except httpx2.TransportError as error:
-                if not left:
+                if not left or self._tries == 1:
                     raise errors.GatewayUnavailableError(
                         f"The gateway does not answer ({type(error).__name__}): check its URL."
                     ) from None

@@ -21,6 +21,7 @@ from pecia.remote.calls import Caller, error_of
 from pecia.sources import Original
 from pecia.store import D_co, Statements, transaction, unrepeatable
 from pecia.submission import Item, Options
+from pecia.waiting import batches
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent, Webhook
 from pecia_schemas.media import PayloadRef, UrlRef, written
@@ -30,6 +31,8 @@ from pecia_schemas.running import Lack
 from pecia_schemas.states import DeliveryState
 
 _AT_ONCE: Final = 500
+_IDS: Final = 150
+"""In one URL: a proxy takes some 8,000 characters."""
 """Jobs or parts in one answer."""
 _FILES: Final = 100
 _BYTES: Final = 32 * 1024**2
@@ -71,7 +74,8 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def views(self, http: Caller, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        found = http.get("/jobs", id=[str(one) for one in job_ids])["jobs"] if job_ids else []
+        asked = [[str(one) for one in some] for some in batches(list(job_ids), _IDS)]
+        found = [made for ids in asked for made in http.get("/jobs", id=ids)["jobs"]]
         return {view.id: view for view in map(_VIEW.validate_python, found)}
 
     @transaction

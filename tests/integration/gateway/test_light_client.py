@@ -3,15 +3,22 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import httpx2
 import pytest
 from packaging.requirements import Requirement
 
 from command import ran
 from gateways import Gateway
 from pecia import ReadDocument
+from pecia.remote.calls import TRIES, Caller
+from pecia.remote.stores import RemoteStore, RemoteTransitions
 from pictures import encoded, note
 from real_fleet import RealFleet
 from snippets import blocks
@@ -118,3 +125,41 @@ def test_it_names_the_extra_for_what_it_has_not(site: Path) -> None:
     assert (command.returncode, command.stdout) == (2, "")
     assert command.stderr == "The command is an extra of the client: pip install 'pecia[cli]'.\n"
     assert "pip install 'pecia[stores]'" in python(site, "-c", STORES).stdout
+
+
+@dataclass
+class Scripted:
+    """What takes the place of a gateway: answers, and what was sent and slept."""
+
+    answer: Callable[[int], httpx2.Response]
+    sent: list[httpx2.URL] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+
+    def send(self, method: str, path: str, *, params: Any = None, **_: Any) -> httpx2.Response:
+        self.sent.append(httpx2.Request(method, f"https://gateway.example/v1{path}", params=params).url)
+        return self.answer(len(self.sent))
+
+    def transaction(self, work: Callable[[Caller], Any], *, repeatable: bool = True) -> Any:
+        return work(Caller(self.send, self.slept.append, TRIES if repeatable else 1))
+
+
+def test_a_call_that_must_not_run_twice_waits_for_its_rate() -> None:
+    limited = {"code": "rate", "detail": "This key makes too many requests a second."}
+    headers = {"content-type": "application/problem+json", "retry-after": "3"}
+    gateway = Scripted(
+        lambda number: (
+            httpx2.Response(429, json=limited, headers=headers)
+            if number == 2
+            else httpx2.Response(200, json={"cancelled": True})
+        )
+    )
+    jobs = [uuid4() for _ in range(3)]
+    assert RemoteTransitions[Any](gateway).cancel(jobs, None) == jobs
+    assert gateway.slept == [3]
+
+
+def test_what_is_looked_up_fits_into_an_address_that_proxies_take() -> None:
+    gateway = Scripted(lambda _: httpx2.Response(200, json={"jobs": []}))
+    RemoteStore[Any](gateway).views([uuid4() for _ in range(500)])
+    assert sum(str(url).count("id=") for url in gateway.sent) == 500
+    assert max(len(url.raw_path) for url in gateway.sent) < 8_000
