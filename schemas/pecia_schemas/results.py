@@ -279,6 +279,12 @@ class Page(Stored):
         return _as_model(self.fields, model)
 
 
+def plain(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored result as its JSON Schema has it."""
+    rest = dict(stored)
+    return rest | {"blocks": unpacked(rest.pop("packed"))} if "packed" in rest else stored
+
+
 def _as_model(fields: dict[str, Any] | None, model: type[M]) -> M | None:
     try:
         return None if fields is None else model.model_validate(fields)

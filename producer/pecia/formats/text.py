@@ -31,9 +31,9 @@ _HTML_HEAD = """\
 <body>
 """
 _MILLISECOND = timedelta(milliseconds=1)
-_BREAKS = re.compile(r"[ \t]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
+_BREAKS = re.compile(r"(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-_ARROW = re.compile("-{2,}>")
+_ARROW = re.compile("(?<!-)-{2,}>")
 _TAG = re.compile(r"<(?=[/A-Za-z])")
 
 

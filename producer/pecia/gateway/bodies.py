@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from pecia.accounts import AccessKey
 from pecia.gateway.problems import Problem
@@ -40,6 +41,19 @@ _JOB: Final[Any] = {
     "erased_at": None,
     "created": True,
 }
+
+
+def _seconds(given: Any) -> Any:
+    """Return a number that is written as text, as in a query; anything else as it is."""
+    return (
+        float(given) if isinstance(given, str) and re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", given) else given
+    )
+
+
+Moment: TypeAlias = Annotated[
+    timedelta | datetime, Field(union_mode="left_to_right"), BeforeValidator(_seconds)
+]
+"""A point in time, or a distance from now: a number is seconds."""
 
 
 class _Body(BaseModel):
@@ -98,9 +112,9 @@ class Submission(_Body):
     priority: Lane = Lane.NORMAL
     metadata: dict[str, str] = Field(default_factory=dict)
     webhook: Webhook | None = None
-    not_before: datetime | timedelta | None = None
+    not_before: Moment | None = None
     """A point in time, or how long from now."""
-    expires: datetime | timedelta | None = None
+    expires: Moment | None = None
     batch: str | None = Field(default=None, max_length=storable.BATCH)
     """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -25,7 +25,7 @@ from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listin
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
-from pecia_schemas.results import Verdict
+from pecia_schemas.results import Verdict, plain
 from pecia_schemas.running import Lack
 from pecia_schemas.states import JobState
 from pecia_schemas.threads import finish_in_thread
@@ -68,9 +68,7 @@ Metadata = Annotated[
         default_factory=list, max_length=64, description="Only with this `key=value`; of several, with all."
     ),
 ]
-Since = Annotated[
-    datetime | timedelta | None, Query(description="Only what was submitted since, or in so long.")
-]
+Since = Annotated[bodies.Moment | None, Query(description="Only what was submitted since, or in so long.")]
 States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
 InBatch = Annotated[
     str | None,
@@ -213,7 +211,10 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
         found = await connections.store.outcomes(
             job.id, skip=before, limit=limit, read_as=read_as, revision=revision
         )
-    return bodies.Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
+    parts = await finish_in_thread(
+        lambda: [replace(one, content=one.content and plain(one.content)) for one in found]
+    )
+    return bodies.Parts(parts=parts, first_open=first_open, more=0 < limit == len(found))
 
 
 @router.get("/jobs/{job_id}/pages/stream", responses=documented(404, 410) | _STREAM, response_class=Response)

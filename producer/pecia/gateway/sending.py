@@ -20,6 +20,7 @@ from pecia.waiting import ReadEvents, ReadParts
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
 from pecia_schemas.media import PageRanges, written
+from pecia_schemas.results import plain
 from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Stage
 
@@ -69,7 +70,7 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
         async for outcome in outcomes:
             sent.add(outcome.ordinal)
             name: str = _NAMES[outcome.stage]
-            data: Any = outcome.content
+            data: Any = outcome.content and plain(outcome.content)
             if outcome.failure is not None:
                 name, data = (
                     "failed",

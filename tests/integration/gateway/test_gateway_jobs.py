@@ -1,6 +1,7 @@
 """Jobs over HTTP: documents in, states, pages and results out, errors as problems."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -86,6 +87,8 @@ def test_pages_are_events_and_a_stream_goes_on_where_it_broke(fleet: RealFleet, 
         "stage": "read",
         "failure": {**told[1][2]["failure"], "code": "too_large"},
     }
+    assert told[0][2]["blocks"][0]["text"] == "one"
+    assert bearer.get(path).json()["parts"][0]["content"]["blocks"][0]["text"] == "one"
     assert told[-1][2]["state"] == "partial"
     again = events_of(bearer.get(path, headers=STREAM | {"Last-Event-ID": str(told[1][1])}).text)
     assert [(name, data.get("number")) for name, _, data in again[:-1]] == [("page", 3)]
@@ -205,3 +208,21 @@ def test_another_program_at_the_gateways_url_is_said_to_be_none() -> None:
         pytest.raises(GatewayUnavailableError, match="check its URL"),
     ):
         list(client.jobs())
+
+
+def test_a_body_without_documents_is_small_as_it_is_read_before_the_key(gateway: Gateway) -> None:
+    body = b"[" + b"[]," * 500_000 + b"[]]"
+    answer = gateway.showing(None).post(
+        "/v1/batches", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code in (400, 413)
+
+
+def test_a_number_of_seconds_is_a_distance_from_now(fleet: RealFleet, gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer, expires=3600)
+    fleet.advance(timedelta(minutes=59))
+    assert bearer.get(f"/v1/jobs/{job['id']}").json()["state"] == "queued"
+    assert [
+        len(bearer.get("/v1/jobs", params={"since": since}).json()["jobs"]) for since in ("86400", "60")
+    ] == [1, 0]
