@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.local.home import Home, default_home
+from pecia_workers.local.home import Home, ScratchDirectory, default_home
 from pecia_workers.local.process import EmbeddedError
 from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.local.services import Flower, environment
@@ -125,3 +125,12 @@ def test_sample_draws_the_documents_of_the_demo_beside_what_is_there_and_prints_
     with Image.open(papers / "prescription.png") as picture:
         picture.load()
     assert (refused.returncode, "lab.png/papers cannot be written" in refused.stderr) == (2, True)
+
+
+def test_a_throw_away_fleet_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> ScratchDirectory:
+        raise EmbeddedError("set TMPDIR to one")
+
+    monkeypatch.setattr(ScratchDirectory, "create", none)
+    ran = run_pecia("demo")
+    assert (ran.returncode, "set TMPDIR" in ran.stderr) == (4, True)

@@ -1,9 +1,11 @@
 """Settings are refused when they cannot be meant, with a sentence that never shows a value."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from command import run_pecia
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
 from pecia_schemas.states import Lane
 from pecia_workers.queue.lists import LaneRules
@@ -18,6 +20,39 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.Mon
             read_settings(settings)
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"PECIA_ENCRYPTION_KEY={}\n", "did you mean PECIA_ENCRYPTION_KEYS"),
+        (b"# \xb0\xa1\n", "no text in UTF-8"),
+    ],
+    ids=["a typing error", "another encoding"],
+)
+def test_a_file_of_settings_is_held_to_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: bytes, said: str
+) -> None:
+    """Or documents would be stored unencrypted without a word."""
+    monkeypatch.chdir(tmp_path)
+    Path(".env").write_bytes(written)
+    for settings in (ClientSettings, WorkerSettings):
+        with pytest.raises(SettingsError, match=said):
+            read_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "url"), [("REDIS", "localhost:6379"), ("DATABASE", "postgresql://u:hunter2@h:port/x")]
+)
+@pytest.mark.parametrize("words", [("worker", "engine"), ("doctor",), ("keys", "status")])
+def test_a_url_of_no_server_is_refused_and_not_repeated(words: tuple[str, ...], name: str, url: str) -> None:
+    stores = {"PECIA_DATABASE_URL": "postgresql://127.0.0.1:1/x", "PECIA_REDIS_URL": "redis://127.0.0.1:1"}
+    ran = run_pecia(*words, env=stores | {"PECIA_PAYLOAD_URL": "p", f"PECIA_{name}_URL": url})
+    assert (ran.returncode, f"PECIA_{name}_URL is no URL" in ran.stderr, "hunter2" in ran.stderr) == (
+        2,
+        True,
+        False,
+    )
+
+
 def test_a_client_and_a_fleet_understand_each_others_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PECIA_LEASE", "20")
     monkeypatch.setenv("PECIA_CLIENT_NAME", "archive")
@@ -28,6 +63,17 @@ def test_a_client_and_a_fleet_understand_each_others_names(monkeypatch: pytest.M
 NO_NETWORK = "names what is no network: write `10.1.0.0/16`"
 NO_BUCKET = "names what is no bucket: write `scans`"
 REFUSED = [
+    *(
+        (name, "0", "Input should be greater than 0")
+        for name in (
+            "LEASE",
+            "PART_TIMEOUT",
+            "DECODE_TIMEOUT",
+            "WEBHOOK_TIMEOUT",
+            "ENGINE_TIMEOUT",
+            "UPKEEP_INTERVAL",
+        )
+    ),
     *(
         ("WEBHOOK_SECRET", secret, "is no key")
         for secret in ("whsec_", "whsec_c2hvcnQ=", "whsec_%%%", "a horse")

@@ -78,6 +78,8 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
     for words, said in (
         (("--mix", "novel"), "novel"),
         (("--mix", "chart=few"), "no weight"),
+        (("--mix", "chart=nan"), "Weights are not negative"),
+        (("--mix", "chart=inf"), "Weights are not negative"),
         (("--arrivals", str(tmp_path / "none")), "a file that can be read"),
         (("--kv-tokens", "1000", "--pages", "3"), "--kv-tokens"),
         (("--preset", "seed", "--seed", "7"), "--seed changes nothing"),
@@ -161,3 +163,13 @@ def test_the_engine_of_the_settings_is_asked_with_real() -> None:
 def test_no_two_pages_are_the_same_so_that_no_cache_knows_them(mix: Mix) -> None:
     (request,) = drawn([0.0], mix, 0)
     assert len({_request_of(request, number).images[0].tobytes() for number in range(20)}) == 20
+
+
+def test_what_was_measured_is_printed_even_if_no_speed_comes_of_it() -> None:
+    words = ["--real", "--pages", "2", "--size", "1", "--window", "0", "--speed", "s.toml", "--json"]
+    ran = run_pecia("experiment", *words, env={"PECIA_ENGINE": "simulated:instant"})
+    assert (ran.returncode, json.loads(ran.stdout)["size"]) == (1, 1)
+
+
+def test_a_rate_too_small_to_show_has_no_gain() -> None:
+    assert typed("--rate", "0.004", "--pages", "60").returncode == 0

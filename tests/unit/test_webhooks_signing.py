@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,6 +14,7 @@ import pytest
 import standardwebhooks
 from pydantic import SecretStr
 
+from command import run_pecia
 from limits import WAIT_S
 from npm_files import NothingThereError, absent, installed, tools
 from pecia.errors import ConfigurationError, WebhookVerificationError
@@ -172,3 +174,11 @@ def test_a_library_refuses_what_was_changed_or_signed_with_another_secret_or_lon
     old = signed_by(SECRET, at=datetime.now(UTC) - timedelta(minutes=6))
     answers = [library(changed, SECRET), library(request, FORMER), library(old, SECRET)]
     assert [list(answer) for answer in answers] == [["refused"]] * 3
+
+
+def test_a_listener_that_cannot_listen_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for secret, said in ((SECRET, "Address already in use"), ("whsec_%%%", "is no key")):
+            port = str(taken.getsockname()[1])
+            ran = run_pecia("webhook", "listen", "--port", port, "--secret", secret)
+            assert (ran.returncode, said in ran.stderr, "fault" in ran.stderr) == (4, True, False)

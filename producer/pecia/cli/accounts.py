@@ -5,13 +5,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 import typer
 from typer import Argument, BadParameter, Option
 
+from pecia import arguments
 from pecia.accounts import Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
@@ -76,7 +76,7 @@ def create(
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
-    span = values.moment(expires, "--expires")
+    ends = arguments.moment(values.moment(expires, "--expires"), "--expires")
     with _connected() as connections:
         key, shown = connections.access.add(
             tenant=tenant,
@@ -85,7 +85,7 @@ def create(
             lanes=tuple(lane or Lane),
             pages_per_day=pages_per_day,
             pages_in_flight=pages_in_flight,
-            expires_at=datetime.now(UTC) + span if isinstance(span, timedelta) else span,
+            expires_at=ends,
         )
     if as_json:
         output.json_line(key.model_dump(mode="json") | {"key": shown})

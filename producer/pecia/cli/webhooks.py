@@ -292,7 +292,14 @@ def listen(
         raise BadParameter(
             f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
-    with Listener(host, port, secret, partial(_show_notice, as_json=as_json)) as listener:
+    with suppress(WebhookVerificationError):  # all that is wrong if the secret is a key
+        verify(b"", {}, secret)
+    try:
+        made = Listener(host, port, secret, partial(_show_notice, as_json=as_json))
+    except OSError as error:
+        endings.complain(f"nothing can listen on {host}, port {port}: {error.strerror}.")
+        raise typer.Exit(Ending.UNAVAILABLE) from None
+    with made as listener:
         typer.echo(f"Listening on {listener.url}", err=True)
         with suppress(KeyboardInterrupt):
             while count is None or listener.handled < count:

@@ -87,12 +87,16 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
     if known is None:
         return None
     try:
-        return _read(known, media)
+        truth = _read(known, media)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except ValueError as error:  # of an encoding, too
+    except (OSError, ValueError) as error:  # of an encoding, too
         why = str(error)
+    else:
+        if truth.captions if media.is_video else truth.pages:
+            return truth
+        why = f"it has no {'captions' if media.is_video else 'pages'}."
     raise TruthError(f"'{known}' is not a truth that can be read: {why}")
 
 
@@ -108,7 +112,7 @@ def _read(known: Path, media: MediaType) -> Truth:
         return Truth(pages=(TruePage(text="\n".join(row[_CORNERS] for row in rows)),))
     if media.is_video:
         return Truth(captions=tuple(line for line in text.splitlines() if line.strip()))
-    return Truth(pages=tuple(TruePage(text=page) for page in text.rstrip("\f").split("\f")))
+    return Truth(pages=tuple(TruePage(text=page) for page in text.removesuffix("\f").split("\f")))
 
 
 def part_of_local(name: str, why: str) -> Any:

@@ -20,7 +20,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnparsableError
 
 from pecia_schemas import storable
@@ -113,7 +113,7 @@ class ConnectionSettings(BaseSettings):
     @classmethod
     def _refuse_unknown_names(cls, values: Any) -> Any:
         own = _names(cls)
-        for name in os.environ:
+        for name in map(str.upper, (*os.environ, *DotEnvSettingsSource(cls).env_vars)):
             if name.startswith(PREFIX) and name not in own and name not in (known := known_names()):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
@@ -130,6 +130,9 @@ def read_settings(settings: type[S]) -> S:
     """Return the settings that the environment and `.env` give. Raises `SettingsError`."""
     try:
         return settings()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise SettingsError(f"The file .env cannot be read: {reason}.") from None
     except UnparsableError as error:  # names the field, and what it is of
         name = next((name for name in settings.model_fields if f'"{name}"' in str(error)), "")
         raise SettingsError(_sentence((name,), "is no JSON: see docs/settings.md")) from None

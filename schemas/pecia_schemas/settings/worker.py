@@ -93,7 +93,7 @@ class EngineSettings(ConnectionSettings):
     """Requests at that server at a time. `PECIA_MAX_NUM_SEQS` wins if it is less."""
     engine_ready_timeout: Duration = timedelta(minutes=10)
     """How long that server may take to start, or be away, before the worker gives up."""
-    engine_timeout: Duration = timedelta(minutes=2)
+    engine_timeout: Duration = Field(default=timedelta(minutes=2), gt=timedelta())
     """How long that server may be silent in the midst of a request."""
 
 
@@ -199,7 +199,7 @@ class DocumentSettings(ConnectionSettings):
     they are. A task can choose others."""
     decode_processes: int = Field(default=0, ge=0)
     """Processes that decode and render. 0: one for each core, at most four."""
-    decode_timeout: Duration = timedelta(seconds=60)
+    decode_timeout: Duration = Field(default=timedelta(seconds=60), gt=timedelta())
     """How long decoding one page or video segment may take before its process is ended."""
     decode_memory_bytes: int = Field(default=2 * 1024**3, ge=256 * 1024**2)
     """Address space of one decoding process, in bytes, above what it needs to start."""
@@ -304,7 +304,7 @@ class WebhookSettings(ConnectionSettings):
     lets in 8787, where `pecia webhook listen` listens."""
     webhook_former_secret: SecretStr = SecretStr("")
     """The key before that one, while receivers change theirs: callbacks bear both signatures. Empty: only one."""
-    webhook_timeout: Duration = timedelta(seconds=15)
+    webhook_timeout: Duration = Field(default=timedelta(seconds=15), gt=timedelta())
     """How long a receiver may take in all."""
     webhook_concurrency: int = Field(default=4, ge=1)
     """Callbacks that one webhook worker posts to one endpoint at a time."""
@@ -365,7 +365,7 @@ class WorkerSettings(
     termination_server: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
 
-    lease: Duration = timedelta(seconds=15)
+    lease: Duration = Field(default=timedelta(seconds=15), gt=timedelta())
     """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
     four times within it, every five seconds at least: under ten seconds, all processes need the same."""
     max_deaths: int = Field(default=3, ge=1)
@@ -382,10 +382,10 @@ class WorkerSettings(
     """Attempts at a part whose failure is retryable."""
     retry_delay: Duration = timedelta(seconds=2)
     """Wait before the second attempt; doubles with each further one, with jitter."""
-    part_timeout: Duration = timedelta(minutes=5)
+    part_timeout: Duration = Field(default=timedelta(minutes=5), gt=timedelta())
     """How long one attempt at a part may work; waits for a decoder, the engine or a store do not count."""
 
-    upkeep_interval: Duration = timedelta(seconds=2)
+    upkeep_interval: Duration = Field(default=timedelta(seconds=2), gt=timedelta())
     """How often the relay looks."""
 
     remote_control: Literal["look", "revoke"] = "look"

@@ -1,6 +1,7 @@
 """What the operators' verbs share: settings or an exit, the machine that is meant, tables for people or JSON."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,12 +82,31 @@ def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
         raise refused(f"{needs} {', '.join(missing)}{otherwise}", USAGE)
 
 
+def urls_or_exit(settings: WorkerSettings) -> None:
+    """Exit 2 if a URL names no server. It is not repeated: it may hold a password."""
+    from redis.connection import parse_url  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
+
+    from pecia_schemas.connecting import sqlalchemy_url  # noqa: PLC0415  as above
+
+    database = "a database: it reads postgresql://user:password@host/database."
+    for name, url, parse, reads in (
+        ("DATABASE", settings.database_url, sqlalchemy_url, database),
+        ("REDIS", settings.redis_url, parse_url, "a Redis: it reads redis://, rediss:// or unix://."),
+    ):
+        if text := url.get_secret_value():
+            try:
+                parse(text)
+            except Exception:  # noqa: BLE001  each library has its own, and nothing else is done here
+                raise refused(f"PECIA_{name}_URL is no URL of {reads}", USAGE) from None
+
+
 def settings_of_fleet() -> WorkerSettings:
     """Return the settings, pointing to a fleet that runs on this machine if they name no stores.
 
     Without such a fleet the stores stay unnamed. Exits 2 if it is open which fleet is meant.
     """
     settings = settings_or_exit()
+    urls_or_exit(settings)
     if settings.database_url.get_secret_value() or not (settings.home or running.running_fleets()):
         return settings
     with refusing(running.NoFleetError):
@@ -128,7 +148,7 @@ def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
             found[names(name)] = float(weight or 1)
         except ValueError:
             raise typer.BadParameter(f"{weight!r} is no weight.", param_hint=option) from None
-    if min(found.values()) < 0 or not sum(found.values()):
+    if not (min(found.values()) >= 0 and 0 < sum(found.values()) < math.inf):
         raise typer.BadParameter("Weights are not negative, and one is more than 0.", param_hint=option)
     return found
 

@@ -11,17 +11,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from obstore.exceptions import BaseError
+from redis import RedisError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import Engine, inspect, text
 
-from pecia_schemas.connecting import Verdict, refusal_of_postgres, refusal_of_redis, verdict_on
+from pecia_schemas.connecting import Verdict, explain, refusal_of_postgres, refusal_of_redis, verdict_on
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
-from pecia_workers.commands.common import FAILED, UNAVAILABLE, settings_of_fleet
+from pecia_workers.commands.common import FAILED, UNAVAILABLE, refused, settings_of_fleet
 from pecia_workers.confinement import missing_guards
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
@@ -84,18 +86,32 @@ def doctor(
     if not all(finding.ok for finding in findings if finding.subject in _STORES):
         raise typer.Exit(UNAVAILABLE)
     if deep or repair:
-        differing = asyncio.run(_compare(settings, as_json=as_json))
+        differing = _compared(settings, as_json=as_json)
         if repair and any(kind.is_mended for kind in differing):
             try:
                 agreed = yes or (not as_json and typer.confirm("Put right what can be?", err=True))
             except typer.Abort:  # no terminal
                 agreed = False
             if agreed:
-                differing = asyncio.run(_compare(settings, differing, as_json=as_json))
+                differing = _compared(settings, differing, as_json=as_json)
         if differing:
             raise typer.Exit(FAILED)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(UNAVAILABLE)
+
+
+def _compared(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
+    """Compare them. Exits 4 with a sentence if one of them is away."""
+    try:
+        return asyncio.run(_compare(settings, known, as_json=as_json))
+    except (BaseError, OSError, RedisError) as error:
+        raise refused(
+            f"A store went away meanwhile ({type(error).__name__}): run it again.", UNAVAILABLE
+        ) from None
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        raise refused(explain(error, settings.database_url.get_secret_value()), UNAVAILABLE) from None
 
 
 async def _compare(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
@@ -162,9 +178,13 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
                 yield from _look_at_fleet(engine)
                 yield from _look_at_lag(engine, settings)
     except Exception as error:
-        if verdict_on(error) is not Verdict.FAULT:
-            raise
-        yield Finding(subject=_TABLES, ok=False, detail="not this version's: run `pecia migrate`")
+        match verdict_on(error):
+            case None:
+                raise
+            case Verdict.FAULT:
+                yield Finding(subject=_TABLES, ok=False, detail="not this version's: run `pecia migrate`")
+            case _:
+                yield Finding(subject=_POSTGRES, ok=False, detail=explain(error, url))
     finally:
         engine.dispose()
 

@@ -61,7 +61,7 @@ def tune(
         chosen = profiles.with_profile(settings)
         steps = "max_num_batched_tokens" not in settings.model_fields_set
         tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
-    output.write_text(_profile(machine, chosen, tuned), encoding="utf-8")
+    profile = _profile(machine, chosen, tuned)
     record = asdict(tuned) | {"speed": tuned.speed and tuned.speed.model_dump()}
     rows = [
         {
@@ -76,6 +76,8 @@ def tune(
         for point in tuned.points
     ]
     common.show(record, common.aligned(rows), as_json=as_json)
+    with common.refusing(OSError):
+        output.write_text(profile, encoding="utf-8")
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
 
 

@@ -161,7 +161,7 @@ def _requests(
     try:
         with common.refusing(TraceError):
             return read_trace(Path(arrivals), seed), None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         sentence = "--arrivals is all, poisson, bursts, or a file that can be read."
         raise common.refused(sentence, common.USAGE) from None
 
@@ -199,8 +199,9 @@ def _table(results: list[tuple[float | None, Result]]) -> Table:
     for rate, result in results:
         found, beside = result.figures, static.get(rate)
         gain = ""
-        if beside and result.policy is not PolicyName.STATIC:  # by the rates as they are shown
-            gain = f"{round(found.requests_per_s, 2) / round(beside.requests_per_s, 2) - 1:+.1%}"
+        # By the rates as they are shown.
+        if result.policy is not PolicyName.STATIC and beside and (least := round(beside.requests_per_s, 2)):
+            gain = f"{round(found.requests_per_s, 2) / least - 1:+.1%}"
         row = {
             "policy": result.policy,
             "rate/s": _number(rate),
@@ -273,6 +274,18 @@ def experiment(
         settings = common.settings_or_exit()
         with common.engine_at_work(settings):
             cells, found = asyncio.run(_on_engine(settings, requests, grid))
+    else:
+        cells, found = [simulated_cell(requests, IterationModel(), limits) for limits in grid], None
+    if as_json:
+        for cell in cells:
+            typer.echo(json.dumps(asdict(cell)))
+    else:
+        Console(highlight=False).print(common.aligned([_cell_row(cell) for cell in cells]))
+    with common.refusing(OSError):  # after the figures, which may have taken hours
+        if plot:
+            from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, not always installed
+
+            typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
         if speed:
             if found is None:
                 raise common.refused(
@@ -281,17 +294,6 @@ def experiment(
                 )
             speed.write_text(speed_toml(found), encoding="utf-8")
             typer.echo(f"Wrote {speed}.", err=True)
-    else:
-        cells = [simulated_cell(requests, IterationModel(), limits) for limits in grid]
-    if plot:
-        from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, and not always installed
-
-        typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
-    if as_json:
-        for cell in cells:
-            typer.echo(json.dumps(asdict(cell)))
-    else:
-        Console(highlight=False).print(common.aligned([_cell_row(cell) for cell in cells]))
 
 
 async def _on_engine(

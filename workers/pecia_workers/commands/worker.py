@@ -9,7 +9,7 @@ import typer
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit
+from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit, urls_or_exit
 from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.base import stages_served
 
@@ -135,6 +135,7 @@ def admitted_or_exit(settings: WorkerSettings) -> None:
     from pecia_workers.ledger.database import open_for_questions  # noqa: PLC0415
     from pecia_workers.queue.lists import connect  # noqa: PLC0415
 
+    urls_or_exit(settings)
     refusals = []
     if url := settings.redis_url.get_secret_value():
         try:

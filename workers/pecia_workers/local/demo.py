@@ -9,9 +9,11 @@ import pypdfium2
 from pydantic import SecretStr
 
 from pecia_schemas.blocks import text_of
-from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.common import UNAVAILABLE, refused, settings_or_exit
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.process import EmbeddedError
 from pecia_workers.local.samples import Exhibit, write_exhibits
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, MediaError
@@ -23,7 +25,7 @@ def own_text(path: Path) -> list[tuple[str, str]]:
     First what can be seen of it, in the order in which its layout is read; then as the file has it, which writes it
     in any order. A page whose text layer is not trusted has the second twice.
     """
-    limits = Limits.of(WorkerSettings())
+    limits = Limits.of(settings_or_exit())
     try:
         with pypdfium2.PdfDocument(path) as document:
             in_file = [page.get_textpage().get_text_bounded() for page in document]
@@ -47,11 +49,17 @@ class ThrowAwayFleet:
     @classmethod
     def with_engine(cls, engine: str, *, report: Callable[[str], None]) -> Self:
         """Return one that reads with this engine, set as the environment says, on stores of its own."""
-        settings = read_settings(WorkerSettings).with_stores(database_url="", redis_url="", payload_url="")
+        settings = settings_or_exit().with_stores(database_url="", redis_url="", payload_url="")
         own = {"engine": engine, "flower_port": 0, "webhook_ports": ()}
         return cls(settings.model_copy(update=own), report=report)
 
     def __enter__(self) -> Self:
+        try:
+            return self._start()
+        except EmbeddedError as error:
+            raise refused(error, UNAVAILABLE) from None
+
+    def _start(self) -> Self:
         with ExitStack() as starting:
             scratch = ScratchDirectory.create()
             starting.callback(scratch.remove)

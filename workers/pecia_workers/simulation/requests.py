@@ -90,7 +90,7 @@ class _Line(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    arrived: Annotated[float, Field(ge=0)]
+    arrived: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     workload: DocumentType = Field(DocumentType.MIXED, alias="document_type")
     lane: Lane = Lane.NORMAL
     prompt: Annotated[int, Field(ge=1)] = PAGE_PROMPT
