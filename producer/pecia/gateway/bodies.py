@@ -113,7 +113,7 @@ class Submission(_Body):
     metadata: dict[str, str] = Field(default_factory=dict)
     webhook: Webhook | None = None
     not_before: Moment | None = None
-    """A point in time, or how long from now."""
+    """A point in time, or how long from now; a number is seconds from now."""
     expires: Moment | None = None
     batch: str | None = Field(default=None, max_length=storable.BATCH)
     """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""

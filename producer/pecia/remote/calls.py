@@ -11,7 +11,7 @@ import httpx2
 from pecia import errors
 from pecia_schemas.settings import ClientSettings
 
-TRIES: Final = 4
+_TRIES: Final = 4
 _PAUSE_S: Final = 0.25
 _READ_S: Final = 120.0
 _OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], errors.PeciaError]]] = {
@@ -34,11 +34,11 @@ class Caller:
     """A gateway, as the work of a transaction calls it."""
 
     def __init__(
-        self, send: Callable[..., httpx2.Response], sleep: Callable[[float], None], tries: int
+        self, send: Callable[..., httpx2.Response], sleep: Callable[[float], None], *, repeatable: bool
     ) -> None:
         self._send = send
         self._sleep = sleep
-        self._tries = tries
+        self._repeatable = repeatable
 
     def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
         """Return what is answered. Raises what its problem stands for."""
@@ -47,11 +47,11 @@ class Caller:
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
         """Return what is answered, None for nothing. Raises what its problem stands for."""
-        for left in range(TRIES - 1, -1, -1):
+        for left in range(_TRIES - 1, -1, -1):
             try:
                 answer = self._send(method, path, **given)
             except httpx2.TransportError as error:
-                if not left or self._tries == 1:
+                if not left or not self._repeatable:
                     raise errors.GatewayUnavailableError(
                         f"The gateway does not answer ({type(error).__name__}): check its URL."
                     ) from None

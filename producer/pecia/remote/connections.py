@@ -11,7 +11,7 @@ import httpx2
 from pecia.bulk import Backlog, Outcomes
 from pecia.records import Erasure
 from pecia.remote import stores
-from pecia.remote.calls import TRIES, Caller, http_options
+from pecia.remote.calls import Caller, http_options
 from pecia.submission import Item, Options
 from pecia.waiting import Deadline, Inheritable, run_work, sleep, within_work
 from pecia_schemas.settings import ClientSettings
@@ -30,7 +30,7 @@ class HttpDatabase:
     def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
         """Run `work` and return what it returns."""
         send, pause = within_work(self._http.request), within_work(sleep)
-        return run_work(work, Caller(send, pause, TRIES if repeatable else 1))
+        return run_work(work, Caller(send, pause, repeatable=repeatable))
 
     def close(self) -> None:
         """Close all connections."""

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from command import ran
 from gateways import Gateway
 from pecia import ReadDocument
-from pecia.remote.calls import TRIES, Caller
+from pecia.remote.calls import Caller
 from pecia.remote.stores import RemoteStore, RemoteTransitions
 from pictures import encoded, note
 from real_fleet import RealFleet
@@ -140,7 +140,7 @@ class Scripted:
         return self.answer(len(self.sent))
 
     def transaction(self, work: Callable[[Caller], Any], *, repeatable: bool = True) -> Any:
-        return work(Caller(self.send, self.slept.append, TRIES if repeatable else 1))
+        return work(Caller(self.send, self.slept.append, repeatable=repeatable))
 
 
 def test_a_call_that_must_not_run_twice_waits_for_its_rate() -> None:

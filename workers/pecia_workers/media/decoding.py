@@ -44,7 +44,7 @@ _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
 
 _LEAST_STRETCH: Final = 640
-"""Pixels of its shorter side."""
+"""Pixels: a narrower page is cut as if it were so wide."""
 
 Document = Path | int
 """Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""

@@ -361,7 +361,10 @@ def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[in
 def _lost_areas(
     page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], limits: Limits, *, every: bool
 ) -> Iterator[float]:
-    """Yield the pixels of the page that each picture takes which cannot be decoded: of `every` one, or the suspects."""
+    """Yield the area, in pixels of the page, of each picture that cannot be decoded.
+
+    Without `every`, only those are tried whose header leaves it open.
+    """
     height, width = pixels.shape[:2]
     for item, at in _items(page, layer_text.placing(page, width, height)):
         if raw.FPDFPageObj_GetType(item) != raw.FPDF_PAGEOBJ_IMAGE:

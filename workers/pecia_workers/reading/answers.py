@@ -104,12 +104,12 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
     if generation.blocks:
         return generation
     blocks = answer_blocks(answer, generation.text, page, generation.shrunk_to or page)
-    is_plain = answer is AnswerFormat.MARKDOWN
-    # A simulated engine writes nothing at all, and that is as it should be.
-    if generation.verdict is Verdict.OK and (generation.text or not is_plain):
-        read = any(map(str.isalnum, text_of(blocks)))
-        generation = generation if read else replace(generation, verdict=Verdict.UNREADABLE)
-    if is_plain:
+    is_markdown = answer is AnswerFormat.MARKDOWN
+    has_words = any(map(str.isalnum, text_of(blocks)))
+    # An empty Markdown answer is the simulated engine's, which reads nothing.
+    if generation.verdict is Verdict.OK and not has_words and (generation.text or not is_markdown):
+        generation = replace(generation, verdict=Verdict.UNREADABLE)
+    if is_markdown:
         return generation
     return replace(generation, text=text_of(blocks), blocks=blocks)
 
