@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,10 @@ def resolve(
         value = getattr(settings, name) if url is None else url
         given[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
     missing = [name for name in _STORES if not given[name]]
+    found_in = settings.found_in if database_url is redis_url is payload_url is None else ""
     if missing == list(_STORES):
         given, missing = _of_running_fleet(settings.home), []
+        found_in = given.pop("found_in")
     if missing:
         names = ", ".join(f"PECIA_{name.upper()}" for name in missing)
         raise InvalidSettingError(f"Set {names} too: the three stores of a fleet belong together.")
@@ -55,7 +58,19 @@ def resolve(
             tracing.enable()
         except tracing.TracingUnavailableError as error:
             raise ConfigurationError(f"PECIA_TRACING {error}") from None
-    return settings.with_stores(**given)
+    return settings.with_stores(**given, found_in=found_in)
+
+
+def located(settings: ClientSettings) -> ClientSettings:
+    """Return settings whose stores are where they are now: a fleet that was found on this machine may have moved.
+
+    It is looked up in its home alone, for another fleet is not the one that has the jobs. While none runs there, the
+    stores stay where they were.
+    """
+    if settings.found_in:
+        with suppress(running.NoFleetError):
+            return settings.with_stores(**_stores_of(running.find(settings.found_in)))
+    return settings
 
 
 def document_settings() -> DocumentSettings:
@@ -82,9 +97,14 @@ def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> 
     return settings.model_copy(update={"gateway_url": url, "api_key": key})
 
 
+def database_url(settings: ClientSettings) -> str:
+    """Return where Postgres is now."""
+    return located(settings).database_url.get_secret_value()
+
+
 def redis_url(settings: ClientSettings) -> str:
-    """Return where Redis is. Raises `InvalidSettingError` for a URL of something else, before Redis is needed."""
-    url = settings.redis_url.get_secret_value()
+    """Return where Redis is now. Raises `InvalidSettingError` for a URL of something else."""
+    url = located(settings).redis_url.get_secret_value()
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise no_redis_url()
     return url
@@ -123,4 +143,8 @@ def _of_running_fleet(home: str) -> dict[str, str]:
         if running.running_fleets():
             raise InvalidSettingError(str(error)) from None
         raise ConfigurationError(str(error)) from None
-    return {name: str(getattr(fleet, name)) for name in _STORES}
+    return _stores_of(fleet)
+
+
+def _stores_of(fleet: running.RunningFleet) -> dict[str, str]:
+    return {name: str(getattr(fleet, name)) for name in _STORES} | {"found_in": fleet.home}

@@ -47,8 +47,9 @@ class Pool:
     it is after an error that another server may not have, such as that of a primary which was demoted.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], timeout: timedelta) -> None:
-        self._parameters = parameters
+    def __init__(self, locate: Callable[[], Mapping[str, Any]], timeout: timedelta) -> None:
+        """`locate` returns libpq's parameters, for each connection anew."""
+        self._locate = locate
         self._timeout = timeout
         self._begin, self._bounds = connecting.begin_within(timeout), connecting.bounds_of(timeout, "SESSION")
         self._idle: list[BoundedConnection] = []
@@ -122,9 +123,7 @@ class Pool:
         return None
 
     def _opened(self) -> BoundedConnection:
-        connection = BoundedConnection.connect(
-            **self._parameters, autocommit=True, row_factory=namedtuple_row
-        )
+        connection = BoundedConnection.connect(**self._locate(), autocommit=True, row_factory=namedtuple_row)
         try:
             if connection.execute(connecting.BACKEND).fetchone() == (connection.info.backend_pid,):
                 connection.prepare_threshold = connecting.PREPARED_AFTER
@@ -153,10 +152,12 @@ _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
 class Database:
     """A pool of connections to Postgres. Not to be used across a fork."""
 
-    def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
+    def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta) -> None:
+        """`locate` returns the URL, for each connection anew. Raises `InvalidSettingError` if it is none."""
         self._timeout = connect_timeout.total_seconds()
-        self._pool = Pool(connect_options(database_url, self._timeout), STATEMENT_TIMEOUT)
-        self._url = database_url
+        connect_options(locate(), self._timeout)
+        self._pool = Pool(lambda: connect_options(locate(), self._timeout), STATEMENT_TIMEOUT)
+        self._locate = locate
 
     def transaction(
         self, work: Callable[[Connection], T], *, repeatable: bool = True, alone: bool = False
@@ -167,7 +168,7 @@ class Database:
         """
         tries = Tries(self._timeout, repeatable=repeatable)
         while True:
-            with translated(self._url):
+            with translated(self._locate):
                 try:
                     with self._pool.transaction(alone=alone) as connection:
                         return work(connection)
@@ -204,14 +205,14 @@ class Tries:
 
 
 @contextmanager
-def translated(database_url: str) -> Iterator[None]:
+def translated(locate: Callable[[], str]) -> Iterator[None]:
     """Raise what the driver and the pool raise as errors of this client that say what to do."""
     try:
         yield
     except Exception as error:
         if (verdict := connecting.verdict_on(error)) is None:
             raise
-        said = connecting.explain(error, database_url)
+        said = connecting.explain(error, locate())
         if verdict is connecting.Verdict.TRANSIENT:
             raise errors.DatabaseUnavailableError(said) from error
         # The original quotes what was to be written.

@@ -183,8 +183,11 @@ def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator
 class Breaker:
     """A circuit breaker before Redis: one that failed is left alone for a while, and a refusal is logged once."""
 
-    def __init__(self, redis_url: str) -> None:
-        self._url = redis_url
+    def __init__(self, locate: Callable[[], str]) -> None:
+        self._locate = locate
+        self.url = locate()
+        """Where Redis was when it was last looked up."""
+        self._has_failed = False
         self._rests_until = 0.0
         self._complained = False
 
@@ -195,14 +198,23 @@ class Breaker:
 
     def rest(self) -> None:
         """Leave Redis alone for a while: it has just failed."""
+        self._has_failed = True
         self._rests_until = time.monotonic() + _REST_S
+
+    def has_moved(self) -> bool:
+        """Look Redis up again if it failed since it was; return whether it is elsewhere now."""
+        former, has_failed = self.url, self._has_failed
+        self._has_failed = False
+        if has_failed:
+            self.url = self._locate()
+        return self.url != former
 
     def failed(self, error: Exception) -> None:
         """Leave Redis alone. Say once if it refuses us: that, unlike an outage, does not mend, and fails no call."""
         from pecia_schemas.connecting import refusal_of_redis  # noqa: PLC0415  brings psycopg, slow to load
 
         self.rest()
-        if not self._complained and (refusal := refusal_of_redis(error, self._url)):
+        if not self._complained and (refusal := refusal_of_redis(error, self.url)):
             self._complained = True
             log.warning("%s Until then work waits for the fleet's relay.", refusal)
 

@@ -138,8 +138,8 @@ def test_a_statement_of_a_worker_that_fell_silent_ends(house: House, proxied: Ho
 
 
 def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied: House, proxy: Proxy) -> None:
-    database = Database(proxied.database_url, connect_timeout=timedelta(seconds=5))
-    database._pool = Pool(connect_options(proxied.database_url, 5), PATIENCE)
+    database = Database(lambda: proxied.database_url, connect_timeout=timedelta(seconds=5))
+    database._pool = Pool(lambda: connect_options(proxied.database_url, 5), PATIENCE)
     with pytest.raises(DatabaseUnavailableError):
         database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
     database.transaction(ask)
@@ -147,7 +147,7 @@ def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied: House, pr
 
 
 def test_the_server_bounds_a_transaction_on_a_connection_out_of_the_pool(database_url: str) -> None:
-    database = Database(database_url, connect_timeout=timedelta(seconds=5))
+    database = Database(lambda: database_url, connect_timeout=timedelta(seconds=5))
     assert [database.transaction(limit) for _ in range(2)] == [STATEMENT_TIMEOUT, STATEMENT_TIMEOUT]
     database.dispose()
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -40,6 +41,62 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             Home(path=path).hold(),
         ):
             pass
+
+
+@pytest.fixture(params=["", "deep/" * 20, "two words"], ids=["short", "deep", "not plain"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    home = tmp_path / "home" / request.param
+    home.mkdir(parents=True)
+    return Home(path=home)
+
+
+def test_sockets_lie_in_the_same_place_at_every_start_and_nothing_of_them_stays(home: Home) -> None:
+    places = set()
+    for _ in range(2):
+        with home.socket_directory("postgres") as directory, home.socket_directory("redis"):
+            assert len(str(directory / ".s.PGSQL.5432")) <= 107
+            assert " " not in str(directory)
+            assert directory.stat().st_mode & 0o777 == 0o700
+            places.add(directory)
+            with socket.socket(socket.AF_UNIX) as listener:  # a killed server leaves it
+                listener.bind(str(directory / ".s.PGSQL.5432"))
+        assert directory.exists()
+        (directory / ".s.PGSQL.5432").unlink()
+    assert len(places) == 1
+    with home.socket_directory("postgres"):
+        pass
+    assert not home.sockets.exists()
+
+
+def _plant_link(sockets: Path, elsewhere: Path) -> None:
+    sockets.symlink_to(elsewhere)
+
+
+def _plant_open_directory(sockets: Path, _: Path) -> None:
+    sockets.mkdir()
+    sockets.chmod(0o777)
+
+
+def _plant_directory_of_another(sockets: Path, _: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    sockets.mkdir(mode=0o700)
+    os.chown(sockets, 65534, 65534)
+
+
+@pytest.mark.parametrize("plant", [_plant_link, _plant_open_directory, _plant_directory_of_another])
+def test_sockets_are_not_put_where_another_account_could_have_planted_something(
+    tmp_path: Path, home: Home, plant: Callable[[Path, Path], None]
+) -> None:
+    plant(home.sockets, tmp_path)
+    try:
+        with (
+            pytest.raises(EmbeddedError, match=f"{home.sockets} is not a directory.*remove it"),
+            home.socket_directory("postgres"),
+        ):
+            pass
+    finally:
+        home.sockets.unlink() if home.sockets.is_symlink() else home.sockets.rmdir()
 
 
 def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

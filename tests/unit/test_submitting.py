@@ -169,8 +169,8 @@ def test_without_block_there_is_no_wait_whatever_the_timeout() -> None:
 
 def test_hundreds_of_waits_leave_connections_to_redis() -> None:
     how: dict[str, Any] = {"connect_timeout": timedelta(seconds=1), "window": 1}
-    blocking = Publisher("redis://127.0.0.1:1", **how).redis.connection_pool
-    beside = AsyncPublisher("redis://127.0.0.1:1", **how).redis.connection_pool
+    blocking = Publisher(lambda: "redis://127.0.0.1:1", **how).redis.connection_pool
+    beside = AsyncPublisher(lambda: "redis://127.0.0.1:1", **how).redis.connection_pool
     for _ in range(500):  # by the library's own limit the 101st raises
         blocking.make_connection()
         beside.get_available_connection()  # type: ignore[no-untyped-call]

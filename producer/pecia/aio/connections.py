@@ -14,7 +14,7 @@ from pecia.accounts import AccessKeys, Accounts, DeadParts, Trail
 from pecia.aio.database import AsyncDatabase
 from pecia.aio.waiting import aclosing, prepare, within_work
 from pecia.bulk import Backlog, Outcomes, Prepared
-from pecia.configuration import client_name, redis_url
+from pecia.configuration import client_name, database_url, redis_url
 from pecia.endpoints import Deliveries, Endpoints
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
@@ -40,9 +40,10 @@ class AsyncConnections(Inheritable):
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         super().__init__()
-        url = settings.database_url.get_secret_value()
-        self._database = AsyncDatabase(url, connect_timeout=settings.connect_timeout)
-        self._redis_url = redis_url(settings)
+        redis_url(settings)  # refused before it is needed
+        self._database = AsyncDatabase(
+            partial(database_url, settings), connect_timeout=settings.connect_timeout
+        )
         self.keys = settings.keyring
         self.poll_s = settings.poll_interval.total_seconds()
         """Seconds after which a waiting client looks by itself."""
@@ -100,7 +101,7 @@ class AsyncConnections(Inheritable):
         from pecia.aio.publishing import AsyncPublisher  # noqa: PLC0415
 
         timeout, window = self._settings.connect_timeout, self._settings.window
-        return AsyncPublisher(self._redis_url, connect_timeout=timeout, window=window)
+        return AsyncPublisher(partial(redis_url, self._settings), connect_timeout=timeout, window=window)
 
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import sqlalchemy
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from pecia.aio.waiting import attentive
@@ -31,17 +32,20 @@ class _Bridged(Connection):
 class AsyncDatabase:
     """A pool of connections to Postgres, for the loop in which it is first used."""
 
-    def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
+    def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta) -> None:
+        """`locate` returns the URL, for each connection anew. Raises `InvalidSettingError` if it is none."""
         self._timeout = connect_timeout.total_seconds()
+        connect_options(locate(), self._timeout)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            connect_args=connect_options(database_url, self._timeout),
             pool_pre_ping=True,
             pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
             hide_parameters=True,
         )
+        event.listen(self._engine.sync_engine, "do_connect", self._name_server)
         close_after(self._engine.sync_engine, STATEMENT_TIMEOUT)
-        self._url = database_url
+        self._locate = locate
+        self._named: dict[str, object] = {}
 
     async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns, as `Database.transaction` does.
@@ -50,7 +54,7 @@ class AsyncDatabase:
         """
         tries = Tries(self._timeout, repeatable=repeatable)
         while True:
-            with translated(self._url):
+            with translated(self._locate):
                 try:
                     return await attentive(self._run(work))
                 except Exception as error:
@@ -61,6 +65,15 @@ class AsyncDatabase:
     async def alone(self, work: Callable[[Connection], T | None]) -> T | None:  # noqa: ARG002  that of `Database`
         """Return None: SQLAlchemy begins every transaction, so that one statement alone would save nothing."""
         return None
+
+    def _name_server(
+        self, _dialect: object, _record: object, _arguments: object, parameters: dict[str, object]
+    ) -> None:
+        """Put into SQLAlchemy's parameters, of which it has one mapping, those of the connection that is opened."""
+        for name in self._named:
+            parameters.pop(name, None)
+        self._named = connect_options(self._locate(), self._timeout)
+        parameters.update(self._named)
 
     async def _run(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:

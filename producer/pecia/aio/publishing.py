@@ -31,23 +31,37 @@ _CONNECTING = 10
 class AsyncPublisher(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
-    def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
-        super().__init__(redis_url)
+    def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta, window: int) -> None:
+        """`locate` returns the URL, anew after each failure."""
+        super().__init__(locate)
         self._window = window
+        self._connect_s = min(_CONNECT_S, connect_timeout.total_seconds())
         self.connecting = Semaphore(_CONNECTING)
         """To be held while a subscription connects."""
+        self.redis = self._opened()
+
+    def _opened(self) -> Redis:
         try:
-            self.redis = Redis.from_url(
-                redis_url,
+            return Redis.from_url(
+                self.url,
                 max_connections=_CONNECTIONS,
                 decode_responses=True,
                 encoding_errors="replace",  # a publisher can send what is no text
-                socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
+                socket_connect_timeout=self._connect_s,
                 socket_timeout=_SOCKET_S,
                 retry=Retry(NoBackoff(), _RETRIES),
             )
         except ValueError:
             raise no_redis_url() from None
+
+    async def reach(self) -> Redis | None:
+        """Return Redis, where it is now; None while it is left alone."""
+        if self.resting:
+            return None
+        if self.has_moved():
+            former, self.redis = self.redis, self._opened()
+            await former.aclose()
+        return self.redis
 
     async def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
         """Queue the messages for the fleet; return those that Redis may not have."""
@@ -68,10 +82,10 @@ class AsyncPublisher(Breaker):
 
     async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
         """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
-        if self.resting:
+        if (redis := await self.reach()) is None:
             return None
         try:
-            async with self.redis.pipeline(transaction=False) as pipe:
+            async with redis.pipeline(transaction=False) as pipe:
                 fill(pipe)
                 replies: list[Any] = await attentive(pipe.execute())
         except (RedisError, OSError) as error:
@@ -118,9 +132,9 @@ class AsyncAnnouncements:
         return heard
 
     async def _subscribe(self) -> bool:
-        if self._bus.resting:
+        if (redis := await self._bus.reach()) is None:
             return False
-        pubsub: PubSub = self._bus.redis.pubsub()
+        pubsub: PubSub = redis.pubsub()
         self._pubsub = pubsub
         try:
             async with self._bus.connecting:

@@ -5,7 +5,7 @@ import secrets
 import signal
 import socket
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 import uvicorn
@@ -39,12 +39,7 @@ def gateway() -> None:
         given = read_settings(GatewayConfiguration)
     except SettingsError as error:
         raise InvalidSettingError(str(error)) from None
-    stores = resolve(given)
-    settings = given.with_stores(
-        database_url=stores.database_url.get_secret_value(),
-        redis_url=stores.redis_url.get_secret_value(),
-        payload_url=stores.payload_url,
-    )
+    settings = cast("GatewayConfiguration", resolve(given))
     with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
         app = over_http.make_app(settings)
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")

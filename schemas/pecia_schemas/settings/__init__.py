@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_validator,
@@ -97,6 +98,7 @@ class ConnectionSettings(BaseSettings):
     tracing: bool = False
     """Whether traces of jobs go to OpenTelemetry, which takes `pecia[otel]`: from the fleet and the `pecia` command to
     where the `OTEL_*` variables say, from an application by its own SDK."""
+    _found_in: str = PrivateAttr(default="")
 
     @field_validator("encryption_keys")
     @classmethod
@@ -120,10 +122,17 @@ class ConnectionSettings(BaseSettings):
                 raise ValueError(f"{name} is no setting of Pecia: {hint}")
         return values
 
-    def with_stores(self, *, database_url: str, redis_url: str, payload_url: str) -> Self:
-        """Return a copy that points to these stores."""
+    @property
+    def found_in(self) -> str:
+        """Home of the fleet on this machine whose stores these are; empty if they were given by their URLs."""
+        return self._found_in
+
+    def with_stores(self, *, database_url: str, redis_url: str, payload_url: str, found_in: str = "") -> Self:
+        """Return a copy that points to these stores, which may be those of a fleet that was found in its home."""
         urls = {"database_url": SecretStr(database_url), "redis_url": SecretStr(redis_url)}
-        return self.model_copy(update=urls | {"payload_url": payload_url})
+        copy = self.model_copy(update=urls | {"payload_url": payload_url})
+        copy._found_in = found_in  # noqa: SLF001  of this class
+        return copy
 
 
 def read_settings(settings: type[S]) -> S:

@@ -19,7 +19,7 @@ from pecia_schemas.events import new_secret
 from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.models import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
-from pecia_workers.local.home import Home, ScratchDirectory, kept_secret
+from pecia_workers.local.home import Home, kept_secret
 from pecia_workers.local.process import (
     ChildProcess,
     EmbeddedError,
@@ -288,9 +288,8 @@ class LocalFleet:
     def _start_store(
         self, stack: ExitStack, name: str, start: Callable[..., EmbeddedPostgres | EmbeddedRedis]
     ) -> str:
-        scratch = ScratchDirectory.create()
-        stack.callback(scratch.remove)
-        launch = partial(start, self.home.path / name, socket_dir=scratch.path, log=self.home.log(name))
+        sockets = stack.enter_context(self.home.socket_directory(name))
+        launch = partial(start, self.home.path / name, socket_dir=sockets, log=self.home.log(name))
         unit = Supervised(name=name, where="", launch=launch, ready=lambda: True)
         stack.callback(unit.stop, _STORE_STOP_S)
         self._report(f"Starting {name} …")

@@ -1,12 +1,14 @@
-"""Where a local fleet keeps its things, and the lock that keeps a second supervisor out."""
+"""Where a local fleet keeps its things and its servers' sockets, and the lock that keeps a second supervisor out."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from pecia_workers.local.process import EmbeddedError, FleetRunningError
 
 _PREFIX = "pecia-tmp-"
 _LOCK = "lock"
-_LONGEST_PATH = 107 - len("/pecia-tmp-12345678/.s.PGSQL.5432")  # what the kernel allows a socket's path
+_LONGEST_PATH = 107 - len("/postgres/.s.PGSQL.5432")  # what the kernel allows a socket's path
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # needs no escape in a URL; Alembic would interpolate a percent sign
 _HALF_MADE_S = 60
 
@@ -34,18 +36,7 @@ class ScratchDirectory:
     @classmethod
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
         """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
-        if parent is None:
-            for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
-                if (
-                    len(str(candidate)) <= _LONGEST_PATH
-                    and _PLAIN.fullmatch(str(candidate))
-                    and os.access(candidate, os.W_OK | os.X_OK)
-                    and (os.geteuid() != 0 or candidate.stat().st_mode & 0o001)
-                ):
-                    parent = candidate
-                    break
-            else:
-                raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
+        parent = parent or _temporary_directory()
         for path in parent.glob(f"{_PREFIX}????????"):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
@@ -62,6 +53,23 @@ class ScratchDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.lock)
+
+
+def _temporary_directory() -> Path:
+    """Return where sockets may lie. Raises `EmbeddedError` if every such directory is too deep or closed."""
+    for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
+        if (
+            _is_addressable(candidate / f"{_PREFIX}0123456789abcdef")
+            and os.access(candidate, os.W_OK | os.X_OK)
+            and (os.geteuid() != 0 or candidate.stat().st_mode & 0o001)
+        ):
+            return candidate
+    raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
+
+
+def _is_addressable(directory: Path) -> bool:
+    """Return whether the kernel and a URL take the paths of sockets in a directory of sockets."""
+    return len(str(directory)) <= _LONGEST_PATH and bool(_PLAIN.fullmatch(str(directory)))
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -108,6 +116,44 @@ class Home:
     def log(self, name: str) -> Path:
         """Return the log of one process."""
         return self.path / "logs" / f"{name}.log"
+
+    @property
+    def sockets(self) -> Path:
+        """Where the servers' sockets lie, the same at every start: in the home unless its path is too long.
+
+        Else in the temporary directory, not in that of the session (`XDG_RUNTIME_DIR`), which goes with the session.
+        """
+        home = self.path.resolve()
+        if _is_addressable(sockets := home / "sockets"):
+            return sockets
+        name = hashlib.sha256(f"{os.geteuid()} {home}".encode()).hexdigest()[:16]
+        return _temporary_directory() / f"pecia-{name}"
+
+    @contextmanager
+    def socket_directory(self, server: str) -> Iterator[Path]:
+        """Make the directory of one server's sockets; after the block it goes, unless something is left in it.
+
+        Raises `EmbeddedError` if another account could have put something in its place.
+        """
+        sockets = self.sockets
+        with contextlib.suppress(FileExistsError):
+            sockets.mkdir(mode=0o700)
+        status = sockets.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise EmbeddedError(
+                f"{sockets} is not a directory to which this user alone can write: remove it, or choose another"
+                " directory for the fleet (--home)."
+            )
+        if os.geteuid() == 0:
+            sockets.chmod(0o711)  # root's Postgres runs as another account
+        directory = sockets / server
+        directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            yield directory
+        finally:
+            for emptied in (directory, sockets):
+                with contextlib.suppress(OSError):  # a killed server's socket: its next start removes that
+                    emptied.rmdir()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
