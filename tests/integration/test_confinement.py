@@ -17,6 +17,7 @@ import structlog
 from pydantic import TypeAdapter
 
 import hostile_code
+import pecia_workers
 from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.confinement import Guard, missing_guards
@@ -97,6 +98,51 @@ def test_a_decoder_opens_no_file_but_code(in_a_decoder: Call, tmp_path: Path) ->
     with refused():
         in_a_decoder(hostile_code.read, str(other))
     assert in_a_decoder(hostile_code.read, hostile_code.__file__)
+
+
+CONFINED = """
+import sys
+from pathlib import Path
+from pecia_workers.confinement import confine_files
+assert confine_files()
+import colorsys
+for path in sys.argv[1:]:
+    try: Path(path).read_bytes()
+    except PermissionError: print("refused")
+"""
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, "/usr/bin/python3"])
+def test_a_confined_process_reads_nothing_else_of_an_installation(interpreter: str) -> None:
+    """Also where the prefix of the installation is `/usr`, as for a system's own Python."""
+    if not os.access(interpreter, os.X_OK):
+        pytest.skip("this system has no Python of its own")
+    about = "import sys; print(sys.prefix, sys.base_prefix, sys.version_info >= (3, 11), sep='\\n')"
+    *prefixes, runs_pecia = subprocess.check_output([interpreter, "-c", about], text=True).splitlines()
+    if runs_pecia == "False":
+        pytest.skip("Pecia does not run on this system's own Python")
+    private = [
+        *(
+            _first_file(Path(prefix) / below)
+            for prefix in prefixes
+            for below in ("bin", "share/doc", "local/bin")
+        ),
+        Path("/etc/passwd"),
+        *(path for path in Path.home().iterdir() if path.is_file()),
+    ]
+    files = [str(path) for path in private if path]
+    done = subprocess.run(
+        [interpreter, "-P", "-c", CONFINED, *files],
+        env={"PYTHONPATH": str(Path(pecia_workers.__file__).parents[1])},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["refused"] * len(files)
+
+
+def _first_file(directory: Path) -> Path | None:
+    return next((path for path in directory.rglob("*") if path.is_file()), None)
 
 
 @pytest.mark.parametrize("place", ["document", "new"])

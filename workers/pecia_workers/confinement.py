@@ -1,8 +1,8 @@
 """What a process gives up before it opens an untrusted file: the network, other processes, and all files but code.
 
 Two parts of the Linux kernel do it, for the process and its threads, and neither can be taken off again. Landlock (5.13
-and later) leaves the files of Python, of libraries and fonts to be read; a document comes as an open descriptor. A
-seccomp filter (x86-64 and arm64) refuses system calls, among them every one that opens a file to write to it.
+and later) leaves code and fonts to be read (`readable_places`); a document comes as an open descriptor. A seccomp
+filter (x86-64 and arm64) refuses system calls, among them every one that opens a file to write to it.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import errno
 import multiprocessing
 import os
 import platform
+import re
 import resource
 import struct
 import sys
@@ -101,10 +102,11 @@ _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many kinds of access to files a version of Landlock knows; later ones know 16 or more."""
 
 _READABLE = (
-    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
+    "/etc/ld.so.cache",
     *("/usr/share/fonts", "/usr/local/share/fonts", "/usr/share/X11/fonts"),  # for PDFs that bring none
     *("/dev/null", "/dev/urandom", "/proc/cpuinfo", "/sys/devices", "/sys/bus/pci"),
 )
+_LIBRARY = re.compile(r" (/.+)/[^/]+\.so(\.[^/]*)?$")  # at the end of a line of /proc/PID/maps
 
 LARGEST_FILE = 64 * 1024**2
 """Bytes that a confined process may write to one file that is open, if nothing else is said."""
@@ -123,8 +125,20 @@ def forbid_core_files() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def readable_places() -> list[str]:
+    """Return the files and directories that a confined process with this one's modules may read.
+
+    They are where Python looks for modules, where the libraries lie that are loaded now, and fonts: no prefix of an
+    installation, for that of a system's own Python is `/usr`.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    libraries = {library[1] for line in maps if (library := _LIBRARY.search(line))}
+    places = set(filter(os.path.exists, map(os.path.abspath, {*sys.path, *libraries, *_READABLE} - {""})))
+    return sorted(place for place in places if places.isdisjoint(map(str, Path(place).parents)))
+
+
 def confine_files(readable: Iterable[Path] = ()) -> bool:
-    """Let this thread, and those it starts, read Python, libraries, fonts and these places, and open nothing else.
+    """Let this thread, and those it starts, read the `readable_places` and these, and open nothing else.
 
     Return whether the kernel took it. What is open stays open.
     """
@@ -135,7 +149,7 @@ def confine_files(readable: Iterable[Path] = ()) -> bool:
     handled = ctypes.c_uint64((1 << _RIGHTS.get(version, 16)) - 1)
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     try:
-        for place in {sys.prefix, sys.base_prefix, *sys.path, *_READABLE, *map(str, readable)} - {""}:
+        for place in {*readable_places(), *map(str, readable)}:
             with suppress(OSError):  # most machines lack some
                 opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
                 rights = _READ_FILE | (_READ_DIRECTORY if Path(place).is_dir() else 0)

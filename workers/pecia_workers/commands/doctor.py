@@ -24,14 +24,17 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
 from pecia_workers.commands.common import FAILED, UNAVAILABLE, refused, settings_of_fleet
-from pecia_workers.confinement import missing_guards
+from pecia_workers.confinement import missing_guards, readable_places
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_questions
+from pecia_workers.media import decoding
 from pecia_workers.media.glyphs import scripts_without_a_font
+from pecia_workers.media.processes import public_environment
 from pecia_workers.queue.lists import connect, count_waiting
+from pecia_workers.template import Template
 from pecia_workers.witness.witnesses import witness_processes
 
 if TYPE_CHECKING:
@@ -152,10 +155,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         "check PECIA_REDIS_URL and that it runs",
         lambda error: refusal_of_redis(error, settings.redis_url.get_secret_value()),
     )
-    missing = missing_guards()
-    confined = "confined: no network, no other process, no file but code and fonts"
-    unconfined = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
-    yield Finding(subject="decoders", ok=not missing, detail=unconfined if missing else confined)
+    yield _look_at_decoders()
     yield _look_at_fonts()
     if settings.engine in _LANGUAGE_MODELS and settings.witness in ("auto", "ocr"):
         yield _look_at_witness(settings)
@@ -213,6 +213,20 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
     return Finding(
         subject="witness", ok=True, detail=f"text layers, else the CPU engine in {processes} processes"
     )
+
+
+def _look_at_decoders() -> Finding:
+    """Say what they are confined by, and which files they may read all the same."""
+    if missing := missing_guards():
+        detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
+        return Finding(subject="decoders", ok=False, detail=detail)
+    template = Template(decoding.__name__, environment=public_environment())
+    try:
+        places = ", ".join(template.run(readable_places))
+    finally:
+        template.stop()
+    confined = "confined: no network, no other process, no file to read but code and fonts below"
+    return Finding(subject="decoders", ok=True, detail=f"{confined} {places}")
 
 
 def _look_at_fonts() -> Finding:
