@@ -86,6 +86,8 @@ def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_
 ) -> None:
     _, pages = seen
     assert pages.roles() == ROLES
+    by_port = [labels["role"] for labels, _ in pages.samples("pecia_worker_info")]
+    assert by_port == ["ingest", "engine", "webhooks", "upkeep"], "each has the same port at every start"
     assert [get(port, "/healthz")[0] for port in pages.ports()] == [200] * 4
     eventually(lambda: [get(port, "/readyz")[0] for port in pages.ports()] == [200] * 4)
     eventually(lambda: pages.sum("pecia_workers_on_duty") == 4)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -177,6 +178,52 @@ def test_a_home_has_one_supervisor(fleet: LocalFleet) -> None:
     with pytest.raises(FleetRunningError, match=rf"process {os.getpid()}\).*--home"):
         LocalFleet(fleet.home.path, settings=_NO_FLOWER, workers=[]).start()
     assert {service.state for service in fleet.services()} == {ServiceState.READY}
+
+
+def test_of_supervisors_that_start_in_one_home_at_once_one_begins_and_the_others_name_it(home: Path) -> None:
+    fleets = [_unmigrated(home) for _ in range(4)]
+    with ThreadPoolExecutor(len(fleets)) as threads:
+        errors = [start.exception() for start in [threads.submit(fleet.start) for fleet in fleets]]
+    try:
+        assert errors.count(None) == 1
+        assert {type(error) for error in errors} == {type(None), FleetRunningError}
+        named = f"A fleet already runs in {home} (process {os.getpid()})"
+        assert all(named in str(error) for error in errors if error)
+        fleets[errors.index(None)].wait_ready()
+    finally:
+        for fleet in fleets:
+            fleet.stop()
+
+
+def test_a_supervisor_that_is_suspended_or_killed_or_stopping_is_told_from_one_that_runs(
+    home: Path, eventually: Eventually
+) -> None:
+    slow = WorkerCommand(
+        name="slow",
+        command=(
+            "/bin/sh",
+            "-c",
+            f"trap 'until rm {home}/go; do sleep 0.1; done; exit' TERM; sleep 600 & wait",
+        ),
+    )
+    command = [sys.executable, "-c", _SUPERVISOR, str(home), "sleep 600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        supervisor.send_signal(signal.SIGSTOP)
+        with pytest.raises(FleetRunningError, match=f"suspended.*kill -CONT {supervisor.pid}"):
+            _unmigrated(home).start()
+        supervisor.kill()
+    with _unmigrated(home, slow) as fleet, ThreadPoolExecutor(1) as thread:
+        fleet.wait_ready()
+        stopping = thread.submit(fleet.stop)
+        eventually(lambda: (home / "fleet.lock").read_text().endswith("stopping"))
+        with pytest.raises(FleetRunningError, match=rf"still stopping \(process {os.getpid()}\)"):
+            _unmigrated(home).start()
+        (home / "go").touch()
+        stopping.result()
+    with _unmigrated(home) as fleet:
+        fleet.wait_ready()
 
 
 def test_given_stores_are_used_and_not_started(home: Path, stores: dict[str, str]) -> None:

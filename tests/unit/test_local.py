@@ -117,24 +117,28 @@ def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPa
 def test_flower_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert Flower(WorkerSettings(flower_port=port), password_file=tmp_path / "p").port != port
+        given = WorkerSettings(flower_port=port)
+        other = Flower(given, tmp_path).port
+        assert other != port
+    assert Flower(given, tmp_path).port == other, "the same after a restart"
+    with socket.create_server(("127.0.0.1", other)):
+        assert Flower(given, tmp_path).port == port
 
 
 def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    first, second = (Flower(WorkerSettings(), password_file=file) for _ in range(2))
+    file = tmp_path / "flower.password"
+    first, second = (Flower(WorkerSettings(), tmp_path) for _ in range(2))
     assert first.password == second.password
     assert file.stat().st_mode & 0o777 == 0o600
     assert first.password not in " ".join(first.command)
 
 
 def test_a_password_of_the_settings_is_flowers_and_is_not_kept(tmp_path: Path) -> None:
-    file = tmp_path / "password"
     settings = WorkerSettings(flower_user="nurse", flower_password=SecretStr("given"))
-    flower = Flower(settings, password_file=file)
+    flower = Flower(settings, tmp_path)
     assert (flower.user, flower.password) == ("nurse", "given")
     assert flower.login == "user nurse, password as in PECIA_FLOWER_PASSWORD"
-    assert not file.exists()
+    assert not (tmp_path / "flower.password").exists()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_a_password_of_the_settings_is_flowers_and_is_not_kept(tmp_path: Path) -
 )
 def test_flower_is_found_where_it_is_served(tmp_path: Path, address: str, prefix: str, url: str) -> None:
     settings = WorkerSettings(flower_address=address, flower_url_prefix=prefix)
-    flower = Flower(settings, password_file=tmp_path / "p")
+    flower = Flower(settings, tmp_path)
     assert flower.url == url.format(flower.port)
 
 

@@ -224,7 +224,7 @@ class LocalFleet:
 
     def _begin(self, stack: ExitStack) -> None:
         """Start in the order of need; `stack` stops in the reverse order."""
-        stack.enter_context(self.home.hold())
+        note_stopping = stack.enter_context(self.home.hold())
         if any(command.forked for command in self._commands):
             self._template = Template(*MODULES)  # it imports while the stores start
             stack.callback(self._template.stop)
@@ -241,11 +241,15 @@ class LocalFleet:
         drained = self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S
         stack.callback(lambda: _stop(self._pages, _PAGE_STOP_S))
         stack.callback(lambda: _stop(self._workers, drained))
-        self._workers = [self._worker(command, variables, janitor) for command in self._commands]
+        self._workers = [
+            self._worker(command, variables | self._metrics_page(number), janitor)
+            for number, command in enumerate(self._commands)
+        ]
         self._pages = [self._worker(command, variables, janitor) for command in self._page_commands()]
         for unit in (*self._workers, *self._pages):
             self._report(f"Starting {unit.name} …")
             unit.start()
+        stack.callback(note_stopping)
         if self._announce:
             stack.callback(running.withdraw, str(self.home.path), os.getpid())
             running.announce(
@@ -323,11 +327,16 @@ class LocalFleet:
             return fork(self._template, command.command, log=log, environment=environment)
         return spawn(command.command, log=log, environment=environment)
 
+    def _metrics_page(self, number: int) -> dict[str, str]:
+        """Return what gives a worker its own port for metrics, so that it has the same after a restart."""
+        port = self.settings.metrics_port
+        return {"PECIA_METRICS_PORT": str(min(port + number, 65_535))} if port else {}
+
     def _page_commands(self) -> list[WorkerCommand]:
         """Return what serves pages, Flower and the gateway, and note where they will be."""
         commands = []
         if self.settings.flower_port:
-            self.flower = flower = Flower(self.settings, password_file=self.home.path / "flower.password")
+            self.flower = flower = Flower(self.settings, self.home.path)
             commands.append(
                 WorkerCommand(
                     name="flower",

@@ -14,15 +14,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from pecia_workers.local.process import EmbeddedError, FleetRunningError
+from pecia_workers.local.process import EmbeddedError, FleetRunningError, wait_until
 
 _PREFIX = "pecia-tmp-"
 _LOCK = "lock"
 _LONGEST_PATH = 107 - len("/postgres/.s.PGSQL.5432")  # what the kernel allows a socket's path
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # needs no escape in a URL; Alembic would interpolate a percent sign
 _HALF_MADE_S = 60
+_NAMED_S = 1.0
+"""How long a supervisor may take to write who it is, once it has the lock."""
+_STOPPING = b" stopping"
+_LONGEST_NOTE = 32
+_SUSPENDED = ("T", "t")  # in /proc/PID/stat: by a signal such as Ctrl-Z's, or by a debugger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +162,11 @@ class Home:
                     emptied.rmdir()
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Make the home and keep every other supervisor out of it. Raises `FleetRunningError`."""
+    def hold(self) -> Iterator[Callable[[], object]]:
+        """Make the home and keep every other supervisor out of it; yields what notes that this one is stopping.
+
+        Raises `FleetRunningError`.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not any(self.path.iterdir()):  # ours from now on; one with other things in it keeps its mode
@@ -178,16 +187,42 @@ class Home:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.read(lock, 20).decode() or "unknown"
-                raise FleetRunningError(
-                    f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
-                    " or choose another directory (--home, PECIA_HOME)."
-                ) from None
+                raise self._running_already(lock) from None
             os.truncate(lock, 0)
             os.write(lock, str(os.getpid()).encode())
-            yield
+            yield partial(os.write, lock, _STOPPING)
         finally:
             os.close(lock)
+
+    def _running_already(self, lock: int) -> FleetRunningError:
+        """Return who holds the lock, as far as it has said so, and what to do."""
+        wait_until(lambda: bool(_state_of(_holder(lock))), _NAMED_S)
+        holder = _holder(lock)
+        if _state_of(holder) in _SUSPENDED:
+            return FleetRunningError(
+                f"The fleet in {self.path} has a supervisor that is suspended (process {holder}): `kill -CONT {holder}`"
+                " lets it go on, and Ctrl-C or `kill` then stops it."
+            )
+        if os.pread(lock, _LONGEST_NOTE, 0).endswith(_STOPPING):
+            return FleetRunningError(
+                f"The fleet in {self.path} is still stopping (process {holder}): start again once it has ended."
+            )
+        return FleetRunningError(
+            f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
+            " or choose another directory (--home, PECIA_HOME)."
+        )
+
+
+def _holder(lock: int) -> str:
+    """Return the process that a lock's file names: for a moment after the lock was taken, none or a former one."""
+    return os.pread(lock, _LONGEST_NOTE, 0).removesuffix(_STOPPING).decode() or "unknown"
+
+
+def _state_of(process: str) -> str:
+    """Return the kernel's letter for what a process does, nothing if there is no such process."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
+    return ""
 
 
 def kept_secret(file: Path, make: Callable[[], str]) -> str:

@@ -31,7 +31,7 @@ from pecia_workers.local.process import (
 )
 
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
-LEAVING_S = 5
+LEAVING_S = 30
 """How long the last processes of a server that was killed may take to go."""
 _READY_S = 60
 _UNPRIVILEGED = ("postgres", "nobody")

@@ -43,18 +43,16 @@ class Flower:
     command = (sys.executable, "-m", "pecia_workers", "flower")
     """The program and its arguments. The password is no argument: those can be read by every user."""
 
-    def __init__(self, settings: WorkerSettings, *, password_file: Path) -> None:
-        """Find a free port if that of the settings is taken, and keep a password if they have none."""
+    def __init__(self, settings: WorkerSettings, home: Path) -> None:
+        """Find a free port if that of the settings is taken, and keep a password if they have none.
+
+        A fleet that is started again has the same, unless that port is taken meanwhile or the settings name another.
+        """
         given = settings.flower_password.get_secret_value()
         self.address = settings.flower_address
-        self.port = settings.flower_port
-        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
-        for port in (self.port, 0):
-            with suppress(OSError), socket.create_server((self.address, port), family=family) as listener:
-                self.port = int(listener.getsockname()[1])
-                break
+        self.port = self._free_port(settings.flower_port, home / "flower.port")
         self.user = settings.flower_user
-        self.password = given or kept_secret(password_file, lambda: secrets.token_urlsafe(18))
+        self.password = given or kept_secret(home / "flower.password", lambda: secrets.token_urlsafe(18))
         shown = "as in PECIA_FLOWER_PASSWORD" if given else self.password
         self.login = f"user {self.user}, password {shown}"
         """What to type there, for a screen."""
@@ -63,6 +61,18 @@ class Flower:
         """Where the page is, seen from this machine."""
         self.environment = {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
         """What it takes from the environment, beside the fleet's settings."""
+
+    def _free_port(self, chosen: int, file: Path) -> int:
+        """Return the first free port: what `file` says it had for this choice, the chosen one, any."""
+        name, _, kept = file.read_text().partition(" ") if file.exists() else ("", "", "")
+        former = (int(kept),) if name == str(chosen) and kept.isdecimal() else ()
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        for port in (*former, chosen, 0):
+            with suppress(OSError), socket.create_server((self.address, port), family=family) as listener:
+                free = int(listener.getsockname()[1])
+                file.write_text(f"{chosen} {free}")
+                return free
+        return chosen
 
 
 def url_of(address: str, port: int) -> str:
