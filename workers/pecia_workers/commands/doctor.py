@@ -225,7 +225,7 @@ def _look_at_decoders() -> Finding:
         places = ", ".join(template.run(readable_places))
     finally:
         template.stop()
-    confined = "confined: no network, no other process, no file to read but code and fonts below"
+    confined = "confined: no network, no other process, no file but code and fonts, to be read in"
     return Finding(subject="decoders", ok=True, detail=f"{confined} {places}")
 
 

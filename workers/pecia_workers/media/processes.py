@@ -82,7 +82,7 @@ class BoundedProcesses:
     ) -> None:
         """`memory_bytes`: address space of each process above what it has once initialized.
 
-        `readable`: files and directories that it may open, beside those of Python, libraries and fonts.
+        `readable`: files and directories that it may open, beside `confinement.readable_places()`.
         `largest_file`: bytes that it may write to one file or memory. `environment`: what it has beside
         `public_environment()`.
         """
