@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +201,7 @@ async def test_a_fleet_that_comes_back_elsewhere_is_found_by_both_clients(
     with stores() as fleet:
         former = fleet.settings.redis_url
         client, awaited = Client(), AsyncClient()
-        submits = partial(asyncio.to_thread, client.submit), awaited.submit
+        submits = (lambda task: asyncio.to_thread(client.submit, task), awaited.submit)
         await both_submit(*submits)
     monkeypatch.setattr(tempfile, "tempdir", str(deep_home.parent))
     with stores() as fleet:

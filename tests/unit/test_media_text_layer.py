@@ -261,7 +261,7 @@ for path in sys.argv[1:]:
 
 def _without_fonts(*documents: Path) -> list[str]:
     """Return what the script prints, whatever fonts this machine has."""
-    command = [sys.executable, "-c", _WITHOUT_FONTS, *documents]
+    command = [sys.executable, "-c", _WITHOUT_FONTS, *map(str, documents)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
