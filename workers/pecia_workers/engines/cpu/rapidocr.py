@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import cv2
 import numpy as np
+import onnxruntime
 import rapidocr
 from numpy.typing import NDArray
 from omegaconf import flag_override
-from onnxruntime import InferenceSession, SessionOptions
 from rapidocr import RapidOCR
 from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
@@ -102,18 +102,18 @@ def load_model() -> None:
     _model(warm_up)
 
 
-def _session(network: str) -> InferenceSession:
+def _session(network: str) -> onnxruntime.InferenceSession:
     """Load a network. The first of a process makes the thread that loads it treat subnormal numbers as zero.
 
     A tenth of the detector's weights are subnormal: with them, detection takes three times as long on some
     CPUs, for the same result.
     """
-    options = SessionOptions()
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # which would keep the memory of the largest page
     options.log_severity_level = 4
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
 
 
 def read_page(pixels: NDArray[np.uint8]) -> PageRead:
