@@ -22,6 +22,10 @@ from receivers import Receiver, receiving
 WEBHOOK_SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgdGVzdHMsIDI0Kw=="
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.import_plugin("servers")
+
+
 @dataclass
 class RunningFleet:
     """A fleet under test, and how to look into it."""

@@ -32,7 +32,8 @@ TIMEOUT_S = 900
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """vLLM leaves a context of its sockets to the garbage collector, which may come after the last test."""
+    config.pluginmanager.import_plugin("servers")
+    # vLLM leaves a context of its sockets to the garbage collector, which may come after the last test.
     config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
 
 

@@ -38,6 +38,10 @@ from tables import Tables
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.import_plugin("servers")
+
+
 @dataclass(frozen=True)
 class Scribe:
     """A fleet that waits for orders: each call claims one part, commits what came of it, and announces the job."""

@@ -1,6 +1,7 @@
 """The CPU engine on documents whose text is known; nothing that it loads reports home."""
 
 import asyncio
+import operator
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import TypeAdapter
 
+from command import ran
 from exact_pages import table_in_a_column
 from forking import forked_for
 from limits import WAIT_S
@@ -22,17 +25,16 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
+from pecia_workers.engines.cpu.ocr_engine import OcrEngine, PageRead
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.local.samples import WRITERS, accuracy, sample_document, write_scan
+from pecia_workers.media import frames
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
 
+pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+
 pytestmark = pytest.mark.gate
-
-
-rapidocr = pytest.importorskip(
-    "pecia_workers.engines.cpu.rapidocr", reason="pecia[local] brings the CPU engine"
-)
 
 Read = Callable[..., list[Generation]]
 
@@ -42,17 +44,67 @@ def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:
 
 
 @pytest.fixture(scope="module")
-def read() -> Iterator[Read]:
-    """Reads pages with one engine, whose processes load their models once."""
-    engine = create_engine(WorkerSettings(engine_processes=2))
+def running() -> Iterator[tuple[asyncio.Runner, OcrEngine]]:
+    """One engine, whose processes load their models once, and the loop that it runs on."""
+    engine = create_engine(WorkerSettings(engine="rapidocr", engine_processes=2))
+    assert isinstance(engine, OcrEngine)
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        yield runner, engine
+        runner.run(engine.stop())
+
+
+@pytest.fixture(scope="module")
+def read(running: tuple[asyncio.Runner, OcrEngine]) -> Read:
+    """Reads pages."""
+    runner, engine = running
 
     async def story(pages: tuple[NDArray[np.uint8], ...]) -> list[Generation]:
         return await asyncio.gather(*(engine.generate(request(page, n)) for n, page in enumerate(pages)))
 
-    with asyncio.Runner() as runner:
-        runner.run(engine.start())
-        yield lambda *pages: runner.run(story(pages))
-        runner.run(engine.stop())
+    return lambda *pages: runner.run(story(pages))
+
+
+READ_ONE_PAGE = """
+import sys
+
+import numpy as np
+
+from pecia_workers.engines.cpu import rapidocr
+from pecia_workers.media.orientation import line_classifier
+
+exec(sys.argv[2])
+rapidocr.load_model()
+print(rapidocr.read_page(np.load(sys.argv[1])).model_dump_json())
+print(5e-324 * 1.0 == 0)
+"""
+
+
+def read_after(statement: str, page: NDArray[np.uint8], directory: Path) -> tuple[PageRead, bool]:
+    """Return how a fresh process reads a page, and whether it takes subnormal numbers for zero."""
+    np.save(directory / "page.npy", page)
+    ended = ran(sys.executable, "-c", READ_ONE_PAGE, directory / "page.npy", statement)
+    assert ended.returncode == 0, ended.stderr
+    answer, flushed = ended.stdout.splitlines()
+    return PageRead.model_validate_json(answer), flushed == "True"
+
+
+def test_engine_processes_take_subnormal_numbers_for_zero(
+    running: tuple[asyncio.Runner, OcrEngine],
+) -> None:
+    runner, engine = running
+    form = frames.plain(TypeAdapter(float))
+    product = engine._processes.call(form, operator.mul, 5e-324, 1.0, timeout=WAIT_S)
+    assert runner.run(product) == 0.0
+
+
+@pytest.mark.parametrize("kind", [DocumentType.LAB_RESULT, DocumentType.PRESCRIPTION])
+def test_what_is_read_is_the_same_with_subnormal_numbers(tmp_path: Path, kind: DocumentType) -> None:
+    page = np.array(sample_document(kind, seed=7).pages[0].image)
+    read, flushed = read_after("", page, tmp_path)
+    as_read, as_flushed = read_after("line_classifier()", page, tmp_path)  # the first network decides
+    assert (flushed, as_flushed) == (True, False)
+    assert read == as_read
 
 
 def test_upright_pages_of_every_type_have_at_most_one_error_in_a_hundred(read: Read) -> None:
@@ -165,12 +217,10 @@ def test_all_of_many_digits_that_stand_alone_are_read(read: Read) -> None:
     assert answer.text.split().count("1") == 150
 
 
-def test_digits_alone_that_are_not_sure_are_doubts_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    rapidocr.load_model()
-    sure = rapidocr.read_page(calendar()[0])
-    monkeypatch.setattr(rapidocr, "_SURE_ALONE", 2.0)
+def test_digits_alone_that_are_not_sure_are_doubts_and_no_text(tmp_path: Path) -> None:
+    sure, _ = read_after("", calendar()[0], tmp_path)
 
-    unsure = rapidocr.read_page(calendar()[0])
+    unsure, _ = read_after("rapidocr._SURE_ALONE = 2.0", calendar()[0], tmp_path)
 
     assert sure.doubts == ()
     assert unsure.doubts

@@ -6,32 +6,10 @@ from typing import Any
 import numpy as np
 
 from pecia_schemas.results import Page, Segment, Verdict
-from pecia_schemas.states import Lane, Stage, new_id
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineRequest
-from pecia_workers.ledger.commit import ClaimedPart
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
-
-
-def claimed_part(**changes: Any) -> ClaimedPart:
-    """Return the first attempt at an urgent page."""
-    usual: dict[str, Any] = {
-        "id": new_id(),
-        "job_id": new_id(),
-        "stage": Stage.READ,
-        "ordinal": 0,
-        "attempt": 1,
-        "strikes": 0,
-        "deaths": 0,
-        "lane": Lane.URGENT,
-        "start_s": None,
-        "end_s": None,
-        "kind": "document.read",
-        "stored_task": {},
-        "queued_s": 1.5,
-    }
-    return ClaimedPart(**(usual | changes))
 
 
 def page(number: int = 1, **about: Any) -> Page:

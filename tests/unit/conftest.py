@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pecia_schemas import tracing
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.pages import Limits
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from pecia_workers.media.pages import Limits
 
 
 @pytest.fixture
-def limits() -> Limits:
+def limits() -> "Limits":
+    from pecia_schemas.settings import WorkerSettings  # noqa: PLC0415  few files want it, and it takes a second
+    from pecia_workers.media.pages import Limits  # noqa: PLC0415  as above
+
     return Limits.of(WorkerSettings())
 
 
@@ -33,8 +35,16 @@ def file(tmp_path: Path) -> Callable[[bytes], Path]:
 
 
 @pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
+def spans() -> "Iterator[InMemorySpanExporter]":
     """Keeps what is traced."""
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  few files want it
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415
+        InMemorySpanExporter,
+    )
+
+    from pecia_schemas import tracing  # noqa: PLC0415
+
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing.enable(provider)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from parts import claimed_part
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.results import Page, TokenUsage, Verdict
@@ -25,7 +26,7 @@ from pecia_workers.caching import Look, ResultCache, identity_of, key_of, tenant
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.ledger.commit import ClaimedPart, Earlier
-from samples import claimed_part, page
+from samples import page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 REQUEST = EngineRequest(id="part:1", images=(PIXELS,), workload=DocumentType.MIXED, instruction="Copy it.")

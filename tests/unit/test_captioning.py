@@ -12,6 +12,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from parts import claimed_part
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PayloadRef
 from pecia_schemas.results import Segment, Summary, TokenUsage, Verdict
@@ -37,7 +38,7 @@ from pecia_workers.ledger.commit import ClaimedPart, Cut
 from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
-from samples import claimed_part, segment
+from samples import segment
 from scripted_engine import ScriptedEngine
 
 PAYLOAD = PayloadRef(sha256="0" * 64, size=1, media_type=MediaType.MP4)

@@ -9,6 +9,9 @@ from graphlib import TopologicalSorter
 import grimp
 import pytest
 
+from command import ran
+from snippets import ROOT
+
 SLOW = (
     *("alembic", "celery", "cryptography.hazmat", "jsonschema", "kombu", "opentelemetry"),
     *("pecia_workers", "redis", "standardwebhooks"),
@@ -153,3 +156,19 @@ def test_no_modules_import_each_other_in_a_circle_not_even_for_types_or_within_f
     # the client's settings refuse names that the worker's, which they do not load, do not have either
     graph.remove_import(importer="pecia_schemas.settings", imported="pecia_schemas.settings.worker")
     TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()
+
+
+_COLLECTING = """
+import sys
+import pytest
+
+pytest.main(["--collect-only", "--quiet", "tests/unit/test_batching_policies.py"])
+print(*sys.modules, sep="\\n")
+"""
+
+
+def test_a_unit_test_of_rules_loads_no_servers_and_no_decoders() -> None:
+    ended = ran(sys.executable, "-c", _COLLECTING, cwd=ROOT)
+    assert "tests collected" in ended.stdout
+    heavy = {"celery", "numpy", "opentelemetry.sdk", "PIL", "psycopg", "redis", "schemathesis", "sqlalchemy"}
+    assert not heavy & set(ended.stdout.splitlines())

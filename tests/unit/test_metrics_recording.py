@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from parts import claimed_part
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_schemas.states import Stage
@@ -16,7 +17,7 @@ from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
 from pecia_workers.metrics import REGISTRY
 from pecia_workers.tracing import ended, processing
-from samples import claimed_part, page
+from samples import page
 
 WORD = "Quillfeather"
 

@@ -134,3 +134,13 @@ def test_a_command_of_the_page_runs(command: str, tmp_path: Path, monkeypatch: p
     result = run_pecia(*words)
     assert program == "pecia"
     assert result.returncode == 0, result.stderr
+
+
+def test_the_page_on_a_first_change_names_files_and_targets_that_are_there() -> None:
+    page = (ROOT / "docs" / "first-change.md").read_text()
+    files = set(re.findall(r"\b(?:docs|schemas|tests|workers)/[\w./-]*\w", page))
+    assert len(files) > 15
+    assert {name for name in files if not (ROOT / name).exists()} == set()
+    targets = {word for line in re.findall(r"^make ([a-z -]+)", page, re.MULTILINE) for word in line.split()}
+    makefile = (ROOT / "Makefile").read_text()
+    assert {word for word in targets if not re.search(rf"^{word}:", makefile, re.MULTILINE)} == set()
