@@ -142,7 +142,7 @@ async def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
         one, other = await asyncio.gather(*pages, return_exceptions=True)
         late, page = (one, other) if isinstance(one, MediaError) else (other, one)
         assert isinstance(late, MediaError)
-        assert late.code is FailureCode.DAMAGED
+        assert late.code is FailureCode.DECODE_TIMEOUT
         assert isinstance(page, PageImage)
         assert (await decoder.page(small, 0)).blank
 

@@ -29,7 +29,7 @@ from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
@@ -259,6 +259,8 @@ class Runtime:
                 raise Ignore("the part was cancelled or taken over meanwhile")
             if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
                 await self._publish_parts()
+            if isinstance(outcome, Postponed):
+                raise Retry(when=outcome.retry_in.total_seconds())
             if isinstance(outcome, Failed):  # Celery, and so Flower, shows it by its code
                 failed = PartFailedError(outcome.failure.code)
                 if outcome.retry_in is None:
