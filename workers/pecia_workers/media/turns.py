@@ -62,6 +62,7 @@ class Call:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.is_slow = False
+        """Whether it has run for long; it may be slow by its document too."""
         self.is_leaving = False
         """Whether it was evicted or postponed and has to let go of its process, which takes a moment."""
         self.arrived = 0
@@ -102,7 +103,6 @@ class Turns:
         """Let a call wait for a process."""
         self._arrivals += 1
         call.arrived, call.since, call.is_leaving = self._arrivals, math.inf, False
-        call.is_slow = call.is_slow or call.turn.document in self._slow_documents
         self._waiting[call] = None
 
     def withdraw(self, call: Call, now: float, *, answered: bool = False) -> None:
@@ -139,9 +139,9 @@ class Turns:
         self._look_at_all(now)
         if self._places == 1 or len(self._running) < self._places:
             return None
-        if any(call.is_leaving or not call.is_slow for call in self._running):
+        if any(call.is_leaving or not self._is_slow(call) for call in self._running):
             return None
-        if all(call.is_slow for call in self._waiting):
+        if all(map(self._is_slow, self._waiting)):
             return None
         call = self._worst(self._running, now)
         call.is_leaving = True
@@ -150,8 +150,8 @@ class Turns:
     def postponed(self, now: float) -> tuple[Call, float] | None:
         """Return a slow call that has to leave this worker, if there is one, and in how many seconds it may return."""
         self._look_at_all(now)
-        waiting = [call for call in self._waiting if call.is_slow]
-        running = [call for call in self._running if call.is_slow and not call.is_leaving]
+        waiting = [call for call in self._waiting if self._is_slow(call)]
+        running = [call for call in self._running if self._is_slow(call) and not call.is_leaving]
         if len(waiting) + len(running) <= self.most_slow:
             return None
         call = self._worst(waiting or running, now)
@@ -162,10 +162,13 @@ class Turns:
         # Those that come back late do not come back together.
         return call, min(self._back_at - now, _LONGEST_S * random.uniform(0.5, 1.0))  # noqa: S311  no secret
 
+    def _is_slow(self, call: Call) -> bool:
+        return call.is_slow or call.turn.document in self._slow_documents
+
     def _next(self, now: float) -> Call:
         calls: Iterable[Call] = self._waiting
-        if self._places > 1 and sum(call.is_slow for call in self._running) >= self._places - 1:
-            calls = [call for call in self._waiting if not call.is_slow] or self._waiting
+        if self._places > 1 and sum(map(self._is_slow, self._running)) >= self._places - 1:
+            calls = [call for call in self._waiting if not self._is_slow(call)] or self._waiting
         documents = Counter(call.turn.document for call in self._running)
         turns: dict[_Flow, tuple[float, ...]] = {}
         for flow in {call.flow for call in calls}:
