@@ -104,6 +104,7 @@ class Template:
                 succeeded, answer = pickle.load(self._answers)  # noqa: S301  of a process of ours that runs our code  # nosec B301
             except (EOFError, OSError, pickle.UnpicklingError):  # or it does not answer, perhaps stopped
                 self._process.kill()
+                self._process.wait()  # who asks next finds it dead
                 raise TemplateDiedError from None
         if not succeeded:
             raise answer

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OPENED_AT_A_TIME = 16
+_OPENED_AT_A_TIME = 64
 """Documents that wait for the payload store's disk, which may be a slow network's."""
 _opening = ThreadPoolExecutor(_OPENED_AT_A_TIME, thread_name_prefix="documents")
 

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
 _LOAD_TIMEOUT_S = 600.0
+_STARTS = 3
+"""Tries to start a process before it counts as one that cannot be started."""
 _TEMPLATE_TIMEOUT_S = 15.0
 """In which the template forks a process, or has waited for one that was killed: milliseconds, unless it is stopped."""
 _OPEN_FILES = 2**16
@@ -244,19 +246,24 @@ class BoundedProcesses:
             if process.is_idle:
                 return process
             self._reap(process)
-        if self._stopped:
-            raise asyncio.CancelledError
-        # The first one waits for the template to import what all of them need.
-        template = await self._in_template(imported, (self._initargs,), _START_TIMEOUT_S)
-        if self._loaded is not template:
+        for _ in range(_STARTS):
+            if self._stopped:
+                raise asyncio.CancelledError
+            with suppress(TemplateDiedError, ProcessDiedError):  # no fault of what is to be called
+                return await self._started()
+        raise self._not_started()
+
+    async def _started(self) -> _Process:
+        template = self._template
+        if template is None or not template.alive or self._loaded is not template:
+            # The first one waits for the template to import what all of them need.
+            template = await self._in_template(imported, (self._initargs,), _START_TIMEOUT_S)
             for function, args in self._loads:
                 await self._in_template(function, args, _LOAD_TIMEOUT_S)
             self._loaded = template
         starting = self._in_thread(self._start_process, template)
         try:
             process = await asyncio.shield(starting)
-        except TemplateDiedError:
-            raise self._not_started() from None
         except asyncio.CancelledError:
             starting.add_done_callback(self._reap_unwanted)
             raise

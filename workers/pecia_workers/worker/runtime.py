@@ -8,7 +8,7 @@ Flower see nothing of what came without a message.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -68,6 +68,10 @@ class Runtime:
         self._served = frozenset(stages)
         self._claimed: set[UUID] = set()
         """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
+        self._held: dict[UUID, ClaimedPart] = {}
+        """Parts from the answer to their claim to their commit."""
+        self._taken = 0
+        """How often it was taken for dead."""
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
@@ -154,11 +158,14 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [part for part, _ in self._running.values()]
+        self._taken += 1
         for _, task in self._running.values():
             task.cancel()
-        if lost:
-            self._in_background(retry_unavailable(partial(pardon, self._database, lost)))
+        if self._held:
+            self._pardon(list(self._held.values()))
+
+    def _pardon(self, lost: Sequence[ClaimedPart]) -> None:
+        self._in_background(retry_unavailable(partial(pardon, self._database, lost)))
 
     @property
     def room(self) -> float:
@@ -219,8 +226,10 @@ class Runtime:
             if part not in self._claimed:  # else it runs here already, claimed without a message
                 self._claimed.add(part)
                 try:
-                    claimed_at = time_ns()
+                    claimed_at, taken = time_ns(), self._taken
                     if claimed := await _finish(self._ledger.claim(part, deaths=deaths)):
+                        if taken != self._taken:  # while the answer was on its way
+                            self._pardon([claimed])
                         begun(task_arguments(claimed))
                         return task_result(await self._run_claimed(claimed, claimed_at))
                 finally:
@@ -247,11 +256,13 @@ class Runtime:
     async def _run_claimed(self, part: ClaimedPart, claimed_at: int) -> Outcome:
         with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, claimed_at):
             began = monotonic()
+            self._held[part.id] = part
             try:
                 outcome = await self._work(part)
                 with tracing.span("commit"):
                     written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
             finally:
+                del self._held[part.id]
                 self._stages.cache.ended(part.id)
             outcome, committed = written or outcome, written is not None
             ended(part, outcome, monotonic() - began, committed=committed)
