@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
@@ -155,26 +155,38 @@ async def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, s
         assert (await decoder.page(small, 0)).blank
 
 
-async def kill_at_work(former: int = 0) -> int:
-    """Kill the one process, other than the former one, while it decodes."""
-    while not (others := [pid for pid in forked_for() if pid != former]):  # noqa: ASYNC110  no event tells
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(0.2)
+async def kill_at_work(document: Path, former: int = 0) -> int:
+    """Kill the one process, other than the former one, that has this document open."""
+
+    def at_work() -> list[int]:
+        return [pid for pid in forked_for() if pid != former and document in opened_by(pid)]
+
+    while not (others := at_work()):  # noqa: ASYNC110  no event tells
+        await asyncio.sleep(0.01)
     os.kill(others[0], signal.SIGKILL)
     return others[0]
+
+
+def opened_by(pid: int) -> set[Path]:
+    opened = set()
+    with suppress(FileNotFoundError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                opened.add(descriptor.readlink())
+    return opened
 
 
 async def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow: Path) -> None:
     async with decoding(decode_processes=1) as decoder:
         page = asyncio.create_task(decoder.page(slow, 0))
-        await kill_at_work()
+        await kill_at_work(slow)
         assert (await page).pixels.any()
 
 
 async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
     async with decoding(decode_processes=1) as decoder:
         lost = asyncio.create_task(failure(decoder, slow))
-        await kill_at_work(former=await kill_at_work())
+        await kill_at_work(slow, former=await kill_at_work(slow))
         assert await lost is FailureCode.DAMAGED
         assert (await decoder.page(small, 0)).blank
 

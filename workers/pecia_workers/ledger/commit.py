@@ -301,8 +301,13 @@ _GIVE_UP = moving(
     sets="failure = CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt)",
     answer="SELECT DISTINCT job_id FROM moved",
 )
-_MOST_DECODE_TIMEOUTS = 3
-_GIVEN_UP = Failure.of(FailureCode.DECODE_TIMEOUT, "Three parts of this document did not decode in time.")
+_GIVEN_UP: dict[str, Any] = {
+    "code": FailureCode.DECODE_TIMEOUT,
+    "most": 3,
+    "failure": Failure.of(
+        FailureCode.DECODE_TIMEOUT, "Three parts of this document did not decode in time."
+    ).model_dump_json(),
+}
 
 
 async def commit_parts(
@@ -338,8 +343,7 @@ async def commit_parts(
         if promised := [part.id for part, _ in results if part.job_id in notified]:
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
         if slow := {finished.part.job_id for finished in taken if finished.is_too_slow}:
-            values = {"job_ids": list(slow), "code": _GIVEN_UP.code, "most": _MOST_DECODE_TIMEOUTS}
-            connection.execute(_GIVE_UP, values | {"failure": _GIVEN_UP.model_dump_json(), "actor": worker})
+            connection.execute(_GIVE_UP, _GIVEN_UP | {"job_ids": list(slow), "actor": worker})
         captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
         ended = settle(connection, job_ids, actor=worker, captions=captions)
         keep_results(

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-SLOW_S: Final = 2.0
+SLOW_S: Final = 3.0
 """Seconds of decoding from which a call is slow: most pages take a tenth of that."""
 MOST_OVERTAKEN: Final = 64
 """Calls of higher lanes that may start before a flow is served once."""
