@@ -41,6 +41,11 @@ class FailureCode(StrEnum):
         "The file or the page cannot be decoded.",
         "The file ends early or its content contradicts itself: export or scan it again.",
     )
+    DECODE_TIMEOUT = (
+        "decode_timeout",
+        "The page, or three others of its document, took too long to decode.",
+        "Decoding takes longer than PECIA_DECODE_TIMEOUT: print or scan the document anew, or raise the limit.",
+    )
     ENCRYPTED = (
         "encrypted",
         "The PDF is protected, and no password or a wrong one was given with it.",

@@ -15,7 +15,7 @@ from every_input import EVERY_INPUT, Input, Outcome
 from fixture_types import Draw, RunFleet
 from limits import WAIT_S
 from memory import memory_of, processes_of
-from pecia import Job, ReadDocument
+from pecia import FailureCode, Job, ReadDocument
 from pecia_schemas.tasks import Task
 
 pytestmark = pytest.mark.gate
@@ -34,6 +34,10 @@ LIMITS = {
     "decode_processes": 2,
 }
 """Limits that a bomb reaches soon, and as few processes as show that one goes on without the other."""
+
+
+TOO_SLOW = Outcome(0, FailureCode.DECODE_TIMEOUT)
+"""What a file also comes to that takes all memory, where the machine does not give it fast enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +117,10 @@ def test_every_input_ends_as_the_table_says(run: Run) -> None:
     wrong = [
         f"{row.name}: {run.outcomes[row.name]}, not {row.expected}"
         for row in EVERY_INPUT
-        if run.outcomes[row.name] != row.expected
+        if not (
+            run.outcomes[row.name] == row.expected
+            or (row.ends_process and run.outcomes[row.name] == TOO_SLOW)
+        )
     ]
     assert not wrong, "\n".join(["", *wrong])
 
@@ -122,7 +129,7 @@ def test_no_process_dies_of_what_can_be_refused_and_no_worker_of_what_its_decode
     before, between, after = run.looks
     assert between.processes == before.processes
     assert after.workers == before.workers
-    assert run.fleet.query("SELECT count(*) FROM parts WHERE deaths > 0 OR attempt > 1") == [(0,)]
+    assert run.fleet.query("SELECT count(*) FROM parts WHERE deaths > 0 OR strikes > 0") == [(0,)]
 
 
 @pytest.mark.parametrize("worker", ["ingest", "engine"])

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
@@ -24,16 +24,18 @@ from pydicom import uid
 from dicom_files import encapsulated_pdf, secondary_capture
 from fixture_types import Eventually
 from forking import forked_for, templates_of
-from hand_made_pdfs import locked_pdf
+from hand_made_pdfs import forms_of_forms, locked_pdf
 from limits import WAIT_S
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
+from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage
 from pecia_workers.media.decoding import initialize_process, page_pixels
 from pecia_workers.media.frames import Form
 from pecia_workers.media.pages import Clip, Stretch, VideoInfo
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.media.turns import PostponedError, Turn
 from videos import second_of, video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -142,7 +144,7 @@ async def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
         one, other = await asyncio.gather(*pages, return_exceptions=True)
         late, page = (one, other) if isinstance(one, MediaError) else (other, one)
         assert isinstance(late, MediaError)
-        assert late.code is FailureCode.DAMAGED
+        assert late.code is FailureCode.DECODE_TIMEOUT
         assert isinstance(page, PageImage)
         assert (await decoder.page(small, 0)).blank
 
@@ -153,26 +155,38 @@ async def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, s
         assert (await decoder.page(small, 0)).blank
 
 
-async def kill_at_work(former: int = 0) -> int:
-    """Kill the one process, other than the former one, while it decodes."""
-    while not (others := [pid for pid in forked_for() if pid != former]):  # noqa: ASYNC110  no event tells
-        await asyncio.sleep(0.05)
-    await asyncio.sleep(0.2)
+async def kill_at_work(document: Path, former: int = 0) -> int:
+    """Kill the one process, other than the former one, that has this document open."""
+
+    def at_work() -> list[int]:
+        return [pid for pid in forked_for() if pid != former and document in opened_by(pid)]
+
+    while not (others := at_work()):  # noqa: ASYNC110  no event tells
+        await asyncio.sleep(0.01)
     os.kill(others[0], signal.SIGKILL)
     return others[0]
+
+
+def opened_by(pid: int) -> set[Path]:
+    opened = set()
+    with suppress(FileNotFoundError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                opened.add(descriptor.readlink())
+    return opened
 
 
 async def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow: Path) -> None:
     async with decoding(decode_processes=1) as decoder:
         page = asyncio.create_task(decoder.page(slow, 0))
-        await kill_at_work()
+        await kill_at_work(slow)
         assert (await page).pixels.any()
 
 
 async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
     async with decoding(decode_processes=1) as decoder:
         lost = asyncio.create_task(failure(decoder, slow))
-        await kill_at_work(former=await kill_at_work())
+        await kill_at_work(slow, former=await kill_at_work(slow))
         assert await lost is FailureCode.DAMAGED
         assert (await decoder.page(small, 0)).blank
 
@@ -195,6 +209,83 @@ async def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None
         queued.cancel()
         async with asyncio.timeout(WAIT_S):
             await decoder.page(small, 0)
+
+
+@pytest.fixture
+def poison(tmp_path: Path) -> Path:
+    """A PDF of a few kilobytes whose pages take minutes to draw: forms in forms in forms."""
+    path = tmp_path / "poison"
+    path.write_bytes(forms_of_forms(9))
+    return path
+
+
+async def test_slow_documents_leave_a_process_to_others(poison: Path, small: Path) -> None:
+    async with decoding() as decoder:
+        pages = [
+            asyncio.create_task(
+                decoder.page(poison, 0, turn=Turn(flow=page % 2, document="poison"))  # ahead of what follows
+            )
+            for page in range(4)
+        ]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(3):
+                assert (await decoder.page(small, 0, turn=Turn(rank=2, flow="good"))).blank
+        assert not any(page.done() for page in pages)
+        for page in pages:
+            page.cancel()
+        await asyncio.wait(pages)
+
+
+async def test_slow_parts_beyond_their_share_of_a_worker_are_postponed(poison: Path) -> None:
+    async with decoding() as decoder:
+        decoder.share(3)
+        pages = [asyncio.create_task(decoder.page(poison, 0, turn=Turn(document="poison"))) for _ in range(4)]
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait(pages[2:])
+        assert [type(page.exception()) for page in pages[2:]] == [PostponedError, PostponedError]
+        assert not any(page.done() for page in pages[:2])
+        for page in pages:
+            page.cancel()
+        await asyncio.wait(pages)
+
+
+async def test_a_document_that_is_deleted_under_its_job_is_missing(small: Path) -> None:
+    async with decoding() as decoder:
+        os.unlink(small)  # noqa: PTH108  a disk that is this machine's
+        with pytest.raises(PayloadMissingError):
+            await decoder.page(small, 0)
+
+
+async def test_a_store_that_is_slow_to_open_a_document_holds_no_process(small: Path, tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+    os.mkfifo(stuck)
+    async with decoding(decode_processes=1) as decoder:
+        opened = [asyncio.create_task(decoder.page(stuck, 0)) for _ in range(3)]
+        async with asyncio.timeout(WAIT_S):
+            assert (await decoder.page(small, 0)).blank
+        with stuck.open("r+b", buffering=0):  # they open now
+            await asyncio.wait(opened)
+
+
+@pytest.mark.usefixtures("own_templates")
+async def test_a_template_that_stands_still_is_replaced_and_holds_nothing_up(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pecia_workers.media.processes._TEMPLATE_TIMEOUT_S", 5.0)
+    others = set(templates_of())
+    async with decoding(decode_processes=1) as decoder:
+        (template,) = set(templates_of()) - others
+        (process,) = forked_for()
+        os.kill(template, signal.SIGSTOP)
+        os.kill(process, signal.SIGKILL)
+        page = asyncio.create_task(decoder.page(small, 0))
+        turns = 0
+        while is_running(template):
+            await asyncio.sleep(0.05)
+            turns += 1
+        assert turns > 1
+        assert (await page).blank
 
 
 def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:

@@ -17,7 +17,7 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState, PartState, Stage
 from pecia_schemas.tasks import ReadDocument
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome, Postponed
 from pecia_workers.ledger.ledger import Ledger
 from samples import page
 from tables import Tables
@@ -275,3 +275,40 @@ def test_many_workers_that_commit_to_the_same_jobs_lose_no_count(tables: Tables,
     run(story, "one", "two", "three")
     assert tables.query("SELECT state, done FROM jobs") == [{"state": "succeeded", "done": 40}] * 5
     assert len(tables.query("SELECT part_id FROM results")) == len(parts)
+
+
+def test_a_postponed_part_comes_back_later_without_a_strike(tables: Tables, add: Add, run: Run) -> None:
+    (part,) = add()
+    assert run(lambda one: claim_and_commit(one, part, Postponed(timedelta(hours=1))), "one")
+    row = tables.part(part)
+    assert (row["state"], row["strikes"], row["failure"], row["published_at"]) == ("queued", 0, None, None)
+    assert run(lambda one: one.claim(part), "one") is None
+    events = tables.query("SELECT reason FROM job_events WHERE part_id = %s ORDER BY sequence", part)
+    assert events[-1]["reason"] == "postponed"
+
+
+def test_a_document_whose_parts_time_out_in_the_decoder_is_given_up_on_every_worker(
+    tables: Tables, add: Add, run: Run, announced: list[dict[UUID, JobState]]
+) -> None:
+    late = Failed(Failure.of(FailureCode.DECODE_TIMEOUT, "Decoding did not end within 60 s."))
+    parts, (other,) = add(parts=6), add()
+    job = tables.part(parts[0])["job_id"]
+
+    async def story(one: Ledger, two: Ledger) -> bool:
+        await claim_and_commit(two, parts[0], Done(page()))
+        running = await claimed(two, parts[4])
+        for part in parts[1:3]:
+            await claim_and_commit(one, part, late)
+            assert tables.part(parts[5])["state"] == PartState.QUEUED
+        await claim_and_commit(two, parts[3], late)
+        return await committed(two, running, Done(page()))
+
+    assert not run(story, "one", "two")
+    ended = [tables.part(part) for part in parts]
+    assert [row["state"] for row in ended] == ["done", *["failed"] * 5]
+    assert {row["failure"]["code"] for row in ended[1:]} == {"decode_timeout"}
+    assert ended[5]["failure"]["message"].startswith("Three parts of this document did not decode in time.")
+    assert (ended[4]["failure"]["attempt"], ended[5]["failure"]["attempt"]) == (1, 0)
+    assert (tables.job(job)["state"], tables.job(job)["failed"]) == (JobState.PARTIAL, 5)
+    assert {job: JobState.PARTIAL} in announced
+    assert tables.part(other)["state"] == PartState.QUEUED

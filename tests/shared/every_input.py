@@ -243,10 +243,11 @@ def bombs() -> Iterator[Input]:
         f"PDF page with a line of {POINTS} points": partial(pdfs.path_of, POINTS),
         "PDF page with content of 1 GB": partial(pdfs.content_bomb, 1_000),
         "PDF with an object stream of 1 GB": partial(pdfs.object_stream_bomb, 1_000),
-        "PDF page of forms of forms, ten thousand million in all": partial(pdfs.forms_of_forms, 9),
     }
     for name, make in endless.items():
         yield bad(name, make, DAMAGED, ends_process=True)
+    slow = "PDF page of forms of forms, ten thousand million in all"
+    yield bad(slow, partial(pdfs.forms_of_forms, 9), FailureCode.DECODE_TIMEOUT, ends_process=True)
     yield bad("PDF page with a picture of 2.5 gigapixels", partial(pdfs.picture_bomb, 50_000), DAMAGED)
     yield bad("PDF whose page tree holds itself", pdfs.tree_loop, DAMAGED)
     yield bad("PDF whose page tree has 5,000 levels", partial(pdfs.deep_tree, 5_000), DAMAGED)
@@ -254,6 +255,17 @@ def bombs() -> Iterator[Input]:
     yield good("PDF whose cross-reference table leads to itself", pdfs.crossing_loop)
     yield good("PDF whose form shows itself", pdfs.form_loop)
     yield bad("PDF without pages", pdfs.without_pages, FailureCode.EMPTY)
+
+
+def fonts() -> Iterator[Input]:
+    """Fonts that mean no good."""
+    yield good("PDF in a font whose letter shows itself", pdfs.letters_of_letters)
+    yield good("PDF whose font says 1,000 times what all codes mean", partial(pdfs.unicode_map, 1_000))
+    yield good("PDF whose codes are mapped 10,000 times", partial(pdfs.code_map, 10_000))
+    for kind in (b"FontFile", b"FontFile2", b"FontFile3"):
+        program = random.Random(0).randbytes(100_000)  # noqa: S311
+        yield good(f"PDF whose {kind.decode()} is noise", partial(pdfs.font_program, program, kind))
+    yield good("PDF with a font of 100 MB", lambda: pdfs.font_program(bytes(100 * 10**6)))
 
 
 EVERY_INPUT = (
@@ -266,4 +278,5 @@ EVERY_INPUT = (
     *by_url(),
     *broken(),
     *bombs(),
+    *fonts(),
 )

@@ -277,6 +277,48 @@ def _form(content: bytes, shown: int) -> bytes:
     return stream(content, b"/Type /XObject /Subtype /Form /BBox [0 0 72 72]" + _FORMS % shown)
 
 
+def letters_pdf(font: bytes, *further: bytes, shown: bytes = b"(aaaa)") -> bytes:
+    """Return a page that shows letters in a font, object 4, and further objects from 5 on."""
+    page = box() + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>"
+    return document([page], [stream(b"BT /F 12 Tf 9 30 Td %b Tj ET" % shown), font, *further])
+
+
+def letters_of_letters() -> bytes:
+    """A page in a font each of whose letters shows itself ten times."""
+    font = b"""<< /Type /Font /Subtype /Type3 /FontBBox [0 0 1 1] /FontMatrix [1 0 0 1 0 0] /FirstChar 97 /LastChar 97
+        /Widths [1] /Encoding << /Differences [97 /a] >> /CharProcs << /a 5 0 R >>
+        /Resources << /Font << /F 4 0 R >> >> >>"""
+    return letters_pdf(font, stream(b"1 0 d0 0 0 1 1 re f BT /F 1 Tf (aaaaaaaaaa) Tj ET"))
+
+
+def unicode_map(ranges: int) -> bytes:
+    """A page whose font says of all codes there are what they mean, so many times."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 5 0 R >>"
+    content = b"begincmap 1 begincodespacerange <00000000> <FFFFFFFF> endcodespacerange %d beginbfrange %b endbfrange"
+    return letters_pdf(font, deflated(content % (ranges, b"<00000000> <FFFFFFFE> <0041> " * ranges)))
+
+
+def code_map(ranges: int) -> bytes:
+    """A page of a composite font whose codes are mapped to glyphs, all of them, so many times; and by itself first."""
+    font = b"<< /Type /Font /Subtype /Type0 /BaseFont /Some /Encoding 5 0 R /DescendantFonts [6 0 R] >>"
+    content = b"begincmap 1 begincodespacerange <0000> <FFFF> endcodespacerange %d begincidrange %b endcidrange endcmap"
+    codes = zlib.compress(content % (ranges, b"<0000> <FFFF> 0 " * ranges), 9)
+    about = b"/Type /CMap /CMapName /Some /UseCMap 5 0 R /Filter /FlateDecode"
+    system = b"/CIDSystemInfo << /Registry (Adobe) /Ordering (Identity) /Supplement 0 >>"
+    inner = b"<< /Type /Font /Subtype /CIDFontType2 /BaseFont /Some %b /FontDescriptor 7 0 R >>" % system
+    described = b"<< /Type /FontDescriptor /FontName /Some /Flags 4 /FontBBox [0 0 1000 1000] >>"
+    return letters_pdf(font, stream(codes, about), inner, described, shown=b"<00410042>")
+
+
+def font_program(content: bytes, kind: bytes = b"FontFile2") -> bytes:
+    """A page in a font whose program is this."""
+    font = b"<< /Type /Font /Subtype /TrueType /BaseFont /Some /FontDescriptor 5 0 R >>"
+    described = (
+        b"<< /Type /FontDescriptor /FontName /Some /Flags 4 /FontBBox [0 0 1000 1000] /%b 6 0 R >>" % kind
+    )
+    return letters_pdf(font, described, deflated(content))
+
+
 def with_action() -> bytes:
     """A PDF that wants to run a script when it is opened, and carries a file."""
     script = b"<< /S /JavaScript /JS (app.alert\\('x'\\); while \\(true\\) {}) >>"

@@ -67,6 +67,59 @@ def _matrix(a: int, b: int, c: int, d: int) -> bytes:
     return b"".join((value & 0xFFFFFFFF).to_bytes(4, "big") for value in fixed)
 
 
+def with_tracks(mp4: bytes, count: int) -> bytes:
+    """Return the video with its track so many times more."""
+    return _inserted(mp4, mp4[_place(mp4, b"trak") : _end(mp4, b"trak")] * count, before=b"trak")
+
+
+def with_edits(mp4: bytes, count: int) -> bytes:
+    """Return the video with an edit list of so many entries, each of which shows its first instant."""
+    entries = (1).to_bytes(4, "big") + bytes(4) + _FIXED.to_bytes(4, "big")
+    return _replaced(mp4, b"elst", bytes(4) + count.to_bytes(4, "big") + entries * count)
+
+
+def with_sizes(mp4: bytes, count: int) -> bytes:
+    """Return the video with a table that claims so many frames of one byte each."""
+    return _replaced(mp4, b"stsz", bytes(4) + (1).to_bytes(4, "big") + count.to_bytes(4, "big"))
+
+
+def with_durations(mp4: bytes, duration: int) -> bytes:
+    """Return the video with frames that are each shown for so many units of time."""
+    return _replaced(mp4, b"stts", bytes(4) + b"".join(n.to_bytes(4, "big") for n in (1, 1000, duration)))
+
+
+_AROUND = (b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl")
+
+
+def _place(mp4: bytes, name: bytes) -> int:
+    return mp4.index(name) - 4
+
+
+def _end(mp4: bytes, name: bytes) -> int:
+    start = _place(mp4, name)
+    return start + int.from_bytes(mp4[start : start + 4], "big")
+
+
+def _replaced(mp4: bytes, name: bytes, content: bytes) -> bytes:
+    """Return the file with another content of the first box of that name, all boxes around it as much larger."""
+    start, end = _place(mp4, name), _end(mp4, name)
+    box = (8 + len(content)).to_bytes(4, "big") + name + content
+    return _spliced(mp4, start, end, box)
+
+
+def _inserted(mp4: bytes, content: bytes, *, before: bytes) -> bytes:
+    start = _place(mp4, before)
+    return _spliced(mp4, start, start, content)
+
+
+def _spliced(mp4: bytes, start: int, end: int, content: bytes) -> bytes:
+    grown = bytearray(mp4)
+    for name in _AROUND:
+        if name in mp4 and (place := _place(mp4, name)) < start and end <= (former := _end(mp4, name)):
+            grown[place : place + 4] = (former - place + len(content) - (end - start)).to_bytes(4, "big")
+    return bytes(grown[:start] + content + grown[end:])
+
+
 def _film_stream(container: Any, codec: str, size: tuple[int, int]) -> Any:
     stream = container.add_stream(codec, rate=RATE)
     stream.width, stream.height = size

@@ -16,7 +16,7 @@ from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_clip, probe_video
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, spread
-from videos import second_of, turned, video
+from videos import second_of, turned, video, with_durations, with_edits, with_sizes, with_tracks
 
 CONTAINERS = [
     ("mp4", "h264", MediaType.MP4),
@@ -225,7 +225,7 @@ def test_a_video_beyond_the_limits_is_refused(file: MakeFile) -> None:
     expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, page_pixels=160 * 96 - 1)))
     expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, file_bytes=100)))
     stretch = Stretch(start=0, end=3)
-    expect(FailureCode.TOO_LONG, lambda: load_clip(path, stretch, plan(), replace(LIMITS, decode_s=0)))
+    expect(FailureCode.DECODE_TIMEOUT, lambda: load_clip(path, stretch, plan(), replace(LIMITS, decode_s=0)))
     expect(FailureCode.TOO_LONG, lambda: LIMITS.check_segments(1_001))
 
 
@@ -233,3 +233,34 @@ def test_a_video_without_a_frame_is_empty(file: MakeFile) -> None:
     cut = video(3, movflags="frag_keyframe+empty_moov")
     only_headers = cut[: cut.index(b"moof") - 4]
     expect(FailureCode.EMPTY, lambda: probe_video(file(only_headers), LIMITS))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        with_edits(video(3), 100_000),
+        with_durations(video(3), 2**31 - 1),
+        with_durations(video(3), 0),
+    ],
+    ids=["100,000 edits", "frames for years", "frames for no time"],
+)
+def test_tables_that_mean_no_good_cost_frames_at_most(file: MakeFile, hostile: bytes) -> None:
+    path = file(hostile)
+    assert len(clip_of(path, 0, probe_video(path, LIMITS).duration).frames)
+
+
+def test_more_streams_than_a_film_has_are_too_large(file: MakeFile) -> None:
+    assert probe_video(file(with_tracks(video(1), 40)), LIMITS).duration == 1
+    expect(FailureCode.TOO_LARGE, lambda: probe_video(file(with_tracks(video(1), 1_000)), LIMITS))
+
+
+def test_a_table_of_more_frames_than_the_file_has_bytes_is_none(file: MakeFile) -> None:
+    expect(FailureCode.EMPTY, lambda: probe_video(file(with_sizes(video(1), 2**32 - 1)), LIMITS))
+
+
+@pytest.mark.parametrize("tag", [b"00:00:0nan", b"00:00:0inf", b"-9:00:03.0", b"1e999:00:3"])
+def test_a_length_that_is_no_time_is_counted_instead(file: MakeFile, tag: bytes) -> None:
+    content = video(3, form="matroska", codec="h264")
+    start = content.index(b"00:00:03.")
+    path = file(content[:start] + tag + content[start + len(tag) :])
+    assert probe_video(path, LIMITS).duration == pytest.approx(3, abs=0.1)

@@ -100,7 +100,7 @@ QUEUED = _histogram(
 ATTEMPTS = _counter("pecia_attempts", "Attempts begun at a part.", ["stage", "lane"])
 PARTS = _counter(
     "pecia_parts",
-    "Attempts that ended: `done`, `retried`, `failed`, or `lost`: no longer this worker's at its commit.",
+    "Attempts that ended: `done`, `retried`, `postponed`, `failed`, or `lost`: no longer this worker's at its commit.",
     ["stage", "outcome"],
 )
 PART_SECONDS = _histogram(

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pecia_workers.local.launcher import die_with_parent
 
@@ -35,8 +35,14 @@ class TemplateDiedError(ChildProcessError):
 class Template:
     """Forks processes. They end when it ends, and it ends when the thread that made it does, however that ends."""
 
-    def __init__(self, *modules: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start it, with this environment if it is not ours; returns at once. It imports `modules`."""
+    def __init__(
+        self, *modules: str, environment: Mapping[str, str] | None = None, timeout: float | None = None
+    ) -> None:
+        """Start it, with this environment if it is not ours; returns at once. It imports `modules`.
+
+        A template that has not forked a process, or waited for one, in `timeout` seconds is killed.
+        """
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._answers = self._socket.makefile("rb")
@@ -59,29 +65,46 @@ class Template:
             self._answers.close()
             self._socket.close()
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`."""
-        return self._ask(function, args, (), forks=False)
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`.
+
+        A template that has not answered in `timeout` seconds is killed.
+        """
+        return self._ask(function, args, (), forks=False, timeout=timeout)
 
     def fork(self, program: Callable[..., object], *args: Any, descriptors: Sequence[int] = ()) -> Forked:
         """Start a process that runs `program(*descriptors, *args)`, the descriptors being its own copies of ours.
 
         Raises `TemplateDiedError`.
         """
-        return Forked(self, self._ask(program, args, descriptors, forks=True))
+        return Forked(self, self._ask(program, args, descriptors, forks=True, timeout=self._timeout))
+
+    def wait(self, pid: int) -> int:
+        """Return the status of a process that it forked, as `os.waitpid` does. Raises `TemplateDiedError`."""
+        _, status = self.run(os.waitpid, pid, 0, timeout=self._timeout)
+        return cast("int", status)
 
     def _ask(
-        self, function: Callable[..., object], args: Sequence[Any], descriptors: Sequence[int], *, forks: bool
+        self,
+        function: Callable[..., object],
+        args: Sequence[Any],
+        descriptors: Sequence[int],
+        *,
+        forks: bool,
+        timeout: float | None,
     ) -> Any:
         with self._lock:
             if not self.alive:
                 raise TemplateDiedError
             call = pickle.dumps((forks, function, args))
+            self._socket.settimeout(timeout)
             try:
                 socket.send_fds(self._socket, [b"."], descriptors)
                 self._socket.sendall(call)
                 succeeded, answer = pickle.load(self._answers)  # noqa: S301  of a process of ours that runs our code  # nosec B301
-            except (EOFError, OSError, pickle.UnpicklingError):
+            except (EOFError, OSError, pickle.UnpicklingError):  # or it does not answer, perhaps stopped
+                self._process.kill()
+                self._process.wait()  # who asks next finds it dead
                 raise TemplateDiedError from None
         if not succeeded:
             raise answer
@@ -101,7 +124,7 @@ class Forked:
         """Return its exit status, once it has ended; until then its template forks nothing."""
         if self.returncode is None:
             try:
-                _, status = self._template.run(os.waitpid, self.pid, 0)
+                status = self._template.wait(self.pid)
             except TemplateDiedError:
                 status = signal.SIGKILL
             self.returncode = os.waitstatus_to_exitcode(status)

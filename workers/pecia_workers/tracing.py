@@ -26,7 +26,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
 from pecia_workers import metrics
 from pecia_workers.attempts import PartFailedError
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome, Postponed
 
 if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span
@@ -145,6 +145,8 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
             metrics.FAILURES.labels(part.stage, failure.code).inc()
             if spent:
                 metrics.WASTED_TOKENS.labels(spent.engine).inc(spent.all_wasted.usage.wasted)
+        case Postponed():
+            name = "postponed"
         case Cut(parts=parts):
             span.set_attributes({"pecia.parts": len(parts)})
         case Done(content=content):

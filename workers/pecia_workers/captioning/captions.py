@@ -20,7 +20,7 @@ from pecia_workers.caching import ResultCache
 from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Done
-from pecia_workers.media.decoder import Decoder, Spool
+from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import Clip, Stretch
 from pecia_workers.reading.page import check_adapter
 
@@ -61,9 +61,10 @@ class CaptionSegment:
         task = cast("CaptionVideo", part.task)
         check_adapter(task.adapter, self._engine.capabilities)
         started = monotonic()
+        payload = part.payload
         with tracing.span("prepare"):
-            async with self._spool.open(part.payload) as path:
-                clip = await self._decoder.clip(path, _stretch_of(part))
+            async with self._spool.open(payload) as path:
+                clip = await self._decoder.clip(path, _stretch_of(part), turn=turn_of(part, payload))
         decoded = monotonic()
         request = self._request(part, task, clip)
         look = await self._cache.look(part, [request], Segment)

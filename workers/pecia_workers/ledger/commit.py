@@ -52,6 +52,8 @@ class ClaimedPart:
     stored_task: Mapping[str, Any] = field(repr=False)
     queued_s: float
     """Seconds since it could first have run."""
+    flow: UUID | None = None
+    """With what it takes turns as one; None: with its job alone."""
     client: str = ""
     """Who submitted it."""
     tenant: str | None = None
@@ -218,7 +220,14 @@ class Failed:
         return f"{self.failure.code} {self.sqlstate}".strip()
 
 
-Outcome = Done | Cut | Failed
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The part was not worked on, and goes back to its queue for a while: no strike against it."""
+
+    retry_in: timedelta
+
+
+Outcome = Done | Cut | Failed | Postponed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +236,11 @@ class Finished:
 
     part: ClaimedPart
     outcome: Outcome
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether the part could not be decoded in time."""
+        return isinstance(self.outcome, Failed) and self.outcome.failure.code is FailureCode.DECODE_TIMEOUT
 
     def refused(self, sqlstate: str) -> Finished:
         """Return what is committed instead, once Postgres has refused the outcome."""
@@ -259,7 +273,8 @@ _MOVE = moving(
             verdict = chosen.verdict, doubts = chosen.doubts, failure = chosen.failure,
             run_at = now() + make_interval(secs => delay),
             published_at = CASE WHEN chosen.state <> 'queued' THEN published_at END,
-            strikes = strikes + CAST(chosen.state = 'queued' AS int), {_ADD_TO_PART}""",
+            strikes = strikes + CAST(chosen.state = 'queued' AND chosen.failure IS NOT NULL AS int),
+            {_ADD_TO_PART}""",
     kept="chosen.content",
     beside="""
     stored AS (
@@ -269,6 +284,30 @@ _MOVE = moving(
     """,
     answer="SELECT id, attempt FROM moved",
 )
+
+# What ran too long three times in a job will do so again: its other parts end, wherever they wait or run.
+_GIVE_UP = moving(
+    """
+    slow AS (
+        SELECT job_id FROM parts
+        WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state = 'failed' AND failure->>'code' = :code
+        GROUP BY job_id HAVING count(*) >= :most
+    ), chosen AS (
+        SELECT id, state AS former, 'failed' AS state, CAST(:code AS text) AS reason FROM parts
+        WHERE job_id IN (SELECT job_id FROM slow) AND state IN ('queued', 'running') AND stage <> 'summarize'
+        ORDER BY id FOR NO KEY UPDATE
+    )
+    """,
+    sets="failure = CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt)",
+    answer="SELECT DISTINCT job_id FROM moved",
+)
+_GIVEN_UP: dict[str, Any] = {
+    "code": FailureCode.DECODE_TIMEOUT,
+    "most": 3,
+    "failure": Failure.of(
+        FailureCode.DECODE_TIMEOUT, "Three parts of this document did not decode in time."
+    ).model_dump_json(),
+}
 
 
 async def commit_parts(
@@ -303,6 +342,8 @@ async def commit_parts(
         notified = {job.id for job in jobs if job.notifies_parts}
         if promised := [part.id for part, _ in results if part.job_id in notified]:
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
+        if slow := {finished.part.job_id for finished in taken if finished.is_too_slow}:
+            connection.execute(_GIVE_UP, _GIVEN_UP | {"job_ids": list(slow), "actor": worker})
         captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
         ended = settle(connection, job_ids, actor=worker, captions=captions)
         keep_results(
@@ -334,5 +375,8 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                     "delay": retry_in.total_seconds() if retry_in else 0.0,
                     **(spent.all_wasted.values if spent else {}),
                 }
+            case Postponed(retry_in=retry_in):
+                delay = retry_in.total_seconds()
+                row |= {"state": PartState.QUEUED, "reason": "postponed", "delay": delay}
         rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"

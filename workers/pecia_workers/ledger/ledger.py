@@ -47,7 +47,7 @@ def _claiming(chosen: str) -> TextClause:
         ends=False,
         answer="""
         SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
-               moved.deaths, moved.lane, moved.start_s, moved.end_s,
+               moved.deaths, moved.lane, moved.flow, moved.start_s, moved.end_s,
                CAST(greatest(0, extract(epoch FROM now() - moved.run_at)) AS float) AS queued_s,
                jobs.kind, jobs.task AS stored_task, jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
         FROM moved JOIN jobs ON jobs.id = moved.job_id

@@ -281,15 +281,15 @@ _OVER_TIME = """
 """
 _LOCK_FREE = text(f"{_OVER_TIME} SKIP LOCKED")
 _LOCK_BUSY = text(_OVER_TIME)
-# Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over. On
-# some none was counted yet, or it was taken back before, by a try whose reply was lost.
+# Of a worker that was taken for dead and lives: the deaths counted on what it still had do not count, unless the part
+# has failed. On some none was counted yet, or it was taken back before, by a try whose reply was lost.
 _PARDON = text(
     """
     WITH chosen AS (
         SELECT parts.id FROM parts
         JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:deaths AS int[]))
              AS claimed (id, attempt, deaths) USING (id)
-        WHERE parts.attempt >= claimed.attempt AND parts.deaths > claimed.deaths AND state IN ('queued', 'running')
+        WHERE parts.attempt >= claimed.attempt AND parts.deaths > claimed.deaths AND state <> 'failed'
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
     )
     UPDATE parts SET deaths = deaths - 1 FROM chosen WHERE parts.id = chosen.id
@@ -330,7 +330,7 @@ async def requeue_orphaned(
 
 
 async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
-    """Take the death of their worker, which lives, back from those of its claims that are not over; return how many."""
+    """Take the death of their worker, which lives, back from its claims that did not fail; return how many."""
     deaths = [part.deaths for part in parts]
     return await change(database, _PARDON, **_listed([part.fence for part in parts]), deaths=deaths)
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,7 +24,7 @@ from pecia_schemas.blocks import Block, Doubt
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges, PayloadRef
-from pecia_schemas.payloads import PayloadStore, verify
+from pecia_schemas.payloads import PayloadMissingError, PayloadStore, verify
 from pecia_workers.attempts import waiting
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.frames import STRICT, Form
@@ -40,11 +41,17 @@ from pecia_workers.media.pages import (
     VideoInfo,
 )
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.media.turns import ALL_ALIKE, SLOW_S, Turn
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.ledger.commit import ClaimedPart
 
 T = TypeVar("T")
+
+_OPENED_AT_A_TIME = 64
+"""Documents that wait for the payload store's disk, which may be a slow network's."""
+_opening = ThreadPoolExecutor(_OPENED_AT_A_TIME, thread_name_prefix="documents")
 
 _MOST_PROCESSES = 4
 _GROWTH = 4
@@ -90,8 +97,16 @@ class _Frames(TypedDict):
     damaged: bool
 
 
+def turn_of(part: ClaimedPart, document: PayloadRef) -> Turn:
+    """Return the turn in which a part of a document is decoded: as the queue has it."""
+    return Turn(rank=part.lane.rank, flow=part.flow or part.job_id, document=document.sha256)
+
+
 class Decoder:
-    """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn."""
+    """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn.
+
+    Any call raises `MediaError`, `PayloadMissingError` if the file is gone, `PostponedError`.
+    """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._limits = Limits.of(settings)
@@ -105,6 +120,7 @@ class Decoder:
             self._limits,
             memory_bytes=settings.decode_memory_bytes,
             largest_file=max(most_pixels, most_frames),
+            slow_s=SLOW_S,
         )
         self._pages = Form(header=TypeAdapter(tuple[_Info, ...]), build=self._checked_pages)
         self._page = Form(
@@ -120,6 +136,10 @@ class Decoder:
         """How many pages it decodes at a time."""
         return self._processes.processes
 
+    def share(self, slots: int) -> None:
+        """Leave some of a worker's slots to parts whose decoding is not slow, however many are: half, or one."""
+        self._processes.bound_slow(max(1, min(slots - 1, max(self.slots, slots // 2))))
+
     async def start(self) -> None:
         """Start the processes; returns when they are ready."""
         await self._processes.start()
@@ -129,24 +149,35 @@ class Decoder:
         await self._processes.stop()
 
     async def inspect(
-        self, path: Path, pages: PageRanges | None = None, password: SecretStr | None = None
+        self,
+        path: Path,
+        pages: PageRanges | None = None,
+        password: SecretStr | None = None,
+        *,
+        turn: Turn = ALL_ALIKE,
     ) -> tuple[PageInfo, ...]:
-        """Return the file's pages, those asked for, by size, without decoding them. Raises `MediaError`."""
-        return await self._call(self._pages, path, inspect_file, self._limits, pages, password)
+        """Return the file's pages, those asked for, by size, without decoding them."""
+        return await self._call(self._pages, turn, path, inspect_file, self._limits, pages, password)
 
     async def page(
-        self, path: Path, index: int, plan: Plan = EVERY_STEP, password: SecretStr | None = None
+        self,
+        path: Path,
+        index: int,
+        plan: Plan = EVERY_STEP,
+        password: SecretStr | None = None,
+        *,
+        turn: Turn = ALL_ALIKE,
     ) -> PageImage:
-        """Return one page, from 0, as planned; cancelling the caller ends the decoding. Raises `MediaError`."""
-        return await self._call(self._page, path, load_page, index, self._limits, plan, password)
+        """Return one page, from 0, as planned; cancelling the caller ends the decoding."""
+        return await self._call(self._page, turn, path, load_page, index, self._limits, plan, password)
 
-    async def probe(self, path: Path) -> VideoInfo:
-        """Return a video's length and size, without decoding it. Raises `MediaError`."""
-        return await self._call(self._video, path, probe_video, self._limits)
+    async def probe(self, path: Path, *, turn: Turn = ALL_ALIKE) -> VideoInfo:
+        """Return a video's length and size, without decoding it."""
+        return await self._call(self._video, turn, path, probe_video, self._limits)
 
-    async def clip(self, path: Path, stretch: Stretch) -> Clip:
-        """Return frames of a stretch of a video, as the fleet's settings choose and scale them. Raises `MediaError`."""
-        return await self._call(self._clip, path, load_clip, stretch, self._plan, self._limits)
+    async def clip(self, path: Path, stretch: Stretch, *, turn: Turn = ALL_ALIKE) -> Clip:
+        """Return frames of a stretch of a video, as the fleet's settings choose and scale them."""
+        return await self._call(self._clip, turn, path, load_clip, stretch, self._plan, self._limits)
 
     def _checked_pages(self, infos: tuple[_Info, ...]) -> tuple[PageInfo, ...]:
         """Hold the process to the limits that it has been given."""
@@ -161,16 +192,27 @@ class Decoder:
         self._limits.check_video(video["duration"])
         return VideoInfo(**video)
 
-    async def _call(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
-        call = partial(self._processes.call, form, function, *args, document=path, timeout=self._timeout)
-        found = "The decoder broke down on this file."
+    async def _call(self, form: Form[T], turn: Turn, path: Path, function: Callable[..., T], *args: Any) -> T:
         try:
-            for _ in range(2):  # a file that kills one process kills two, the system only one
-                with suppress(ProcessDiedError):
-                    return await call()
-        except TimeoutError:
-            found = f"Decoding did not end within {self._timeout:g} s."
-        raise MediaError(FailureCode.DAMAGED, found)
+            with waiting():  # and no process waits for a store that is slow
+                file = await _in_thread(path.open, "rb", 0)
+        except FileNotFoundError:
+            raise PayloadMissingError(path.name) from None
+        call = partial(self._processes.call, form, function, *args, turn=turn, timeout=self._timeout)
+        with file:
+            try:
+                for _ in range(2):  # a file that kills one process kills two, the system only one
+                    with suppress(ProcessDiedError):
+                        return await call(document=file.fileno())
+            except TimeoutError:
+                found = f"Decoding did not end within {self._timeout:g} s."
+                raise MediaError(FailureCode.DECODE_TIMEOUT, found) from None
+        raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.")
+
+
+async def _in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Run what reads from the payload store in one of the threads that are for nothing else."""
+    return await asyncio.get_running_loop().run_in_executor(_opening, function, *args)
 
 
 SPOOL_BYTES = 4 * 1024**3
@@ -232,7 +274,7 @@ class Spool:
                     if not copy.verified and copy.owned:
                         await self._store.download(reference, copy.path)
                     elif not copy.verified:
-                        await asyncio.to_thread(verify, copy.path, reference)
+                        await _in_thread(verify, copy.path, reference)
                     copy.verified = True
             yield copy.path
         finally:

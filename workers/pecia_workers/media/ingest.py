@@ -14,8 +14,9 @@ from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
-from pecia_workers.media.decoder import Decoder, Spool
+from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
+from pecia_workers.media.turns import Turn
 
 
 class Ingest:
@@ -65,12 +66,14 @@ class Ingest:
         with tracing.span("fetch"):
             payload = await self._intake(part)
         with tracing.span("cut"):
+            turn = turn_of(part, payload)
             async with self._spool.open(payload) as path:
                 if isinstance(task, tasks.CaptionVideo):
-                    return await self._segments(path, task)
+                    return await self._segments(path, task, turn)
                 assert isinstance(task, tasks.ReadDocument)  # noqa: S101  there is no other task
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
-                infos = await self._decoder.inspect(path, chosen, cast("SecretStr | None", task.password))
+                password = cast("SecretStr | None", task.password)
+                infos = await self._decoder.inspect(path, chosen, password, turn=turn)
                 document_type = tasks.DocumentType(task.document_type)
                 parts = []
                 for page in infos:
@@ -78,8 +81,8 @@ class Ingest:
                     parts.append(NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height))
                 return Cut(Stage.READ, parts)
 
-    async def _segments(self, path: Path, task: tasks.CaptionVideo) -> Cut:
-        info = await self._decoder.probe(path)
+    async def _segments(self, path: Path, task: tasks.CaptionVideo, turn: Turn) -> Cut:
+        info = await self._decoder.probe(path, turn=turn)
         length = task.segments.total_seconds() if task.segments else self._segment_s
         count = segment_count(info.duration, length)
         self._limits.check_segments(count)

@@ -102,7 +102,8 @@ class _Pictures:
         drawing = partial(self._draw, rotation=rotation, skew=skew)
         call = partial(self._processes.call, self._form, drawing, number - 1)
         try:
-            return self._awaited(call(document=self._document, timeout=self._timeout))
+            with self._document.open("rb", buffering=0) as file:
+                return self._awaited(call(document=file.fileno(), timeout=self._timeout))
         except (MediaError, CallFailedError, ProcessDiedError, OSError):  # the last if it ran out of time
             raise media.NoPictureError from None
 

@@ -1,14 +1,17 @@
 """A bounded number of processes for work that may hang, crash or eat memory, awaited from one loop."""
 
 import asyncio
+import math
 import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +22,7 @@ from pecia_workers.attempts import waiting
 from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.media import frames
 from pecia_workers.media.pages import MediaError
+from pecia_workers.media.turns import ALL_ALIKE, Call, PostponedError, Turn, Turns
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 
 log = structlog.get_logger(__name__)
@@ -26,6 +30,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
+_LOAD_TIMEOUT_S = 600.0
+_STARTS = 3
+"""Tries to start a process before it counts as one that cannot be started."""
+_TEMPLATE_TIMEOUT_S = 15.0
+"""In which the template forks a process, or has waited for one that was killed: milliseconds, unless it is stopped."""
 _OPEN_FILES = 2**16
 """That this process may have: each page in flight is a memory with two descriptors, Python's own among them."""
 _READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
@@ -57,9 +66,68 @@ class _Process:
         return False
 
     def reap(self) -> None:
-        """Free what a killed process leaves. Blocks until it is gone."""
+        """End it and free what it leaves. Blocks until it is gone."""
+        self.forked.kill()
         self.forked.wait()
         self.channel.close()
+
+
+class _EvictedError(Exception):
+    """The call has to start again in its turn: others wait for its process."""
+
+
+class _Places:
+    """The right to a process, held by as many calls as there are processes, in the order that `Turns` decides."""
+
+    def __init__(self, places: int, slow_s: float) -> None:
+        self.turns = Turns(places, slow_s=slow_s)
+        self._slow_s = slow_s
+        self._entering: dict[Call, asyncio.Future[None]] = {}
+        self._limits: dict[Call, asyncio.Timeout] = {}
+        self._postponed: dict[Call, float] = {}
+
+    @asynccontextmanager
+    async def held(self, call: Call) -> AsyncIterator[None]:
+        """Wait for a place and hold it for the block. Raises `PostponedError` or `_EvictedError`."""
+        loop, look, answered = asyncio.get_running_loop(), None, False
+        entering = self._entering[call] = loop.create_future()
+        limit = self._limits[call] = asyncio.timeout(None)
+        self.turns.offer(call)
+        try:
+            async with limit:
+                self._review()
+                with waiting():
+                    await entering
+                if self._slow_s < math.inf:
+                    look = loop.call_later(self._slow_s, self._review)
+                yield
+            answered = True
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if call in self._postponed:
+                raise PostponedError(self._postponed[call]) from None
+            raise _EvictedError from None
+        finally:
+            if look:
+                look.cancel()
+            del self._entering[call], self._limits[call]
+            self._postponed.pop(call, None)
+            self.turns.withdraw(call, loop.time(), answered=answered)
+            self._review()
+
+    def _review(self) -> None:
+        """Hand out places, and take back those that `Turns` wants back."""
+        now = asyncio.get_running_loop().time()
+        for call in self.turns.start(now):
+            if not self._entering[call].done():  # given up a moment ago, its task has not heard of it yet
+                self._entering[call].set_result(None)
+        while postponed := self.turns.postponed(now):
+            call, seconds = postponed
+            self._postponed[call] = seconds
+            self._limits[call].reschedule(now)
+        if evicted := self.turns.evicted(now):
+            self._limits[evicted].reschedule(now)
 
 
 class BoundedProcesses:
@@ -79,12 +147,13 @@ class BoundedProcesses:
         readable: Sequence[Path] = (),
         largest_file: int = LARGEST_FILE,
         environment: Mapping[str, str] | None = None,
+        slow_s: float = math.inf,
     ) -> None:
         """`memory_bytes`: address space of each process above what it has once initialized.
 
         `readable`: files and directories that it may open, beside `confinement.readable_places()`.
         `largest_file`: bytes that it may write to one file or memory. `environment`: what it has beside
-        `public_environment()`.
+        `public_environment()`. `slow_s`: seconds from which a call may be evicted for others, as `Turns` decides.
         """
         self.processes = processes
         self._initargs = (memory_bytes, readable, largest_file, initializer, *initargs)
@@ -92,12 +161,19 @@ class BoundedProcesses:
         self._template: Template | None = None
         self._loads: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._loaded: Template | None = None
-        self._free = asyncio.Semaphore(processes)
+        self._places = _Places(processes, slow_s)
+        # For each process one that waits for its answer and one that ends a former; the loop's own threads may be busy.
+        self._threads = ThreadPoolExecutor(2 * processes + 1, thread_name_prefix="processes")
+        self._reaping: set[asyncio.Future[None]] = set()
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._stopped = False
         self._missing: set[Guard] = set()
         """What the kernel of this machine does not confine them by."""
+
+    def bound_slow(self, most: int) -> None:
+        """Let at most so many slow calls be here, waiting and running: those beyond raise `PostponedError`."""
+        self._places.turns.most_slow = most
 
     async def load(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in the template, where all processes will find what it leaves: in one that follows it too.
@@ -105,7 +181,7 @@ class BoundedProcesses:
         A second call must be harmless. Raises what the function does, `ProcessDiedError`.
         """
         self._loads.append((function, args))
-        await self._in_template(function, args)
+        await self._in_template(function, args, _LOAD_TIMEOUT_S)
 
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
@@ -128,9 +204,11 @@ class BoundedProcesses:
         for process in [*idle, *self._busy]:
             process.forked.kill()
         for process in idle:
-            await asyncio.to_thread(process.reap)
+            self._reap(process)
+        if self._reaping:
+            await asyncio.wait(self._reaping)
         if self._template:
-            await asyncio.to_thread(self._template.stop)
+            await self._in_thread(self._template.stop)
 
     async def call(
         self,
@@ -138,27 +216,25 @@ class BoundedProcesses:
         function: Callable[..., T],
         *args: Any,
         timeout: float,  # noqa: ASYNC109  ends a process
-        document: Path | None = None,
+        document: int | None = None,
+        turn: Turn = ALL_ALIKE,
     ) -> T:
-        """Return `function(*args)`, run in a process; of a document it gets the descriptor as its first argument.
+        """Return `function(*args)`, run in a process, which gets a copy of a document's descriptor as first argument.
 
-        Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `OSError` if the document cannot
-        be opened, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process ended or did
-        not answer in this form.
+        Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `TimeoutError` after `timeout`
+        seconds of running, `ProcessDiedError` if the process ended or did not answer in this form, `PostponedError`.
         """
-        with waiting():
-            await self._free.acquire()
-        try:
-            with ExitStack() as opened:
-                descriptor = None
-                if document is not None:
-                    file = await asyncio.to_thread(document.open, "rb", buffering=0)
-                    descriptor = opened.enter_context(file).fileno()
-                process = await self._ready()
-                answer = await self._ask(process, timeout, form, function, args, descriptor)
-            self._idle.append(process)
-        finally:
-            self._free.release()
+        call = Call(turn)
+        while True:
+            try:
+                async with self._places.held(call):
+                    with waiting():
+                        process = await self._ready()
+                    answer = await self._ask(process, timeout, form, function, args, document)
+                    self._idle.append(process)
+                break
+            except _EvictedError:
+                log.info("call_evicted")
         if isinstance(answer, (MediaError, frames.CallFailedError)):
             raise answer
         return answer
@@ -169,37 +245,69 @@ class BoundedProcesses:
             process = self._idle.pop()
             if process.is_idle:
                 return process
-            process.forked.kill()
-            process.reap()
-        if self._stopped:
-            raise asyncio.CancelledError
-        # The first one waits for the template to import what all of them need.
-        template = await self._in_template(imported, (self._initargs,))
-        if self._loaded is not template:
+            self._reap(process)
+        for _ in range(_STARTS):
+            if self._stopped:
+                raise asyncio.CancelledError
+            with suppress(TemplateDiedError, ProcessDiedError):  # no fault of what is to be called
+                return await self._started()
+        raise self._not_started()
+
+    async def _started(self) -> _Process:
+        template = self._template
+        if template is None or not template.alive or self._loaded is not template:
+            # The first one waits for the template to import what all of them need.
+            template = await self._in_template(imported, (self._initargs,), _START_TIMEOUT_S)
             for function, args in self._loads:
-                await self._in_template(function, args)
+                await self._in_template(function, args, _LOAD_TIMEOUT_S)
             self._loaded = template
-        ours, theirs = socket.socketpair()
+        starting = self._in_thread(self._start_process, template)
         try:
-            with theirs:
-                forked = template.fork(_serve, *self._initargs, descriptors=[theirs.fileno()])
-        except TemplateDiedError:
-            raise self._not_started() from None
-        process = _Process(forked, ours)
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._reap_unwanted)
+            raise
         answer = await self._ask(process, _START_TIMEOUT_S, _READY)  # whether the kernel confines it
         self._missing.update(answer if isinstance(answer, tuple) else Guard)
         return process
 
-    async def _in_template(self, function: Callable[..., object], args: tuple[Any, ...]) -> Template:
-        if self._template and not self._template.alive:
-            self._template.stop()
-            self._template = None
-        template = self._template = self._template or Template(environment=self._environment)
+    def _start_process(self, template: Template) -> _Process:
+        ours, theirs = socket.socketpair()
         try:
-            await asyncio.to_thread(template.run, function, *args)
+            with theirs:
+                return _Process(template.fork(_serve, *self._initargs, descriptors=[theirs.fileno()]), ours)
+        except TemplateDiedError:
+            ours.close()
+            raise
+
+    def _reap_unwanted(self, starting: asyncio.Future[_Process]) -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._reap(starting.result())
+
+    def _reap(self, process: _Process) -> asyncio.Future[None]:
+        """End a process; what is returned is done when it is gone."""
+        reaping = self._in_thread(process.reap)
+        self._reaping.add(reaping)
+        reaping.add_done_callback(self._reaping.discard)
+        return reaping
+
+    async def _in_template(
+        self, function: Callable[..., object], args: tuple[Any, ...], timeout_s: float
+    ) -> Template:
+        former = template = self._template
+        if template is None or not template.alive:
+            # On this thread: a template ends with the thread that has made it.
+            template = self._template = Template(environment=self._environment, timeout=_TEMPLATE_TIMEOUT_S)
+            if former:
+                await self._in_thread(former.stop)
+        try:
+            await self._in_thread(partial(template.run, timeout=timeout_s), function, *args)
         except TemplateDiedError:
             raise self._not_started() from None
         return template
+
+    def _in_thread(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     def _not_started(self) -> BaseException:
         if self._stopped:
@@ -216,7 +324,7 @@ class BoundedProcesses:
                 frames.send_call(process.channel, *call)
             return frames.receive_answer(process.channel, form)
 
-        answering = asyncio.create_task(asyncio.to_thread(answered))
+        answering = self._in_thread(answered)
         self._busy.add(process)
         if self._stopped:
             process.forked.kill()
@@ -236,11 +344,11 @@ class BoundedProcesses:
         finally:
             self._busy.discard(process)
 
-    async def _end(self, process: _Process, answering: asyncio.Task[Any]) -> None:
+    async def _end(self, process: _Process, answering: asyncio.Future[Any]) -> None:
         process.forked.kill()
         await asyncio.wait([answering])  # at once: its socket has ended
         answering.exception()
-        await asyncio.to_thread(process.reap)
+        await asyncio.wait([self._reap(process)])
 
 
 def public_environment() -> dict[str, str]:

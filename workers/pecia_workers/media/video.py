@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -36,9 +37,10 @@ _DEMUXERS: Final = {
 _CODECS: Final = frozenset(
     {"av1", "h263", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
 )
+_MOST_STREAMS: Final = 64  # a film has subtitles in many languages, and their fonts are streams too
 _OPTIONS: Final = {
     "protocol_whitelist": "none",
-    "max_streams": "16",
+    "max_streams": str(_MOST_STREAMS),
     "probesize": "5000000",
     "analyzeduration": "5000000",
 }
@@ -120,8 +122,9 @@ class _Video:
             return float(self.stream.duration * self._unit)
         duration = None
         with suppress(ValueError):  # as Matroska's tags write it: `01:02:03.5`
-            hours, minutes, seconds = self.stream.metadata.get("DURATION", "").split(":")
-            duration = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+            hours, minutes, seconds = map(float, self.stream.metadata.get("DURATION", "").split(":"))
+            total = hours * 3600 + minutes * 60 + seconds
+            duration = total if 0 <= total < math.inf else None
         if duration is None and self._container.duration:
             duration = self._container.duration / av.time_base
         if duration:
@@ -189,7 +192,9 @@ class _Video:
         packet: Packet[VideoStream] | None
         while True:
             if time.monotonic() > self._until:
-                raise MediaError(FailureCode.TOO_LONG, "Decoding this part of the video takes too long.")
+                raise MediaError(
+                    FailureCode.DECODE_TIMEOUT, "Decoding this part of the video takes too long."
+                )
             try:
                 packet = next(packets, None)
             except FFmpegError as error:
@@ -204,8 +209,8 @@ class _Video:
 def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video]:
     """Yield the first stream of moving pictures, ready to decode. Raises `MediaError`."""
     kind = _DEMUXERS[media]
-    try:  # titles come in every encoding
-        with av.open(file, mode="r", format=kind, options=_OPTIONS, metadata_errors="replace") as container:
+    try:
+        with _container(file, kind) as container:
             streams = [
                 one for one in container.streams.video if not one.disposition & Disposition.attached_pic
             ]
@@ -224,6 +229,19 @@ def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video
     except FFmpegError as error:  # its text names the file
         _check_memory(error)
         raise MediaError(FailureCode.DAMAGED, "The video cannot be read.") from None
+
+
+def _container(file: BinaryIO, kind: str) -> InputContainer:
+    try:  # titles come in every encoding
+        return av.open(file, mode="r", format=kind, options=_OPTIONS, metadata_errors="replace")
+    except FFmpegError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        found = (
+            f"The video has more than {_MOST_STREAMS} streams, or its headers need more memory than "
+            "PECIA_DECODE_MEMORY_BYTES."
+        )
+        raise MediaError(FailureCode.TOO_LARGE, found) from None
 
 
 def _check_memory(error: FFmpegError) -> None:

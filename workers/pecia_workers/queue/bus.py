@@ -34,6 +34,8 @@ _PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) e
 _NOTHING = "pecia:nothing"
 """A key that is gone at once."""
 
+_WITH_FAILURES = frozenset({JobState.FAILED, JobState.PARTIAL})
+
 NO_FLOW = UUID(int=0)
 """Smaller than the id of any flow."""
 
@@ -67,10 +69,15 @@ class Bus:
         self._rests_until = 0.0
 
     async def announce(self, jobs: Mapping[UUID, JobState]) -> None:
-        """Announce each job's state to those who wait for it. Never raises for want of Redis."""
+        """Announce each job's state to those who wait for it. Never raises for want of Redis.
+
+        Workers hear of those that failed too: parts of a document that is given up may run there.
+        """
         if not jobs or monotonic() < self._rests_until:
             return
         words = [word for job_id, state in jobs.items() for word in (messages.job_channel(job_id), state)]
+        given_up = [str(job_id) for job_id, state in jobs.items() if state in _WITH_FAILURES]
+        words += [word for job_id in given_up for word in (messages.CANCEL_CHANNEL, job_id)]
         try:
             await cast("Awaitable[None]", self._redis.eval(_PUBLISH, 0, *words))
         except (RedisError, OSError):

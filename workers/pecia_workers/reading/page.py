@@ -28,7 +28,7 @@ from pecia_workers.caching import Look, ResultCache
 from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.ledger.commit import ClaimedPart, Done
-from pecia_workers.media.decoder import Decoder, Spool
+from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, unfenced
@@ -213,10 +213,11 @@ class ReadPage:
             prefer=Prefer(task.prefer),
             witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
         )
+        payload, password = part.payload, cast("SecretStr | None", task.password)
         with tracing.span("prepare"):
-            async with self._spool.open(part.payload) as path:
-                password = cast("SecretStr | None", task.password)
-                return await self._decoder.page(path, part.ordinal, plan, password)
+            async with self._spool.open(payload) as path:
+                turn = turn_of(part, payload)
+                return await self._decoder.page(path, part.ordinal, plan, password, turn=turn)
 
     @property
     def _card(self) -> Card:

@@ -8,7 +8,7 @@ Flower see nothing of what came without a message.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,7 @@ from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon, relay_due
@@ -68,6 +68,10 @@ class Runtime:
         self._served = frozenset(stages)
         self._claimed: set[UUID] = set()
         """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
+        self._held: dict[UUID, ClaimedPart] = {}
+        """Parts from the answer to their claim to their commit."""
+        self._taken = 0
+        """How often it was taken for dead."""
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
@@ -154,11 +158,14 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [part for part, _ in self._running.values()]
+        self._taken += 1
         for _, task in self._running.values():
             task.cancel()
-        if lost:
-            self._in_background(retry_unavailable(partial(pardon, self._database, lost)))
+        if self._held:
+            self._pardon(list(self._held.values()))
+
+    def _pardon(self, lost: Sequence[ClaimedPart]) -> None:
+        self._in_background(retry_unavailable(partial(pardon, self._database, lost)))
 
     @property
     def room(self) -> float:
@@ -219,8 +226,10 @@ class Runtime:
             if part not in self._claimed:  # else it runs here already, claimed without a message
                 self._claimed.add(part)
                 try:
-                    claimed_at = time_ns()
+                    claimed_at, taken = time_ns(), self._taken
                     if claimed := await _finish(self._ledger.claim(part, deaths=deaths)):
+                        if taken != self._taken:  # while the answer was on its way
+                            self._pardon([claimed])
                         begun(task_arguments(claimed))
                         return task_result(await self._run_claimed(claimed, claimed_at))
                 finally:
@@ -247,11 +256,13 @@ class Runtime:
     async def _run_claimed(self, part: ClaimedPart, claimed_at: int) -> Outcome:
         with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, claimed_at):
             began = monotonic()
+            self._held[part.id] = part
             try:
                 outcome = await self._work(part)
                 with tracing.span("commit"):
                     written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
             finally:
+                del self._held[part.id]
                 self._stages.cache.ended(part.id)
             outcome, committed = written or outcome, written is not None
             ended(part, outcome, monotonic() - began, committed=committed)
@@ -259,6 +270,8 @@ class Runtime:
                 raise Ignore("the part was cancelled or taken over meanwhile")
             if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
                 await self._publish_parts()
+            if isinstance(outcome, Postponed):
+                raise Retry(when=outcome.retry_in.total_seconds())
             if isinstance(outcome, Failed):  # Celery, and so Flower, shows it by its code
                 failed = PartFailedError(outcome.failure.code)
                 if outcome.retry_in is None:

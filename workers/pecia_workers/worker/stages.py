@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines import base
 from pecia_workers.engines.registry import create_engine, create_witness
-from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome
+from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome, Postponed
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
 from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
@@ -32,6 +33,7 @@ from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder, Spool, keep_swept
 from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.pages import MediaError
+from pecia_workers.media.turns import PostponedError
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.sources import Intake
 from pecia_workers.tracing import TracedGenerator
@@ -90,9 +92,14 @@ class Stages:
             fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
             language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
         )
-        if self.engine is None:
-            return base.Budget(slots=decoder.slots, tokens=None)
-        return await self._start_reading(self.engine, spool, decoder, priced)
+        if (
+            self.engine is None
+        ):  # twice the decoders, for a slow document must not hold all that may be claimed
+            budget = base.Budget(slots=2 * decoder.slots, tokens=None)
+        else:
+            budget = await self._start_reading(self.engine, spool, decoder, priced)
+        decoder.share(min(budget.slots, settings.max_in_flight or budget.slots))
+        return budget
 
     async def _start_reading(
         self, engine: base.Engine, spool: Spool, decoder: Decoder, priced: Priced
@@ -168,6 +175,8 @@ class Stages:
                 return self.meter.settled(part.id, await self.handlers[part.stage](part))
         except (PartLostError, base.EngineDeadError):
             raise
+        except PostponedError as error:
+            return Postponed(timedelta(seconds=error.seconds))
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
             failure = failure_of(error, attempt=part.attempt)
             # The type alone: an exception's text may hold the document's.
