@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI
 
 from limits import WAIT_S
 from pecia import ClientSettings, Lane
 from pecia.accounts import AccessKey, Scope
 from pecia.connections import Connections
+from pecia.gateway import protocol
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
 from pecia_workers.local.process import wait_until
@@ -52,8 +52,9 @@ class Gateway:
 @contextmanager
 def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
     given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
-    app = make_app(GatewayConfiguration(**given))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+    configuration = GatewayConfiguration(**given)
+    app = make_app(configuration)
+    server = protocol.server(app, connections=configuration.gateway_connections, port=0, lifespan="on")
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
     connections = Connections(settings)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
-from pecia.gateway.identity import Submitter, bearers_of
+from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia.submission import Submission as One
 from pecia_schemas import storable
@@ -78,6 +78,12 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
 
     Answers once the jobs are safe. If some tasks are refused the others are accepted, and `refused` says why.
     """
+    await bearer.check_load()
+    async with bearers_of(request).spool.upload(bearer.limits, body_of(request)):
+        return await _submit_body(bearer, request, response)
+
+
+async def _submit_body(bearer: Submitter, request: Request, response: Response) -> Submitted:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == _JSON:
         return await _accept(bearer, request, response, await _json(request), [])
@@ -100,7 +106,9 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
                     "A form has `file` parts, each with a file name, and one `request`.",
                 )
             return await _accept(bearer, request, response, _meant(options), files)
-    except (HTTPException, FormParserError):
+    except (HTTPException, FormParserError) as error:
+        if isinstance(error, ProblemError):
+            raise
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
         ) from None
