@@ -196,13 +196,11 @@ async def _draw(
 ) -> Response:
     """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
     async with AsyncExitStack() as held:
-        await held.enter_async_context(bearer.limits.results.place(_too_many_results))
-        scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
-        async with (
-            bearer.limits.drawings.place(_too_many_results),
-            bearers_of(request).drawings.place(_too_many_drawings),
-        ):
-            path = await job.save(FilePath(scratch) / "result", form, timeout=0, revision=revision)
+        async with bearer.limits.drawings.place(_too_many_results):
+            await held.enter_async_context(bearer.limits.results.place(_too_many_results))
+            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
+            async with bearers_of(request).drawings.place(_too_many_drawings):
+                path = await job.save(FilePath(scratch) / "result", form, timeout=0, revision=revision)
         return _Drawn(path, _MEDIA_TYPES[form], held.pop_all())
     raise AssertionError  # nothing above suppresses
 

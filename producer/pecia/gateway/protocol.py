@@ -102,11 +102,6 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._in_head and self._head_bytes > MOST_HEAD:
                 self._refuse(_large_head())
 
-    def on_message_begin(self) -> None:
-        """Start the time of a head that came behind another request."""
-        self._time_head()
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
         """Answer the request, unless its head is too large or too many wait before it."""
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
