@@ -1,4 +1,4 @@
-"""How the gateway and the review are served: what a connection may send before, in and after a request, and for how long."""
+"""How the gateway and the review are served: what a connection may send, before and in a request, and for how long."""
 
 import asyncio
 import json
@@ -142,9 +142,13 @@ async def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
         return {"type": "http.request", "body": b"x", "more_body": True}
 
     body = bounds.Body({"type": "http", "headers": [(b"content-length", b"1000000")]}, trickle, 10**6)
-    with pytest.raises(ProblemError) as refused:
+
+    async def read() -> None:
         while True:
             await body.receive()
+
+    with pytest.raises(ProblemError) as refused:
+        await read()
     assert refused.value.code == "too_slow"
 
 
@@ -190,7 +194,7 @@ def test_an_upgrade_is_answered_as_a_request() -> None:
 def test_what_is_no_request_is_answered_and_not_logged() -> None:
     said: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = said.append  # type: ignore[method-assign]
+    handler.emit = said.append  # type: ignore[method-assign, assignment]
     with listening(echo) as port, connected(port) as connection:
         logging.getLogger("uvicorn.error").addHandler(handler)
         connection.sendall(b"\x16\x03\x01" * 10 + b"\r\n\r\n")

@@ -74,7 +74,7 @@ class Subscription:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):
-                await pubsub.aclose()
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _read(self, pubsub: PubSub) -> None:
         try:

@@ -38,6 +38,7 @@ def make_app(settings: GatewayConfiguration) -> FastAPI:
         connections = GatewayConnections(settings)
         connections.payloads  # noqa: B018  opened once, for the clients of all keys
         app.state.bearers = bearers = Bearers(settings, connections)
+        bearers.shared.start()
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pecia.errors import PeciaError
 from pecia.gateway import problems
 from pecia.gateway.problems import ProblemError, too_many
+from pecia.gateway.sharing import Taken
 
 IDLE_S: Final = 30.0
 """How long nothing of a body may come."""
@@ -179,11 +180,13 @@ class KeyLimits:
     """Streams, and requests that wait for a job's end."""
     uploading: int = 0
     """Bytes of bodies that came or were declared."""
+    elsewhere: Callable[[], Taken] = Taken
+    """Returns what it takes at other processes."""
 
     @contextmanager
     def wait(self, most: int) -> Iterator[None]:
         """Count a wait. Raises `ProblemError` if there are too many."""
-        if self.waits >= most:
+        if self.waits + self.elsewhere().waits >= most:
             raise too_many(
                 "streams", f"This key has {most} streams and waits open: end some, or ask without `wait`.", 5
             )
@@ -215,7 +218,7 @@ class Spool:
                 counted += more
                 self._bytes += fresh
                 key.uploading += more
-                if key.uploading > self._most_of_key:
+                if more and key.uploading + key.elsewhere().uploading > self._most_of_key:
                     raise refusal()
                 if self._bytes > self._most:
                     raise self._full()
@@ -225,7 +228,8 @@ class Spool:
             key.uploading += body.declared
             try:
                 body.count = count
-                count(0)
+                if key.uploading + key.elsewhere().uploading > self._most_of_key:
+                    raise refusal()
                 yield
             finally:
                 body.count = lambda _: None

@@ -180,5 +180,5 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in sorted({401, 403, 422, 429, 503, *statuses})
+        for status in sorted({401, 403, 408, 413, 422, 429, 503, *statuses})
     }

@@ -57,10 +57,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._most, self.limit_concurrency = (
-            self.limit_concurrency,
-            None,
-        )  # uvicorn's own refusal is no problem
+        self._most = self.limit_concurrency
+        self.limit_concurrency = None  # uvicorn's own refusal is no problem that a client knows
         self._in_head, self._head_bytes = True, 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None

@@ -61,7 +61,7 @@ _KEY: Final = {
     "`KEY/n`, counted from 0.",
     "schema": {"type": "string", "pattern": "^[!-~]+$", "minLength": 1, "maxLength": IDEMPOTENCY_KEY},
 }
-_ANSWERS: Final = documented(400, 409, 413, 415) | {
+_ANSWERS: Final = documented(400, 409, 415) | {
     200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}
 }
 

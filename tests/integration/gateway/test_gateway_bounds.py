@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -20,7 +19,8 @@ from gateways import Gateway, serving
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia.aio.job import AsyncJob
-from pecia.gateway import bounds
+from pecia.gateway import bounds, identity
+from pecia.gateway.sharing import SharedCounts, Taken
 from pecia_workers.local.process import wait_until
 from real_fleet import RealFleet
 
@@ -67,7 +67,7 @@ def spooled() -> int:
         try:
             link = descriptor.readlink()
             if str(link).endswith("(deleted)") and "memfd" not in str(link):
-                size += os.stat(descriptor).st_size
+                size += descriptor.stat().st_size
         except OSError:
             continue
     return size
@@ -134,7 +134,7 @@ def test_the_bytes_that_a_key_sends_at_a_time_are_bounded_and_those_of_all(
 def test_an_upload_that_is_broken_off_is_no_fault(gateway: Gateway) -> None:
     said: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = said.append  # type: ignore[method-assign]
+    handler.emit = said.append  # type: ignore[method-assign, assignment]
     logging.getLogger("uvicorn.error").addHandler(handler)
     try:
         with upload(gateway, gateway.bearer(), 100 * MEGABYTE, PART + bytes(2 * MEGABYTE)):
@@ -180,7 +180,7 @@ def test_all_waits_of_a_process_hear_of_their_jobs_by_one_connection(fleet: Real
             lambda: len(subscription._confirmed) == 4 and sum(map(len, subscription._waits.values())) == 20,
             WAIT_S,
         )
-        assert len(fleet._redis.client_list(_type="pubsub")) == before + 1
+        assert len(fleet._redis.client_list(_type="pubsub")) <= before + 2, "one for jobs, one for counts"
         for job in jobs:
             bearer.post(f"/v1/jobs/{job}/cancel")
         assert {wait.result(WAIT_S).json()["state"] for wait in waits} == {"cancelled"}
@@ -239,3 +239,38 @@ def test_ranges_of_pages_are_skipped_as_ranges(fleet: RealFleet, gateway: Gatewa
     assert numbers("1,3") == [2, 4]
     assert numbers("2-999999") == [1]
     assert numbers("1-1000000") == []
+
+
+def test_the_processes_of_a_gateway_count_waits_and_requests_together(fleet: RealFleet) -> None:
+    with (
+        serving(fleet.settings, gateway_streams=1) as one,
+        serving(fleet.settings, gateway_streams=1) as other,
+    ):
+        key, shown = one.key()
+        here, there = one.showing(shown), other.showing(shown)
+        (job,) = here.post("/v1/jobs", **FORM).json()["jobs"]
+        path = f"/v1/jobs/{job['id']}"
+        with here.stream("GET", f"{path}/events/stream"):
+            shared = other.app.state.bearers.shared
+            assert wait_until(lambda: shared.elsewhere(key.id).waits == 1, WAIT_S)
+            assert code_of(there.get(path, params={"wait": 60})) == (429, "streams")
+            fleet.finish()
+        assert wait_until(lambda: shared.elsewhere(key.id).waits == 0, WAIT_S)
+        assert there.get(f"{path}/events/stream").status_code == 200
+
+
+def test_requests_elsewhere_slow_a_key_down_and_leave_it_its_share() -> None:
+    def waits_for(elsewhere: Taken) -> float:
+        bearer = identity.Bearer(cast("Any", None), cast("Any", None), looked_up=0.0, tokens=0.0)
+        return bearer.take(50, elsewhere)
+
+    assert waits_for(Taken()) == pytest.approx(1 / 50, rel=0.1)
+    assert waits_for(Taken(requests=20, processes=1)) == pytest.approx(1 / 30, rel=0.1)
+    assert waits_for(Taken(requests=1000, processes=1)) == pytest.approx(1 / 25, rel=0.1)
+
+
+async def test_what_is_no_count_is_not_heard() -> None:
+    shared = SharedCounts(cast("Any", None), dict)
+    for data in ("", "[]", '{"process": 1, "counts": 2}', '{"process": "a", "counts": {"k": ["x"]}}'):
+        shared._take(data)
+    assert shared._heard == {}
