@@ -42,7 +42,8 @@ class Subscription:
                     self._pubsub = self._pubsub or self.bus.redis.pubsub()
                     if new:
                         await self._pubsub.subscribe(*new)
-                    self._reading = self._reading or asyncio.create_task(self._read(self._pubsub))
+                    if self._reading is None or self._reading.done():
+                        self._reading = asyncio.create_task(self._read(self._pubsub))
                 while not self._confirmed.issuperset(wait.channels):
                     if not await wait.noticed():
                         return False
@@ -123,7 +124,8 @@ class SharedAnnouncements:
         """
         if not self._added and not self._subscription.bus.resting:
             self._added = True
-            if await self._subscription.add(self):
+            self._added = await self._subscription.add(self)
+            if self._added:
                 return set()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deadline.within(self._poll_s)):
