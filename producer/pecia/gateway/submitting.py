@@ -2,19 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing, closing
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
+from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia.submission import Submission as One
@@ -94,9 +95,17 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
             f"Documents come as {_FORM}, or by URL as {_JSON}.",
             headers={"Accept-Post": f"{_JSON}, {_FORM}"},
         )
-    try:
-        form = request.form(max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON)
-        async with form as parts:
+    async with aclosing(request.stream()) as stream:
+        form = DocumentForm(
+            request.headers, stream, max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON
+        )
+        with closing(form):
+            try:
+                parts = await form.parse()
+            except MultiPartException:
+                raise ProblemError(
+                    HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
+                ) from None
             files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
             options = parts.get("request", "{}")
             if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(options, str):
@@ -106,12 +115,6 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
                     "A form has `file` parts, each with a file name, and one `request`.",
                 )
             return await _accept(bearer, request, response, _meant(options), files)
-    except (HTTPException, FormParserError) as error:
-        if isinstance(error, ProblemError):
-            raise
-        raise ProblemError(
-            HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
-        ) from None
 
 
 @router.post(
