@@ -89,6 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._time_head()
             self._head_bytes += len(data)
+        assert self.parser is not None  # noqa: S101  until the connection is lost
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # to nothing: it is answered as it is
