@@ -18,10 +18,11 @@ import pytest
 
 from gateways import Gateway, serving
 from limits import WAIT_S
-from pecia import ReadDocument
+from pecia import Client, GatewayUnavailableError, QueueFullError, ReadDocument
 from pecia.aio.job import AsyncJob
 from pecia.gateway import bounds, identity
 from pecia.gateway.sharing import SharedCounts, Taken
+from pecia.remote.calls import error_of
 from pecia_workers.local.process import wait_until
 from real_fleet import RealFleet
 
@@ -96,6 +97,19 @@ def test_the_limits_of_a_key_are_judged_before_its_documents_come(
         assert answer_to(connection) == (403, "scope_missing")
     with upload(gateway, bearer, 1000 * MEGABYTE) as connection:
         assert answer_to(connection) == (413, "too_large")
+
+
+def test_a_client_learns_why_its_document_was_not_read(gateway: Gateway) -> None:
+    _, key = gateway.key("limited", pages_in_flight=1)
+    with Client(gateway.url, api_key=key) as client:
+        client.submit(ReadDocument(b"%PDF-1.7"))
+        with pytest.raises(QueueFullError, match="pages in flight") as refused:
+            client.submit(ReadDocument(b"%PDF-1.7" + bytes(20 * MEGABYTE)))
+    assert refused.value.retry_after == 5
+
+
+def test_a_body_that_stalled_may_be_sent_again() -> None:
+    assert isinstance(error_of({"code": "too_slow", "detail": "It stalled."}, 408), GatewayUnavailableError)
 
 
 def test_an_upload_that_stalls_is_dropped_and_its_disk_is_free(
