@@ -148,9 +148,9 @@ def test_the_bytes_that_a_key_sends_at_a_time_are_bounded_and_those_of_all(
         size = MEGABYTE * 15 // 16
         for bearer in (first, second):
             begun.enter_context(upload(small, bearer, size, PART + bytes(size - 1000)))
+        assert wait_until(lambda: taken_in(small) > 2 * size - 3000, WAIT_S)
         with upload(small, first, size) as connection:
             assert answer_to(connection) == (429, "uploads")
-        assert wait_until(lambda: taken_in(small) > 2 * size - 3000, WAIT_S)
         with upload(small, third, size) as connection:
             assert answer_to(connection) == (503, "busy")
         begun.close()
