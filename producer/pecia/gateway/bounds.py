@@ -223,13 +223,13 @@ class Spool:
                 if self._bytes > self._most:
                     raise self._full()
 
+            if key.uploading + body.declared + key.elsewhere().uploading > self._most_of_key:
+                raise refusal()
             if self._bytes + body.declared > self._most:
                 raise self._full()
             key.uploading += body.declared
             try:
                 body.count = count
-                if key.uploading + key.elsewhere().uploading > self._most_of_key:
-                    raise refusal()
                 yield
             finally:
                 body.count = lambda _: None
