@@ -21,6 +21,7 @@ from pecia.sources import Original
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.media import Ordinals
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.running import UNSERVED, Lack
 from pecia_schemas.states import JobState, Lane, PartState, Stage, as_prefix, is_whole, new_id
@@ -236,7 +237,7 @@ _ENDED = """
     ORDER BY parts.ordinal LIMIT :limit
 """
 _ALL_OUTCOMES = _ENDED.format(further="")
-_OUTCOMES = _ENDED.format(further="AND parts.ordinal <> ALL(CAST(:skip AS int[]))")
+_OUTCOMES = _ENDED.format(further="AND NOT parts.ordinal <@ CAST(:skip AS int4multirange)")
 
 _ORIGINAL = "SELECT id, task, payload_released_at FROM jobs WHERE id = :job_id"
 
@@ -376,7 +377,7 @@ class Store(Statements[D_co]):
         connection: Connection,
         job_id: UUID,
         *,
-        skip: Collection[int] = (),
+        skip: Ordinals | None = None,
         limit: int | None = None,
         read_as: AuditAction | None = None,
         revision: int | None = None,
@@ -388,7 +389,8 @@ class Store(Statements[D_co]):
         a result is encrypted and cannot be decrypted with the keys that there are.
         """
         # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
-        values = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit, "revision": revision}
+        skipped = f"{{{','.join(f'[{first},{last}]' for first, last in skip.ranges)}}}" if skip else None
+        values = {"job_id": job_id, "open": _OPEN, "skip": skipped, "limit": limit, "revision": revision}
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)

@@ -196,6 +196,14 @@ class Purged:
     """The name of each job's document; None: it was not fetched yet."""
 
 
+_HELD_BY_TENANT = """
+    SELECT EXISTS (
+        SELECT FROM jobs WHERE payload = :payload AND payload_released_at IS NULL
+          AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+    )
+"""
+
+
 class Purging(Statements[D_co]):
     """What a client may erase; `Connections.erase` makes one purge of it."""
 
@@ -255,11 +263,17 @@ class Purging(Statements[D_co]):
             settled = connection.execute(discards.SETTLED, alone).first()
             if settled is None:
                 return DocumentFate.PENDING
-            return DocumentFate.SHARED if settled.held else DocumentFate.ERASED
+            return self._fate(connection, payload, held=settled.held)
         if not waiting.held:
             try:
                 remove(payload)
             except PayloadStoreUnavailableError:
                 return DocumentFate.PENDING
         connection.execute(discards.SETTLE, alone)
-        return DocumentFate.SHARED if waiting.held else DocumentFate.ERASED
+        return self._fate(connection, payload, held=waiting.held)
+
+    def _fate(self, connection: Connection, payload: str, *, held: bool) -> DocumentFate:
+        """Return what is said of a document. That another tenant was given the same is not said."""
+        values = {"payload": payload, "tenant": self._tenant}
+        is_shared = held and connection.execute(_HELD_BY_TENANT, values).scalar()
+        return DocumentFate.SHARED if is_shared else DocumentFate.ERASED

@@ -27,7 +27,7 @@ from pecia.records import AuditAction, PartOutcome
 from pecia.submission import Item, NewJob, Options, Submission, new_job
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.media import PayloadRef
+from pecia_schemas.media import Ordinals, PayloadRef
 from pecia_schemas.messages import job_channel
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Channels:
 class ReadParts:
     """Which parts were read, and which of them wait for one before them."""
 
-    def __init__(self, read: Collection[int] = ()) -> None:
-        self.ordinals = set(read)
+    def __init__(self, read: Ordinals | None = None) -> None:
+        self.ordinals = Ordinals() if read is None else read
         self.read_as: AuditAction | None = AuditAction.PAGES
         """What to note of the next reading: one note for each call."""
         self._held: list[PartOutcome] = []
@@ -137,7 +137,8 @@ class ReadParts:
         """Take in what has just been read; return, in order, what comes before the first that may still change."""
         if any(outcome.content for outcome in fresh):
             self.read_as = None
-        self.ordinals.update(outcome.ordinal for outcome in fresh)
+        for outcome in fresh:
+            self.ordinals.add(outcome.ordinal)
         held = sorted([*self._held, *fresh], key=lambda outcome: outcome.ordinal)
         ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
         self._held = held[len(ready) :]

@@ -2,7 +2,8 @@
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -218,11 +219,67 @@ def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int
     yield first, last
 
 
-def written(ordinals: Collection[int], most: int) -> str:
-    """Return pages, counted from 0, as ranges: as many of the first ones as so many characters hold."""
-    pages = [(one + 1, one + 1) for one in sorted(ordinals)]
-    text = str(PageRanges(tuple(_folded(pages) if pages else ())))
-    return text if len(text) <= most else text[:most].rpartition(",")[0]
+class Ordinals:
+    """Ordinals of parts, counted from 0, kept as ranges: a million of them in a row are two numbers."""
+
+    def __init__(self, ordinals: Iterable[int] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for ordinal in ordinals:
+            self.add(ordinal)
+
+    @classmethod
+    def parse(cls, text: str, most: int) -> Self:
+        """Return those of pages counted from 1, none beyond `most`. Raises `ValueError`."""
+        ranges = PageRanges.parse(text)
+        if ranges.last is None or ranges.last > most:
+            raise storable.invalid(f"pages end at {most:,} at the latest")
+        parsed = cls()
+        for first, last in ranges.ranges:
+            parsed._firsts.append(first - 1)
+            parsed._lasts.append((last or first) - 1)
+        return parsed
+
+    def add(self, ordinal: int) -> None:
+        """Put one more among them."""
+        after = bisect_right(self._firsts, ordinal)
+        if after and ordinal <= self._lasts[after - 1]:
+            return
+        follows = bool(after) and self._lasts[after - 1] == ordinal - 1
+        precedes = after < len(self._firsts) and self._firsts[after] == ordinal + 1
+        if follows and precedes:
+            self._lasts[after - 1] = self._lasts.pop(after)
+            del self._firsts[after]
+        elif follows:
+            self._lasts[after - 1] = ordinal
+        elif precedes:
+            self._firsts[after] = ordinal
+        else:
+            self._firsts.insert(after, ordinal)
+            self._lasts.insert(after, ordinal)
+
+    def copy(self) -> Self:
+        """Return the same, to be added to."""
+        copied = type(self)()
+        copied._firsts, copied._lasts = self._firsts.copy(), self._lasts.copy()  # noqa: SLF001  of this class
+        return copied
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """First and last of each range, in order."""
+        return list(zip(self._firsts, self._lasts, strict=True))
+
+    def __contains__(self, ordinal: int) -> bool:
+        after = bisect_right(self._firsts, ordinal)
+        return bool(after) and ordinal <= self._lasts[after - 1]
+
+    def __len__(self) -> int:
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def written(self, most: int) -> str:
+        """Return them as pages, counted from 1: as many of the first ranges as so many characters hold."""
+        text = str(PageRanges(tuple((first + 1, last + 1) for first, last in self.ranges)))
+        return text if len(text) <= most else text[:most].rpartition(",")[0]
 
 
 GROUP = "pecia.pages"

@@ -112,7 +112,8 @@ def open_desk(house: House) -> Callable[..., Any]:
                 resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
             )
             transport = httpx2.ASGITransport(served)
-            context = served._app.router.lifespan_context(served._app)
+            inner = served._app._app
+            context = inner.router.lifespan_context(inner)
             loop.run(context.__aenter__())
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
             loop.run(context.__aexit__(None, None, None))

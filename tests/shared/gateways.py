@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI
 
 from limits import WAIT_S
 from pecia import ClientSettings, Lane
 from pecia.accounts import AccessKey, Scope
 from pecia.connections import Connections
+from pecia.gateway import protocol
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
 from pecia_workers.local.process import wait_until
@@ -50,20 +50,27 @@ class Gateway:
 
 
 @contextmanager
-def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
-    given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
-    app = make_app(GatewayConfiguration(**given))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+def listening(app: Any, connections: int = 100) -> Iterator[int]:
+    """Serve an application as the gateway and the review are; yield its port."""
+    server = protocol.server(app, connections=connections, port=0)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
-    connections = Connections(settings)
     try:
         wait_until(lambda: server.started or not thread.is_alive(), WAIT_S)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        gateway = Gateway(app, f"http://127.0.0.1:{port}", connections)
-        with ExitStack() as gateway.open_clients:
-            yield gateway
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(WAIT_S)
+
+
+@contextmanager
+def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
+    given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
+    configuration = GatewayConfiguration(**given)
+    app = make_app(configuration)
+    connections = Connections(settings)
+    try:
+        with listening(app, configuration.gateway_connections) as port, ExitStack() as open_clients:
+            yield Gateway(app, f"http://127.0.0.1:{port}", connections, open_clients)
+    finally:
         connections.close()

@@ -8,7 +8,6 @@ import sys
 from typing import Annotated, cast
 
 import typer
-import uvicorn
 from starlette.types import ASGIApp
 from typer import BadParameter, Option
 
@@ -19,12 +18,13 @@ from pecia.cli.values import grouped
 from pecia.configuration import resolve
 from pecia.errors import InvalidSettingError
 from pecia.gateway import app as over_http
+from pecia.gateway import protocol
 from pecia.gateway.identity import GatewayConfiguration
 from pecia.review import app as reviewing
 from pecia_schemas.settings import SettingsError, read_settings
 
-_GRACE_S = 3
-"""For so long, once it is to stop, requests may end; streams break off."""
+_BROWSERS = 100
+"""Connections to a review: a browser opens six."""
 
 
 def gateway() -> None:
@@ -43,7 +43,7 @@ def gateway() -> None:
     with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
         app = over_http.make_app(settings)
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
-        _serve(app, listener)
+        _serve(app, listener, settings.gateway_connections)
 
 
 @grouped
@@ -82,7 +82,7 @@ def review(
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/{token}/")
         sys.stdout.flush()
-        _serve(app, listener)
+        _serve(app, listener, _BROWSERS)
 
 
 def _listener(what: str, host: str, port: int) -> socket.socket:
@@ -94,11 +94,7 @@ def _listener(what: str, host: str, port: int) -> socket.socket:
         raise typer.Exit(Ending.UNAVAILABLE) from None
 
 
-def _serve(app: ASGIApp, listener: socket.socket) -> None:
-    # A line for each request would put ids, filters and the token into the log.
-    config = uvicorn.Config(
-        app, access_log=False, server_header=False, log_level="warning", timeout_graceful_shutdown=_GRACE_S
-    )
+def _serve(app: ASGIApp, listener: socket.socket, connections: int) -> None:
     # uvicorn stops at it, and raises it once more when it has stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    uvicorn.Server(config).run(sockets=[listener])
+    protocol.server(app, connections=connections).run(sockets=[listener])

@@ -2,22 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
 
-from pecia.aio.connections import AsyncConnections
 from pecia.errors import PeciaError
 from pecia.gateway import jobs, problems, submitting, webhooks
+from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
-from pecia.gateway.identity import Bearers, GatewayConfiguration
+from pecia.gateway.bounds import BoundedBodies
+from pecia.gateway.identity import Bearers, GatewayConfiguration, bearers_of
 from pecia.gateway.problems import Problem, ProblemError
 
 _ABOUT: Final = """
@@ -25,7 +26,7 @@ Submit documents and videos, follow them, and get their text. Every request but 
 key, which sees the jobs of its tenant and no others. Errors are `application/problem+json`.
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
-"""Most bytes of any other body: the framework reads and parses it before it is known who asks."""
+"""Most bytes of any other body, which lies in memory as a whole."""
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -34,13 +35,14 @@ def make_app(settings: GatewayConfiguration) -> FastAPI:
 
     @asynccontextmanager
     async def open_stores(app: FastAPI) -> AsyncIterator[None]:
-        connections = AsyncConnections(settings)
+        connections = GatewayConnections(settings)
         connections.payloads  # noqa: B018  opened once, for the clients of all keys
-        app.state.bearers = Bearers(settings, connections)
+        app.state.bearers = bearers = Bearers(settings, connections)
+        bearers.shared.start()
         try:
             yield
         finally:
-            await connections.close()
+            await bearers.close()
 
     app = FastAPI(
         title="Pecia",
@@ -56,9 +58,16 @@ def make_app(settings: GatewayConfiguration) -> FastAPI:
         v1.include_router(router)
     app.include_router(v1)
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
-    for kind in (PeciaError, ProblemError, HTTPException, RequestValidationError, Exception):
+    for kind in (
+        PeciaError,
+        ProblemError,
+        HTTPException,
+        RequestValidationError,
+        ClientDisconnect,
+        Exception,
+    ):
         app.add_exception_handler(kind, problems.answer)
-    app.add_middleware(_Bounded, most=settings.gateway_max_bytes)
+    app.add_middleware(BoundedBodies, most=partial(_most_bytes, settings.gateway_max_bytes), admit=_admit)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
@@ -89,28 +98,13 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-class _Bounded:
-    """Refuses bodies that are larger than the gateway takes, also those that do not say so."""
+async def _admit(request: Request) -> None:
+    """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
+    if request.scope["path"].startswith("/v1/"):
+        request.state.bearer = await bearers_of(request).authenticate(
+            request.headers.get("authorization", "")
+        )
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app = app
-        self._most = most
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken, most = 0, self._most
-        if not scope.get("path", "").endswith(("/v1/jobs", "/v1/documents")):
-            most = min(most, _WITHOUT_DOCUMENTS)
-
-        async def bounded() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > most:
-                raise ProblemError(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    "too_large",
-                    f"A request has at most {most:,} bytes: send fewer documents at a time.",
-                )
-            return message
-
-        await self._app(scope, bounded, send)
+def _most_bytes(most: int, path: str) -> int:
+    return most if path in ("/v1/jobs", "/v1/documents") else min(most, _WITHOUT_DOCUMENTS)

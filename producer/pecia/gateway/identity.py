@@ -6,12 +6,14 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import Depends, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 
 from pecia import arguments
 from pecia.accounts import AccessKey, AccessUsage, Scope, parsed
@@ -19,7 +21,10 @@ from pecia.aio.client import AsyncClient
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.job import AsyncJob
 from pecia.errors import JobNotFoundError
-from pecia.gateway.problems import ProblemError
+from pecia.gateway.announcements import GatewayConnections
+from pecia.gateway.bounds import Body, KeyLimits, Places, Spool
+from pecia.gateway.problems import ProblemError, busy, too_many
+from pecia.gateway.sharing import SharedCounts, Taken
 from pecia.handles import JobView
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.worker import GatewaySettings
@@ -30,6 +35,9 @@ _KNOWN_S: Final = 3.0
 _MOST_KNOWN: Final = 10_000
 _COUNTED_S: Final = 1.0
 _SUBMITTING: Final = 4
+_LOOKED_UP: Final = (4, 64)
+"""Keys that are looked up for the first time, at a time and in line: whoever guesses ids takes no more of Postgres."""
+_WAITING_DRAWINGS: Final = 16
 _DAY_S: Final = 3_600
 
 _bearer = HTTPBearer(
@@ -80,7 +88,7 @@ class TenantClient(AsyncClient):
 
     def __init__(self, bearers: Bearers, key: AccessKey) -> None:
         super().__init__(settings=bearers.settings)
-        self.connections = bearers.connections.seen_by(key.client, key.tenant)
+        self.connections: AsyncConnections = bearers.connections.seen_by(key.client, key.tenant)
         self._looks, self._tenant = bearers.looks, key.tenant
 
     def _connect(self) -> AsyncConnections:
@@ -104,35 +112,47 @@ class Bearer:
     looked_up: float
     tokens: float
     filled: float = field(default_factory=time.monotonic)
-    streams: int = 0
+    limits: KeyLimits = field(default_factory=KeyLimits)
+    requests: int = 0
+    """Since the last count."""
     load: AccessUsage | None = None
     counted: float = 0.0
     under_way: int = 0
     """Documents that are admitted and not written yet: the count lacks them."""
 
-    def take(self, rate: float) -> float:
+    def take(self, rate: float, elsewhere: Taken = Taken()) -> float:  # noqa: B008  it is a constant
         """Take one request of those that it may make; return the seconds until there is one, 0 if there was."""
+        rate = max(rate - elsewhere.requests, rate / (1 + elsewhere.processes))
         now = time.monotonic()
         self.tokens = min(max(1.0, 2 * rate), self.tokens + (now - self.filled) * rate)
         self.filled = now
         if self.tokens < 1:
             return (1 - self.tokens) / rate
         self.tokens -= 1
+        self.requests += 1
         return 0.0
+
+    def count(self) -> Taken:
+        """Return what it takes at this process, its requests since the last count."""
+        requests, self.requests = self.requests, 0
+        return Taken(self.limits.waits, self.limits.uploading, requests, 1)
 
     async def admit(self, lane: Lane, documents: int) -> None:
         """Count documents that are submitted, until they are `settled`.
 
         Raises `ProblemError` if the key may not, or not so many now.
         """
-        key = self.key
-        if lane not in key.lanes:
+        if lane not in self.key.lanes:
             raise ProblemError(
                 HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
             )
+        self.under_way = await self._admit(documents)
+
+    async def _admit(self, documents: int) -> int:
+        """Return how many are under way with these. Raises `ProblemError` if they are too many."""
+        key = self.key
         if key.pages_per_day is None and key.pages_in_flight is None:
-            self.under_way += documents
-            return
+            return self.under_way + documents
         now = time.monotonic()
         if self.load is None or now - self.counted > _COUNTED_S:
             self.counted = now  # who comes meanwhile does not count too
@@ -142,7 +162,7 @@ class Bearer:
             raise _full("pages_per_day", f"{key.pages_per_day} pages a day", _DAY_S)
         if key.pages_in_flight is not None and self.load.pages_in_flight + more > key.pages_in_flight:
             raise _full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
-        self.under_way = more
+        return more
 
     def settled(self, documents: int) -> None:
         """Count documents that were admitted as written, until the next count."""
@@ -153,37 +173,67 @@ class Bearer:
                 pages_in_flight=self.load.pages_in_flight + documents,
             )
 
-    def open_stream(self, most: int) -> None:
-        """Count a stream, which who opened it takes from `streams` at its end. Raises `ProblemError`."""
-        if self.streams >= most:
-            raise too_many("streams", f"This key has {most} streams open.", 5)
-        self.streams += 1
+    async def check_load(self) -> None:
+        """Raise `ProblemError` if the key may not submit one document more now, before any comes."""
+        await self._admit(1)
 
 
 class Bearers:
     """The keys that were shown lately, and the connections that their clients share."""
 
-    def __init__(self, settings: GatewayConfiguration, connections: AsyncConnections) -> None:
+    def __init__(self, settings: GatewayConfiguration, connections: GatewayConnections) -> None:
         self.settings = settings
         self.connections = connections
         self.looks = Looks(connections)
         self.submitting = asyncio.Semaphore(_SUBMITTING)
         """To be held while documents are stored and written: the others wait, and leave connections for looks."""
+        largest = settings.gateway_max_bytes
+        self.spool = Spool(
+            max(largest, settings.gateway_spool_bytes), max(largest, settings.gateway_upload_bytes)
+        )
+        self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS)
+        self._lookups = Places(*_LOOKED_UP)
         self._known: dict[UUID, Bearer] = {}
+        self.shared = SharedCounts(connections.bus, self._count)
 
-    async def of(self, shown: str) -> Bearer | None:
-        """Return whose key it is; None if it opens nothing."""
-        if (known := parsed(shown)) is None:
-            return None
-        identifier, secret = known
-        bearer = await self._bearer(identifier)
-        return bearer if bearer and bearer.key.opens(secret) else None
+    def _count(self) -> dict[UUID, Taken]:
+        counts = {identifier: bearer.count() for identifier, bearer in self._known.items()}
+        return {identifier: taken for identifier, taken in counts.items() if any(taken[:-1])}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.shared.close()
+        await self.connections.close()
+
+    async def authenticate(self, authorization: str) -> Bearer:
+        """Return whose key a header shows.
+
+        Raises `ProblemError` without a key that opens, or too many times a second.
+        """
+        scheme, token = get_authorization_scheme_param(authorization)
+        known = parsed(token) if scheme.lower() == "bearer" else None
+        bearer = await self._bearer(known[0]) if known else None
+        if known is None or bearer is None or not bearer.key.opens(known[1]):
+            raise ProblemError(
+                HTTPStatus.UNAUTHORIZED,
+                "no_key",
+                "There is no such key, or it was revoked: send `Authorization: Bearer KEY`.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if wait := bearer.take(self.settings.gateway_rate, self.shared.elsewhere(bearer.key.id)):
+            raise too_many("rate", "This key makes too many requests a second.", max(1, round(wait)))
+        return bearer
 
     async def _bearer(self, identifier: UUID) -> Bearer | None:
         bearer, now = self._known.get(identifier), time.monotonic()
         if bearer and now - bearer.looked_up < _KNOWN_S:
             return bearer
-        key = await self.connections.access.one(identifier)
+        if bearer:
+            key = await self.connections.access.one(identifier)
+        else:
+            async with self._lookups.place(_too_many_lookups):
+                key = await self.connections.access.one(identifier)
+            bearer = self._known.get(identifier)
         if key is None:
             self._known.pop(identifier, None)
         elif bearer:
@@ -192,7 +242,9 @@ class Bearers:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             client = TenantClient(self, key)
-            bearer = self._known[identifier] = Bearer(key, client, looked_up=now, tokens=math.inf)
+            limits = KeyLimits(elsewhere=partial(self.shared.elsewhere, identifier))
+            bearer = Bearer(key, client, looked_up=now, tokens=math.inf, limits=limits)
+            self._known[identifier] = bearer
         return bearer if key else None
 
 
@@ -202,31 +254,24 @@ def bearers_of(request: Request) -> Bearers:
     return bearers
 
 
-async def bearer_of(
-    request: Request, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> Bearer:
-    """Return who asks. Raises `ProblemError` without a key that opens, or too many times a second."""
-    bearers = bearers_of(request)
-    bearer = await bearers.of(shown.credentials) if shown else None
-    if bearer is None:
-        raise ProblemError(
-            HTTPStatus.UNAUTHORIZED,
-            "no_key",
-            "There is no such key, or it was revoked: send `Authorization: Bearer KEY`.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-    if wait := bearer.take(bearers.settings.gateway_rate):
-        raise too_many("rate", "This key makes too many requests a second.", max(1, round(wait)))
+async def bearer_of(request: Request, _: Annotated[object, Depends(_bearer)]) -> Bearer:
+    """Return who asks, as `authenticate` found before the request's body was read."""
+    bearer: Bearer = request.state.bearer
     return bearer
+
+
+def body_of(request: Request) -> Body:
+    """Return the request's body as it is counted."""
+    body: Body = request.state.body
+    return body
 
 
 def _full(code: str, limit: str, wait: int) -> ProblemError:
     return too_many(code, f"This key has {limit}, and they are taken.", wait)
 
 
-def too_many(code: str, detail: str, wait: int) -> ProblemError:
-    """Return what is raised for more than a key may do."""
-    return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
+def _too_many_lookups() -> ProblemError:
+    return busy("Too many keys are looked up at a time: try again later.")
 
 
 def _having(scope: Scope) -> Any:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path as FilePath
@@ -10,17 +11,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
-from starlette.background import BackgroundTask
 
 from pecia import arguments, formats
 from pecia.accounts import AccessUsage
-from pecia.aio.job import events_as_written, parts_as_they_end
+from pecia.aio.job import AsyncJob, events_as_written, parts_as_they_end
 from pecia.arguments import Which
 from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
 from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
-from pecia.gateway.problems import documented
+from pecia.gateway.problems import ProblemError, busy, documented, too_many
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
@@ -157,33 +157,72 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
 
 
 @router.get("/jobs/{job_id}", responses=documented(404, 409))
-async def look_at_job(bearer: Reader, job_id: UUID, wait: Wait = 0) -> bodies.Job:
+async def look_at_job(bearer: Reader, job_id: UUID, request: Request, wait: Wait = 0) -> bodies.Job:
     """See how a job is; with `wait`, once it is over."""
     job = await bearer.client.job(job_id)
-    return bodies.Job.of(await job.wait(wait) if wait else job)
+    await _wait(bearer, request, job, wait)
+    return bodies.Job.of(job)
+
+
+async def _wait(bearer: Bearer, request: Request, job: AsyncJob[Any], seconds: float) -> None:
+    """Wait for the job's end, as one of the key's waits. Raises `JobTimeoutError` if it has not come by then."""
+    if seconds and not job.done:
+        with bearer.limits.wait(bearers_of(request).settings.gateway_streams):
+            await job.wait(seconds)
 
 
 @router.get("/jobs/{job_id}/result", responses=documented(404, 409, 410) | _WRITTEN, response_class=Response)
-async def write_result(
+async def write_result(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     job_id: UUID,
+    request: Request,
     form: Annotated[Format, Query(alias="format")] = Format.JSON,
     wait: Wait = 0,
     revision: RevisionNumber = None,
 ) -> Response:
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
-    media_type = _MEDIA_TYPES[form]
+    await _wait(bearer, request, job, wait)
     if form.is_binary:
-        scratch = tempfile.TemporaryDirectory(prefix="pecia-gateway-")
-        try:
-            path = await job.save(FilePath(scratch.name) / "result", form, timeout=wait, revision=revision)
-        except BaseException:
-            scratch.cleanup()
-            raise
-        return FileResponse(path, media_type=media_type, background=BackgroundTask(scratch.cleanup))
-    result = await job.result(timeout=wait, revision=revision)
-    return Response(await finish_in_thread(formats.render, result, form), media_type=media_type)
+        return await _draw(bearer, request, job, form, revision)
+    async with bearer.limits.results.place(_too_many_results):
+        result: Any = await job.result(timeout=0, revision=revision)
+        content = await finish_in_thread(formats.render, result, form)
+    return Response(content, media_type=_MEDIA_TYPES[form])
+
+
+async def _draw(
+    bearer: Bearer, request: Request, job: AsyncJob[Any], form: Format, revision: int | None
+) -> Response:
+    """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
+    async with AsyncExitStack() as held:
+        async with bearer.limits.drawings.place(_too_many_results):
+            await held.enter_async_context(bearer.limits.results.place(_too_many_results))
+            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
+            async with bearers_of(request).drawings.place(_too_many_drawings):
+                path = await job.save(FilePath(scratch) / "result", form, timeout=0, revision=revision)
+        return _Drawn(path, _MEDIA_TYPES[form], held.pop_all())
+    raise AssertionError  # nothing above suppresses
+
+
+class _Drawn(FileResponse):
+    """A file that is there, as one of its key's results, until it is sent or its reader is gone."""
+
+    def __init__(self, path: FilePath, media_type: str, held: AsyncExitStack) -> None:
+        super().__init__(path, media_type=media_type)
+        self._held = held
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+def _too_many_results() -> ProblemError:
+    return too_many("results", "This key has too many results written at a time: get fewer at once.", 5)
+
+
+def _too_many_drawings() -> ProblemError:
+    return busy("The gateway draws as many results as it does at a time: get this one later.")
 
 
 @router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=bodies.Parts)

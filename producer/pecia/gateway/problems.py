@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from pecia import errors
 from pecia.errors import PeciaError
@@ -61,14 +62,26 @@ class Problem(BaseModel):
     """What of the request cannot be meant."""
 
 
-class ProblemError(Exception):
-    """A request that the gateway itself refuses."""
+class ProblemError(HTTPException):
+    """A request that the gateway itself refuses. The framework passes this class on where it reads a body."""
 
     def __init__(
         self, status: HTTPStatus, code: str, detail: str, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(detail)
-        self.status, self.code, self.detail, self.headers = status, code, detail, headers
+        super().__init__(status, detail, headers)
+        self.status, self.code = status, code
+
+
+def too_many(code: str, detail: str, wait: int) -> ProblemError:
+    """Return what is raised for more than a key may do."""
+    return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
+
+
+def busy(detail: str) -> ProblemError:
+    """Return what is raised for more than a process of the gateway does at a time."""
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(_RETRY_S)}
+    )
 
 
 _OF_ERRORS: Final[Mapping[type[PeciaError], tuple[HTTPStatus, str]]] = {
@@ -121,7 +134,20 @@ def _problem(status: HTTPStatus, code: str, detail: str) -> Problem:
 
 
 async def answer(_request: Request, error: Exception) -> JSONResponse:
-    """Answer what was raised. Neither what a request held is repeated nor the text of a fault, which may quote it."""
+    """Answer what was raised."""
+    return response_to(error)
+
+
+def content_of(error: ProblemError) -> dict[str, Any]:
+    """Return the body of a refusal."""
+    return _problem(error.status, error.code, error.detail).model_dump(mode="json", exclude_defaults=True)
+
+
+def response_to(error: Exception) -> JSONResponse:
+    """Return the answer to what was raised.
+
+    Neither what a request held is repeated nor the text of a fault, which may quote it.
+    """
     headers: Mapping[str, str] | None = None
     match error:
         case PeciaError():
@@ -129,6 +155,8 @@ async def answer(_request: Request, error: Exception) -> JSONResponse:
             headers = None if wait is None else {"Retry-After": str(max(1, round(wait)))}
         case ProblemError():
             problem, headers = _problem(error.status, error.code, error.detail), error.headers
+        case ClientDisconnect():  # which nobody reads
+            problem = _problem(HTTPStatus.BAD_REQUEST, "disconnected", "The request broke off.")
         case HTTPException():
             status = HTTPStatus(error.status_code)
             problem, headers = _problem(status, status.name.lower(), f"{status.phrase}."), error.headers
@@ -152,5 +180,5 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in sorted({401, 403, 422, 429, 503, *statuses})
+        for status in sorted({401, 403, 408, 413, 422, 429, 503, *statuses})
     }

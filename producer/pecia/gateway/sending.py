@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any, Final
 
 from fastapi import Request
@@ -19,7 +19,7 @@ from pecia.records import PartOutcome
 from pecia.waiting import ReadEvents, ReadParts
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
-from pecia_schemas.media import PageRanges, written
+from pecia_schemas.media import Ordinals
 from pecia_schemas.results import plain
 from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Stage
@@ -37,17 +37,12 @@ def is_wanted(request: Request) -> bool:
     return MEDIA_TYPE in request.headers.get("accept", "")
 
 
-def read_before(last: str | None) -> set[int]:
+def read_before(last: str | None) -> Ordinals:
     """Return the ordinals of the parts that a `Last-Event-ID` names. Raises `InvalidOptionError`."""
-    if not last:
-        return set()
     try:
-        ranges = PageRanges.parse(last)
+        return Ordinals.parse(last, _MOST_PARTS) if last else Ordinals()
     except ValueError:
         raise _no_id() from None
-    if ranges.last is None or ranges.last > _MOST_PARTS:
-        raise _no_id()
-    return set(ranges.indices(ranges.last))
 
 
 def number_of(last: str | None) -> int:
@@ -65,7 +60,7 @@ def _no_id() -> InvalidOptionError:
 
 async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) -> AsyncGenerator[bytes, None]:
     """Yield an event for each part that has ended."""
-    sent = set(read.ordinals)
+    sent = read.ordinals.copy()
     async with aclosing(parts) as outcomes:
         async for outcome in outcomes:
             sent.add(outcome.ordinal)
@@ -81,7 +76,7 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
                     },
                 )
             if data is not None:
-                yield _event(name, data, written(sent, storable.PAGES))
+                yield _event(name, data, sent.written(storable.PAGES))
 
 
 async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:
@@ -105,23 +100,22 @@ def stream(
         except PeciaError as error:
             yield _event("error", of_error(error))
 
-    bearer.open_stream(settings.gateway_streams)
-    return _Streaming(bearer, _beating(whole()))
+    counted = ExitStack()
+    counted.enter_context(bearer.limits.wait(settings.gateway_streams))
+    return _Streaming(counted, _beating(whole()))
 
 
 class _Streaming(StreamingResponse):
     """A response that counts as one of its key's streams until it ends, however that is."""
 
-    def __init__(self, bearer: Bearer, content: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, counted: ExitStack, content: AsyncGenerator[bytes, None]) -> None:
         super().__init__(content, media_type=MEDIA_TYPE, headers=_HEADERS)
-        self._bearer, self._content = bearer, content
+        self._counted, self._content = counted, content
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
+        with self._counted:
             async with aclosing(self._content):
                 await super().__call__(scope, receive, send)
-        finally:
-            self._bearer.streams -= 1
 
 
 async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

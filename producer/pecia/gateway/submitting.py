@@ -2,20 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing, closing
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
-from pecia.gateway.identity import Submitter, bearers_of
+from pecia.gateway.forms import DocumentForm
+from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia.submission import Submission as One
 from pecia_schemas import storable
@@ -61,7 +62,7 @@ _KEY: Final = {
     "`KEY/n`, counted from 0.",
     "schema": {"type": "string", "pattern": "^[!-~]+$", "minLength": 1, "maxLength": IDEMPOTENCY_KEY},
 }
-_ANSWERS: Final = documented(400, 409, 413, 415) | {
+_ANSWERS: Final = documented(400, 409, 415) | {
     200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}
 }
 
@@ -78,6 +79,12 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
 
     Answers once the jobs are safe. If some tasks are refused the others are accepted, and `refused` says why.
     """
+    await bearer.check_load()
+    async with bearers_of(request).spool.upload(bearer.limits, body_of(request)):
+        return await _submit_body(bearer, request, response)
+
+
+async def _submit_body(bearer: Submitter, request: Request, response: Response) -> Submitted:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == _JSON:
         return await _accept(bearer, request, response, await _json(request), [])
@@ -88,9 +95,17 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
             f"Documents come as {_FORM}, or by URL as {_JSON}.",
             headers={"Accept-Post": f"{_JSON}, {_FORM}"},
         )
-    try:
-        form = request.form(max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON)
-        async with form as parts:
+    async with aclosing(request.stream()) as stream:
+        form = DocumentForm(
+            request.headers, stream, max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON
+        )
+        with closing(form):
+            try:
+                parts = await form.parse()
+            except MultiPartException:
+                raise ProblemError(
+                    HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
+                ) from None
             files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
             options = parts.get("request", "{}")
             if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(options, str):
@@ -100,10 +115,6 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
                     "A form has `file` parts, each with a file name, and one `request`.",
                 )
             return await _accept(bearer, request, response, _meant(options), files)
-    except (HTTPException, FormParserError):
-        raise ProblemError(
-            HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
-        ) from None
 
 
 @router.post(

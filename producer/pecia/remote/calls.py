@@ -85,7 +85,7 @@ def error_of(
         return errors.AccessError(
             detail, code, retry_after=wait if status == HTTPStatus.TOO_MANY_REQUESTS else None
         )
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or not said:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT or not said:
         return errors.GatewayUnavailableError(detail)
     more = "; ".join(f"{one['where']}: {one['message']}" for one in said.get("errors", ()))
     return errors.InvalidOptionError(more or detail)

@@ -24,7 +24,7 @@ from pecia.submission import Item, Options
 from pecia.waiting import batches
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent, Webhook
-from pecia_schemas.media import PayloadRef, UrlRef, written
+from pecia_schemas.media import Ordinals, PayloadRef, UrlRef
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.results import Verdict
 from pecia_schemas.running import Lack
@@ -143,26 +143,27 @@ class RemoteStore(Statements[D_co]):
         http: Caller,
         job_id: UUID,
         *,
-        skip: Collection[int] = (),
+        skip: Ordinals | None = None,
         limit: int | None = None,
         read_as: records.AuditAction | None = None,
         revision: int | None = None,
     ) -> list[records.PartOutcome]:
         """Return the parts that have ended, in order. The gateway notes who has read them."""
         found: list[records.PartOutcome] = []
-        seen = set(skip)
+        seen = skip.copy() if skip else Ordinals()
         while limit is None or len(found) < limit:
             whole = read_as is records.AuditAction.RESULT
             answer = http.get(
                 f"/jobs/{job_id}/pages",
                 job_id,
-                skip=written(seen, storable.PAGES) or None,
+                skip=seen.written(storable.PAGES) or None,
                 whole=whole,
                 revision=revision,
             )
             fresh = [one for one in _OUTCOMES.validate_python(answer["parts"]) if one.ordinal not in seen]
             found += fresh
-            seen.update(one.ordinal for one in fresh)
+            for one in fresh:
+                seen.add(one.ordinal)
             if not answer["more"] or not fresh:
                 break
         return found[:limit]

@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +23,7 @@ from pecia.aio.connections import AsyncConnections
 from pecia.errors import PeciaError
 from pecia.formats.facsimile import for_browsers
 from pecia.gateway import problems
+from pecia.gateway.bounds import BoundedBodies
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
@@ -90,10 +91,10 @@ def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
         lifespan=desk.opened,
         exception_handlers={
             StaleReviewError: desk.answer_stale,
-            **dict.fromkeys((PeciaError, HTTPException, Exception), problems.answer),
+            **dict.fromkeys((PeciaError, HTTPException, ClientDisconnect, Exception), problems.answer),
         },
     )
-    return _Guarded(app, token)
+    return BoundedBodies(_Guarded(app, token), lambda _: _MOST_BYTES)
 
 
 class _Guarded:
@@ -167,11 +168,7 @@ class _Desk:
         """Write what a person has decided about a page, and answer with the page."""
         if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
             raise HTTPException(415)
-        text = b""
-        async for piece in request.stream():
-            text += piece
-            if len(text) > _MOST_BYTES:
-                raise HTTPException(413)
+        text = await request.body()
         try:
             body = _Body.model_validate_json(text)
         except ValidationError:

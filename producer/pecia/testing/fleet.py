@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -315,7 +315,7 @@ class _Store:
         ]
 
     def outcomes(
-        self, job_id: UUID, skip: Collection[int] = (), limit: int | None = None, **_: Any
+        self, job_id: UUID, skip: Container[int] | None = None, limit: int | None = None, **_: Any
     ) -> list[PartOutcome]:  # the others are of audits and reviews
         return [
             PartOutcome(
@@ -325,7 +325,7 @@ class _Store:
                 failure=part.failure,
             )
             for part in self._jobs[job_id].pieces
-            if part.state.is_terminal and part.ordinal not in skip
+            if part.state.is_terminal and part.ordinal not in (skip or ())
         ][:limit]
 
     def first_unfinished(self, job_id: UUID) -> int | None:

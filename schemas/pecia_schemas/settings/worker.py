@@ -283,10 +283,19 @@ class GatewaySettings(ConnectionSettings):
     """The address it listens on. On another than loopback, let a proxy with TLS stand before it."""
     gateway_max_bytes: int = Field(default=256 * 1024**2, ge=1)
     """Most bytes in the body of a request, all its documents together."""
+    gateway_connections: int = Field(default=800, ge=1)
+    """Connections that a process serves at a time. More need more file descriptors (`ulimit -n`)."""
     gateway_rate: float = Field(default=50, gt=0)
     """Requests a second that each key may make, at each process of the gateway; for a moment twice as many."""
-    gateway_streams: int = Field(default=20, ge=1)
-    """Streams of events that a key may have open at a time, at each process."""
+    gateway_streams: int = Field(default=50, ge=1)
+    """Streams of events, and requests that `wait` for a job's end, that a key may have open at each process."""
+    gateway_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    """Most bytes of documents that a key may be sending to a process at a time; one request may always be as large
+    as `PECIA_GATEWAY_MAX_BYTES`."""
+    gateway_spool_bytes: int = Field(default=2 * 1024**3, ge=1)
+    """Most bytes of documents that all keys may be sending to a process: they lie in its temporary directory."""
+    gateway_drawings: int = Field(default=2, ge=1)
+    """PDF and facsimile results that a process draws at a time, of each key one."""
 
 
 class WebhookSettings(ConnectionSettings):

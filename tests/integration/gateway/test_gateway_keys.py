@@ -210,6 +210,38 @@ def test_lists_that_are_filtered_by_ids_hold_own_jobs_alone(owned: dict[str, str
     assert thief.get("/v1/deliveries", params={"webhook_id": owned["webhook_id"]}).json() == []
 
 
+def test_an_equal_document_of_another_tenant_stays_and_is_not_betrayed(
+    owned: dict[str, str], fleet: RealFleet, gateway: Gateway
+) -> None:
+    clinic, thief = gateway.bearer("clinic"), gateway.bearer("thief")
+    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))]}
+
+    def erase(bearer: Any) -> str:
+        (job,) = bearer.post("/v1/jobs", **ask).json()["jobs"]
+        fate: str = bearer.request("DELETE", f"/v1/jobs/{job['id']}").json()["document"]
+        return fate
+
+    assert erase(thief) == "erased", "as if nobody else had it"
+    assert erase(clinic) == "shared", "by the tenant's own other job"
+    row = fleet._postgres.execute("SELECT payload FROM jobs WHERE id = %s", (owned["job_id"],)).fetchone()
+    assert row
+    assert gateway.connections.holds(row["payload"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_foreign_batch_is_neither_joined_nor_counted(
+    whole: bool, owned: dict[str, str], gateway: Gateway
+) -> None:
+    thief = gateway.bearer("thief")
+    batch = owned["batch"] if whole else owned["batch"][:13]
+    joined = thief.post(
+        "/v1/jobs", files=[("file", ("a.pdf", PDF))], data={"request": json.dumps({"batch": owned["batch"]})}
+    )
+    assert code_of(joined) == (404, "batch_not_found")
+    for path in ("/v1/jobs", "/v1/counts", "/v1/pages"):
+        assert code_of(thief.get(path, params={"batch": batch})) == (404, "batch_not_found")
+
+
 def test_an_idempotency_key_is_the_tenants_own(owned: dict[str, str], gateway: Gateway) -> None:
     ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit"}}
     (again,) = gateway.bearer("clinic").post("/v1/jobs", **ask).json()["jobs"]

@@ -1,0 +1,119 @@
+"""What keys take at the other processes of a gateway: each process announces its own counts by Redis every second.
+
+Ids and numbers, by Pub/Sub, and nothing is kept. Without Redis each process counts by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+from redis import RedisError
+from redis.asyncio.client import PubSub
+
+from pecia.aio.publishing import AsyncPublisher
+
+log = logging.getLogger(__name__)
+
+CHANNEL: Final = "pecia:gateway"
+_EVERY_S: Final = 1.0
+_STALE_S: Final = 3.5
+"""A process that has announced nothing for so long has nothing, or is gone."""
+_RETRY_S: Final = 30.0
+_MOST_PROCESSES: Final = 256
+
+
+class Taken(NamedTuple):
+    """What a key takes."""
+
+    waits: int = 0
+    uploading: int = 0
+    """Bytes of bodies with documents."""
+    requests: int = 0
+    """In the last second."""
+    processes: int = 0
+    """At which it takes any of it."""
+
+
+class SharedCounts:
+    """Announces what this process counts, and hears the others."""
+
+    def __init__(self, bus: AsyncPublisher, count: Callable[[], Mapping[UUID, Taken]]) -> None:
+        self._bus, self._count = bus, count
+        self._name = str(uuid4())
+        self._heard: dict[str, tuple[float, dict[str, Taken]]] = {}
+        self._complained = False
+        self._task: asyncio.Task[None] | None = None
+
+    def elsewhere(self, key: UUID) -> Taken:
+        """Return what a key takes at the other processes, as they said lately."""
+        fresh = time.monotonic() - _STALE_S
+        known = [counts[str(key)] for at, counts in self._heard.values() if at > fresh and str(key) in counts]
+        return Taken(*(sum(numbers) for numbers in zip(*known, strict=True))) if known else Taken()
+
+    def start(self) -> None:
+        """Begin to announce and to hear."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Announce and hear no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            pubsub: PubSub = self._bus.redis.pubsub()
+            try:
+                await pubsub.subscribe(CHANNEL)
+                while True:
+                    await self._announce()
+                    await self._hear(pubsub)
+            except (RedisError, OSError) as error:
+                if not self._complained:
+                    self._complained = True
+                    log.warning(
+                        "The gateway cannot share its counts by Redis (%s): each process limits keys by itself. Check "
+                        "that Redis runs, and that its account may use the channel %s.",
+                        type(error).__name__,
+                        CHANNEL,
+                    )
+            finally:
+                with suppress(RedisError, OSError):
+                    await pubsub.aclose()  # type: ignore[no-untyped-call]
+            await asyncio.sleep(_RETRY_S)
+
+    async def _announce(self) -> None:
+        counts = {str(key): taken for key, taken in self._count().items()}
+        await self._bus.redis.publish(CHANNEL, json.dumps({"process": self._name, "counts": counts}))
+
+    async def _hear(self, pubsub: PubSub) -> None:
+        """Take in what comes in a second."""
+        until = time.monotonic() + _EVERY_S
+        while (remaining := until - time.monotonic()) > 0:
+            message: dict[str, Any] | None = await pubsub.get_message(
+                ignore_subscribe_messages=True, timeout=remaining
+            )
+            if message is not None:
+                self._take(message["data"])
+
+    def _take(self, data: str) -> None:
+        """Note what a process said. What is no such message changes nothing."""
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            said = json.loads(data)
+            name = str(said["process"])
+            counts = {
+                str(key): Taken(*(max(0, int(number)) for number in taken))
+                for key, taken in said["counts"].items()
+            }
+            now = time.monotonic()
+            for gone in [other for other, (at, _) in self._heard.items() if at < now - _STALE_S]:
+                del self._heard[gone]
+            if name != self._name and len(self._heard) < _MOST_PROCESSES:
+                self._heard[name] = now, counts
