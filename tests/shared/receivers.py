@@ -1,5 +1,6 @@
 """Receivers of callbacks that do as they are told, an outbox that a test can look into, and a worker between them."""
 
+import asyncio
 import base64
 import threading
 import time
@@ -24,6 +25,8 @@ from pecia.client import Client
 from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import ClientSettings, WorkerSettings
 from pecia_schemas.states import new_id
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.webhooks import RetrySchedule, WebhookWorker
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -137,12 +140,20 @@ class Outbox:
         with psycopg.connect(self.database_url) as connection:
             jobs = [_insert_job(connection, url) for url in urls]
             _show_deliveries(connection, jobs)
+        fan_out_all(self.database_url)
         return jobs
 
+    def make_well(self, receiver: Receiver) -> None:
+        """Let a receiver have taken what it was sent last: it may have several callbacks at a time."""
+        root = receiver.url.removesuffix("/hook")
+        self.execute("INSERT INTO receivers (receiver, well_at) VALUES (%s, now())", root)
+
     def tell_of(self, job_id: UUID) -> None:
-        """Promise what is to be told of a job that is over, as its end does."""
+        """Let a job that is over end once more, and promise what is to be told of it."""
         with psycopg.connect(self.database_url) as connection:
+            connection.execute("UPDATE jobs SET endings = endings + 1 WHERE id = %s", (job_id,))
             _show_deliveries(connection, [job_id])
+        fan_out_all(self.database_url)
 
     def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
         return self.query("SELECT * FROM deliveries " + where, *values)  # noqa: S608  literals
@@ -197,6 +208,20 @@ def _show_deliveries(connection: psycopg.Connection, jobs: list[UUID]) -> None:
         (jobs,),
     )
     connection.execute(_PROMISE, {"job_ids": jobs})
+
+
+def fan_out_all(database_url: str) -> None:
+    """Make deliveries of all notices, as a webhook worker does."""
+
+    async def fan_out_until_none_waits() -> None:
+        database = open_database(database_url)
+        try:
+            while await fan_out(database):
+                pass
+        finally:
+            await database.dispose()
+
+    asyncio.run(fan_out_until_none_waits())
 
 
 def client_of(outbox: Outbox, **changes: Any) -> Client:

@@ -164,6 +164,7 @@ def owned(fleet: RealFleet, gateway: Gateway) -> dict[str, str]:
     }
     (job,) = clinic.post("/v1/jobs", files=[("file", ("a.pdf", PDF))], data=form).json()["jobs"]
     fleet.finish()
+    fleet.fan_out()
     (delivery,) = clinic.get("/v1/deliveries").json()
     return {
         "job_id": job["id"],
