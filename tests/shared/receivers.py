@@ -137,10 +137,15 @@ class Outbox:
 
     def finish_all(self, urls: Sequence[str | None]) -> list[UUID]:
         """Finish a job for each webhook, None: without one, as the ledger does; return their ids."""
-        with psycopg.connect(self.database_url) as connection:
-            jobs = [_insert_job(connection, url) for url in urls]
-            _show_deliveries(connection, jobs)
+        jobs = self.commit_all(urls)
         fan_out_all(self.database_url)
+        return jobs
+
+    def commit_all(self, urls: Sequence[str | None], *, tenant: str | None = None) -> list[UUID]:
+        """The same, but no webhook worker has made deliveries of the notices."""
+        with psycopg.connect(self.database_url) as connection:
+            jobs = [_insert_job(connection, url, tenant) for url in urls]
+            _show_deliveries(connection, jobs)
         return jobs
 
     def make_well(self, receiver: Receiver) -> None:
@@ -148,10 +153,10 @@ class Outbox:
         root = receiver.url.removesuffix("/hook")
         self.execute("INSERT INTO receivers (receiver, well_at) VALUES (%s, now())", root)
 
-    def tell_of(self, job_id: UUID) -> None:
-        """Let a job that is over end once more, and promise what is to be told of it."""
+    def tell_of(self, job_id: UUID, *, endings: int = 1) -> None:
+        """Let a job that is over end once more, or do the same end anew, and promise what is to be told of it."""
         with psycopg.connect(self.database_url) as connection:
-            connection.execute("UPDATE jobs SET endings = endings + 1 WHERE id = %s", (job_id,))
+            connection.execute("UPDATE jobs SET endings = endings + %s WHERE id = %s", (endings, job_id))
             _show_deliveries(connection, [job_id])
         fan_out_all(self.database_url)
 
@@ -180,14 +185,14 @@ class Outbox:
         return str(self.row(delivery)["state"])
 
 
-def _insert_job(connection: psycopg.Connection, url: str | None) -> UUID:
+def _insert_job(connection: psycopg.Connection, url: str | None, tenant: str | None) -> UUID:
     job_id, part, state = new_id(), new_id(), "succeeded"
     webhook = url and Jsonb({"url": url, "events": [f"job.{state}"]})
     connection.execute(
         """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
-                             webhook, total, done, finished_at, metadata)
-           VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
-        (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"})),
+                             webhook, total, done, finished_at, metadata, tenant)
+           VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s, %s)""",
+        (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"}), tenant),
     )
     connection.execute(
         """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
