@@ -10,7 +10,6 @@ import pytest
 from contract_fleets import client, fleet, gateway, real_fleet
 from gateways import Gateway
 from pecia import Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument
-from pecia.errors import EndpointLimitError
 from real_fleet import RealFleet
 from snippets import ROOT, blocks
 
@@ -82,29 +81,6 @@ def test_deliveries_come_newest_first_and_go_with_their_endpoint(
     client.remove_endpoint(endpoint.id)
     with pytest.raises(InvalidOptionError):
         client.delivery(delivery)
-
-
-def test_there_are_so_many_endpoints_and_no_more(
-    fleet: RealFleet, client: Client, endpoint: Endpoint
-) -> None:
-    limited: Client = fleet.client(max_endpoints=2)
-    limited.add_endpoint(HOOK)
-    with pytest.raises(EndpointLimitError, match="PECIA_MAX_ENDPOINTS"):
-        limited.add_endpoint(HOOK)
-    client.remove_endpoint(endpoint)
-    limited.add_endpoint(HOOK)
-
-
-def test_a_gateway_limits_the_endpoints_of_each_tenant(fleet: RealFleet, gateway: Gateway) -> None:
-    fleet._postgres.execute(
-        """INSERT INTO endpoints (id, url, events, secret, client, tenant)
-           SELECT gen_random_uuid(), 'https://example.org', '{}', '"x"', 'me', 'clinic' FROM generate_series(1, 50)"""
-    )
-    with Client(gateway.url, api_key=gateway.key("clinic")[1]) as remote:
-        with pytest.raises(EndpointLimitError, match="There are 50 endpoints"):
-            remote.add_endpoint(HOOK)
-    with Client(gateway.url, api_key=gateway.key("other")[1]) as remote:
-        assert remote.add_endpoint(HOOK).secret
 
 
 def test_a_gateway_refuses_more_deliveries_than_it_shows(gateway: Gateway) -> None:

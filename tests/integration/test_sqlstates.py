@@ -212,7 +212,7 @@ def test_a_commit_that_waits_for_a_lock_is_tried_until_it_has_it(
         with psycopg.connect(books.database_url) as report:
             report.execute("LOCK TABLE results IN SHARE MODE")
             committing = asyncio.create_task(commit(one, claim))
-            while not OUTAGE.is_on:
+            while not OUTAGE.is_on:  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.01)
             report.rollback()
         assert isinstance(await committing, Done)

@@ -20,7 +20,7 @@ from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from pecia import Client, Delivery, Endpoint, ReadDocument
-from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
+from pecia.errors import EndpointLimitError, UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
@@ -155,6 +155,15 @@ async def resealed(database: AsyncEngine, keys: Keyring) -> dict[str | None, int
     async for span in spans(database, SECRETS):
         assert (await reseal(database, SECRETS, span, keys))[1] == 0
     return {one.key: one.secrets for one in await holdings(database) if one.secrets}
+
+
+def test_there_are_so_many_endpoints_and_no_more(outbox: Outbox) -> None:
+    with client_of(outbox, max_endpoints=2) as limited:
+        first, _ = (limited.add_endpoint("https://example.org/hook") for _ in range(2))
+        with pytest.raises(EndpointLimitError, match="PECIA_MAX_ENDPOINTS"):
+            limited.add_endpoint("https://example.org/hook")
+        limited.remove_endpoint(first)
+        limited.add_endpoint("https://example.org/hook")
 
 
 def test_every_try_leaves_a_row(

@@ -130,10 +130,8 @@ class RealFleet:
             database_url=self.database_url, redis_url=self.redis_url, payload_url=self.payload_url
         )
 
-    def client(
-        self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None, **more: Any
-    ) -> Any:
-        changes: dict[str, Any] = {"client_name": name, "max_backlog": dict(max_backlog or {}), **more}
+    def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Any:
+        changes: dict[str, Any] = {"client_name": name, "max_backlog": dict(max_backlog or {})}
         if self.gateway_url:
             changes |= {"gateway_url": self.gateway_url, "api_key": SecretStr(self.api_key)}
             changes |= {"database_url": SecretStr("")}
