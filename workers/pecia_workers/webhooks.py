@@ -280,9 +280,9 @@ class WebhookWorker:
         )
         self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_PLACES)
         url = settings.database_url.get_secret_value()
-        self._database = open_database(url)
+        self._database = open_database(url, connections=3)
         # A hundred calls that time out together are a hundred outcomes: no claim waits behind them.
-        self._records = open_database(url)
+        self._records = open_database(url, connections=3)
         self._places = Places(_PLACES, each=settings.webhook_concurrency)
         self._stopping = False
         self._stirred = asyncio.Event()
