@@ -135,7 +135,7 @@ def test_an_end_that_a_failover_has_lost_has_the_same_ids_when_it_comes_again(
     assert len({*ids().values(), *first.values()}) == 4
 
 
-MALFORMED = [
+MALFORMED: list[Any] = [
     {},
     [],
     "text",

@@ -387,17 +387,15 @@ class WebhookWorker:
         return outcome, outbox.Try(at=at, begun=begun, duration=duration, reply=written)
 
     async def _fan_out(self) -> None:
-        """Make deliveries of notices. Beside the claims, which it delays in no case."""
+        """Make deliveries of notices, beside the claims and with pauses: it delays neither these nor commits."""
         while True:
             try:
                 notices = await retry_unavailable(partial(outbox.fan_out, self._database))
+                if notices:
+                    self._stirred.set()
             except Exception as error:  # noqa: BLE001  what was promised already goes out all the same
                 log.error("fan_out_failed", error=name_of(error))  # noqa: TRY400  no texts
-                notices = 0
-            if notices:
-                self._stirred.set()
-            else:
-                await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""

@@ -188,7 +188,6 @@ _FAN_OUT = text(
         DELETE FROM notices USING oldest
         WHERE notices.id = oldest.id
           AND oldest.id NOT IN (SELECT notice_id FROM reached WHERE number = :most)
-        RETURNING notices.id
     ), promised AS (
         INSERT INTO deliveries (id, job_id, type, url, endpoint_id, body, created_at, promised_at, queued)
         SELECT {id_from("notice_id", "endpoint_id")}, job_id, type, url, endpoint_id, body, at, at, true
