@@ -16,12 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from harness.report import Report, Table, parser
 from harness.servers import servers
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.outbox import DeliveryCapacity, claim_deliveries
+from pecia_workers.ledger.outbox import claim_deliveries
+from pecia_workers.places import Places
 
 SHORT = 100
 RECEIVERS = (1, 2_000)
 """That the long backlog is for. Both are also for as many as there are callbacks, so that a claim is full."""
-ROOM = DeliveryCapacity(deliveries=64, each=4, busy={}, signs=True)
+MOST = 64
+"""Deliveries of one claim."""
 
 _FILL = text(
     """
@@ -65,7 +67,9 @@ async def backlog(database: AsyncEngine, deliveries: int, receivers: int, rounds
 async def claim(database: AsyncEngine) -> float:
     """Return the seconds that one claim takes; what it brought is taken back."""
     begun = time.perf_counter()
-    claimed = await claim_deliveries(database, ROOM, visibility=timedelta(minutes=1))
+    claimed = await claim_deliveries(
+        database, Places(512, each=4), most=MOST, signs=True, visibility=timedelta(minutes=1)
+    )
     took = time.perf_counter() - begun
     async with database.begin() as connection:
         await connection.execute(_TAKE_BACK, {"ids": [one.id for one in claimed]})
@@ -75,7 +79,7 @@ async def claim(database: AsyncEngine) -> float:
 async def is_queued(database: AsyncEngine) -> bool:
     """Return whether the whole backlog is, but for what the last claim brought."""
     async with database.connect() as connection:
-        return bool((await connection.execute(_QUEUED, {"limit": ROOM.deliveries})).scalar())
+        return bool((await connection.execute(_QUEUED, {"limit": MOST})).scalar())
 
 
 async def measure(database_url: str, long: int, rounds: int) -> list[dict[str, float]]:

@@ -337,7 +337,8 @@ class Client(Opening["Connections"]):
     ) -> records.Endpoint:
         """Register a receiver for notices of every job from now on; return it with its secret, which is shown once.
 
-        `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
+        `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant,
+        `EndpointLimitError` if there are as many as may be.
         """
         return self._open().endpoints.add(arguments.endpoint(url, events))
 

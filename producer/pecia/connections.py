@@ -56,7 +56,8 @@ class Connections(Inheritable):
         """Note who asks, and whose jobs alone are found; None: everybody's."""
         self.client, self.tenant = client, tenant
         self._asks = asks = self._database, self.keys, client, tenant
-        self.store, self.endpoints, self.deliveries = Store(*asks), Endpoints(*asks), Deliveries(*asks)
+        self.store, self.deliveries = Store(*asks), Deliveries(*asks)
+        self.endpoints = Endpoints(*asks, most=self._settings.max_endpoints)
         for of_the_former in ("transitions", "purging", "reviews"):
             vars(self).pop(of_the_former, None)
 

@@ -7,16 +7,22 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pecia.errors import InvalidOptionError
+from pecia.errors import EndpointLimitError, InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt, Endpoint
 from pecia.store import Connection, D_co, Rows, Statements, transaction, unrepeatable
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
 from pecia_schemas.running import UNSIGNED
 from pecia_schemas.states import DeliveryState, new_id
 
+# Those that are added at the same time are counted one after the other.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('endpoints of ' || coalesce(CAST(:tenant AS text), '')))"
+
 _ADD = """
     INSERT INTO endpoints (id, url, events, secret, client, tenant)
-    VALUES (:id, :url, :events, CAST(:secret AS jsonb), :client, :tenant)
+    SELECT :id, :url, :events, CAST(:secret AS jsonb), :client, CAST(:tenant AS text)
+    WHERE (SELECT count(*) FROM endpoints WHERE tenant IS NOT DISTINCT FROM CAST(:tenant AS text)) < :most
+    RETURNING id
     """
 
 _OWN = "(CAST(:tenant AS text) IS NULL OR endpoints.tenant = :tenant)"
@@ -87,9 +93,13 @@ def _missing(endpoint: UUID) -> InvalidOptionError:
 class Endpoints(Statements[D_co]):
     """All of them, as a client may change them."""
 
+    def __init__(self, database: D_co, keys: Keyring, client: str, tenant: str | None, *, most: int) -> None:
+        super().__init__(database, keys, client, tenant)
+        self._most = most
+
     @unrepeatable
     def add(self, connection: Connection, values: Webhook) -> Endpoint:
-        """Register an endpoint; return it with its secret."""
+        """Register an endpoint; return it with its secret. Raises `EndpointLimitError`."""
         endpoint, secret = new_id(), new_secret()
         written = {
             "id": endpoint,
@@ -98,8 +108,14 @@ class Endpoints(Statements[D_co]):
             "secret": self._keys.seal(json.dumps(secret), endpoint),
             "client": self._client,
             "tenant": self._tenant,
+            "most": self._most,
         }
-        connection.execute(_ADD, written)
+        connection.execute(_LOCK, {"tenant": self._tenant})
+        if connection.execute(_ADD, written).first() is None:
+            raise EndpointLimitError(
+                f"There are {self._most} endpoints already, as many as may be (PECIA_MAX_ENDPOINTS): "
+                "remove one that is not needed, or let one receiver take all notices."
+            )
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
     @transaction

@@ -19,6 +19,7 @@ What is behind an arrow is an attribute::
         IdempotencyConflictError  -> existing_job_id
       InvalidFormatError          (also ValueError)
       BatchNotFoundError          (also LookupError) -> reference
+      EndpointLimitError
       JobError                    -> job_id
         JobNotFoundError          (also LookupError)
         JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
@@ -177,6 +178,10 @@ class IdempotencyConflictError(SubmitError):
 
 class InvalidFormatError(PeciaError, ValueError):
     """There is no such form of a result, or none of a result of this kind."""
+
+
+class EndpointLimitError(PeciaError):
+    """There are as many endpoints as a tenant may have (`PECIA_MAX_ENDPOINTS`): remove one before another is added."""
 
 
 class JobError(PeciaError):

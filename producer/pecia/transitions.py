@@ -144,6 +144,9 @@ _LOCK = """
     ORDER BY id FOR NO KEY UPDATE
     """
 
+# By itself: it waits for a webhook worker that makes deliveries of them, so that what follows sees these.
+_ERASE_NOTICES = "DELETE FROM notices WHERE job_id = ANY(CAST(:job_ids AS uuid[]))"
+
 # What describes the document or the person it is about is erased; what was done, when, and what it took stays.
 _ERASE = """
     WITH results_gone AS (
@@ -247,6 +250,7 @@ class Purging(Statements[D_co]):
             "actor": self._actor,
             "reason": checked_reason(reason),
         }
+        connection.execute(_ERASE_NOTICES, erasing)
         erasures = [Erasure(**row) for row in connection.execute(_ERASE, erasing).mappings()]
         connection.execute(_FORGET_BATCHES, {"batches": [job.batch for job in jobs if job.batch]})
         payloads = {job.id: job.payload for job in jobs}

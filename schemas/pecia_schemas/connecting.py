@@ -65,6 +65,7 @@ _BY_PREFIX: Final = {
 }
 """The longest prefix counts. What is not listed is refused: 21, 22, 23, the rest of 42, 54, P0, XX …"""
 
+_TOO_LONG: Final = ("25P04", "53200", "53400", "57014")
 _IN_DOUBT: Final = ("08", "40003", "57P")
 _NOT_THIS_SERVER: Final = ("25006", "25P03", "57P")
 
@@ -87,6 +88,14 @@ def verdict_on(error: BaseException) -> Verdict | None:
 def is_transient(error: BaseException) -> bool:
     """Return whether the same statement may succeed later."""
     return verdict_on(error) is Verdict.TRANSIENT
+
+
+def exceeds_limit(error: BaseException) -> bool:
+    """Return whether a statement took too long or too much memory by itself: half of it may succeed.
+
+    One that waits for a lock ends by 55P03 before.
+    """
+    return sqlstate_of(error) in _TOO_LONG
 
 
 def may_be_committed(error: BaseException) -> bool:
@@ -200,6 +209,7 @@ def bounds_of(timeout: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
     limit_ms = int(timeout.total_seconds() * 1000)
     return (
         f"SET {scope} statement_timeout = {limit_ms};"
+        f" SET {scope} lock_timeout = {limit_ms * 3 // 4};"
         f" SET {scope} idle_in_transaction_session_timeout = {limit_ms}"
     )
 

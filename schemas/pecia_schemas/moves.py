@@ -19,74 +19,108 @@ from pecia_schemas.results import NEEDS_REVIEW
 from pecia_schemas.states import JobState, PartState
 
 _DATA = f"""
-    'job_id', jobs.id, 'kind', kind, 'state', state, 'lane', lane,
+    'job_id', job.id, 'kind', kind, 'state', state, 'lane', lane,
     'progress', jsonb_build_object('total', total, 'done', done, 'failed', failed, 'cancelled', cancelled),
-    'failure', failure->'code', 'metadata', metadata,
-    'needs_review', (SELECT count(*) FROM parts WHERE parts.job_id = jobs.id AND {NEEDS_REVIEW}),
-    'created_at', {utc("jobs.created_at")}, 'finished_at', {utc("jobs.finished_at")}
-"""  # noqa: S608  a constant
-
-# Who wants to know of an event: the webhook that came with the job, and the endpoints that are registered. These are
-# locked: one that is removed meanwhile must not fail what happens to the job by its foreign key.
-_TARGETS = """
-    SELECT jobs.webhook->>'url' AS url, CAST(NULL AS uuid) AS endpoint_id WHERE jobs.webhook->'events' ? noticed.type
-    UNION ALL
-    SELECT url, id FROM (
-        SELECT url, id FROM endpoints
-        WHERE disabled_at IS NULL AND noticed.type = ANY(events) AND (tenant IS NULL OR tenant = jobs.tenant)
-        FOR KEY SHARE
-    ) AS registered
+    'failure', failure->'code', 'metadata', metadata, 'needs_review', needs_review,
+    'created_at', {utc("created_at")}, 'finished_at', {utc("finished_at")}
 """
 
-PROMISE_CALLBACKS = text(
-    f"""
-    INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
-    SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
-        'type', noticed.type, 'timestamp', {utc("finished_at")}, 'data', jsonb_build_object(
-            {_DATA}, 'sequence', coalesce((SELECT max(sequence) FROM job_events WHERE job_events.job_id = jobs.id), 0)))
-    FROM jobs
-    CROSS JOIN LATERAL (SELECT 'job.' || jobs.state AS type) AS noticed
-    CROSS JOIN LATERAL ({_TARGETS}) AS target
-    WHERE jobs.id = ANY(:job_ids)
-    """  # noqa: S608  constants of this module
-)
-"""Takes `job_ids`; writes a row for each that wants to know how one of these jobs ended. The body is a `JobNotice`."""
 
-NOTIFIES_PARTS = """
-    coalesce(webhook->'events' ? 'part.done', false)
-    OR EXISTS (SELECT FROM endpoints WHERE disabled_at IS NULL AND 'part.done' = ANY(events))
-"""
-"""Whether a receiver wants a notice of every part of a job, as an expression over its row."""
+def id_from(*expressions: str) -> str:
+    """Return SQL for the id that follows from these expressions: a UUID of version 8, by SHA-256."""
+    name = " || ' ' || ".join(f"CAST({each} AS text)" for each in expressions)
+    digest = f"encode(substring(sha256(convert_to({name}, 'UTF8')) FOR 16), 'hex')"
+    return f"CAST(overlay(overlay({digest} PLACING '8' FROM 13) PLACING 'a' FROM 17) AS uuid)"
 
 
-def _promise_about_parts(event: str, timestamp: str, more: str = "") -> TextClause:
-    """Return SQL that takes `part_ids` and writes a row for each that wants to know this of one of them."""
+def _subscribed(job: str, event: str) -> str:
+    """Return SQL for whether an endpoint subscribes to an event of a job: two look-ups in an index."""
+    live = f"disabled_at IS NULL AND {event} = ANY(events)"
+    return f"""(
+        EXISTS (SELECT FROM endpoints WHERE tenant = {job}.tenant AND {live})
+        OR EXISTS (SELECT FROM endpoints WHERE tenant IS NULL AND {live})
+    )"""  # noqa: S608  constants of this module
+
+
+_PART_DONE = "'part.done'"
+NOTIFIES_PARTS = f"(coalesce(webhook->'events' ? {_PART_DONE}, false) OR {_subscribed('jobs', _PART_DONE)})"
+"""Whether a receiver subscribes to the parts of a job, as an expression over its row."""
+
+
+def _promising(
+    jobs: str, event: str, *, part: str = "", at: str, sequence: str, number: str, more: str = ""
+) -> TextClause:
+    """Return the statement that promises notices of an event: what it writes does not grow with the endpoints.
+
+    The job's own webhook gets a delivery, all endpoints together a notice, from which the webhook worker makes theirs.
+    Without a subscriber nothing is written. An id follows from job, event, part and `number`: after a failover that has
+    lost the commit, the same event gets the same id.
+    """
+    name = id_from("job.id", "noticed.type", "part.id" if part else "''", number)
     return text(
         f"""
-    INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
-    SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
-        'type', noticed.type, 'timestamp', {utc(timestamp)}, 'data', jsonb_build_object(
-            {_DATA}, 'sequence', coalesce((
-                SELECT sequence FROM job_events
-                WHERE job_events.job_id = jobs.id AND job_events.part_id = part.id ORDER BY sequence DESC LIMIT 1), 0),
-            {more}'part', jsonb_build_object(
-                'id', part.id, 'stage', part.stage, 'number', part.ordinal + 1, 'attempt', part.attempt)))
-    FROM jobs
-    JOIN (SELECT id, job_id, stage, ordinal, attempt, finished_at FROM parts) AS part ON part.job_id = jobs.id
-    CROSS JOIN (SELECT '{event}' AS type) AS noticed
-    CROSS JOIN LATERAL ({_TARGETS}) AS target
-    WHERE part.id = ANY(:part_ids) AND part.stage <> 'ingest'
+    WITH job AS MATERIALIZED (
+        SELECT jobs.*, (SELECT count(*) FROM parts WHERE parts.job_id = jobs.id AND {NEEDS_REVIEW}) AS needs_review
+        FROM jobs WHERE {jobs}
+    ), promised AS MATERIALIZED (
+        SELECT {name} AS id, job.id AS job_id, coalesce(tenant, '') AS tenant, type, own, subscribed,
+               webhook->>'url' AS url, jsonb_build_object('type', type, 'timestamp', {utc(at)}, 'data',
+                   jsonb_build_object({_DATA}, 'sequence', coalesce(({sequence}), 0){more})) AS body
+        FROM job {part}
+        CROSS JOIN LATERAL (SELECT {event} AS type) AS noticed
+        CROSS JOIN LATERAL (
+            SELECT coalesce(webhook->'events' ? type, false) AS own, {_subscribed("job", "type")} AS subscribed
+        ) AS wanted
+        WHERE own OR subscribed
+    ), published AS (
+        INSERT INTO notices (id, job_id, tenant, type, body)
+        SELECT id, job_id, tenant, type, body FROM promised WHERE subscribed ON CONFLICT (id) DO NOTHING
+    )
+    INSERT INTO deliveries (id, job_id, type, url, body)
+    SELECT id, job_id, type, url, body FROM promised WHERE own ON CONFLICT (id) DO NOTHING
     """  # noqa: S608  constants of this module
     )
 
 
-PROMISE_PARTS = _promise_about_parts("part.done", "part.finished_at")
-"""Takes `part_ids`, which are done; writes a row for each that wants to know of one of them."""
-
-PROMISE_REVISED = _promise_about_parts(
-    "result.revised", "now()", "'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), "
+PROMISE_CALLBACKS = _promising(
+    "id = ANY(:job_ids)",
+    "'job.' || state",
+    at="finished_at",
+    sequence="SELECT max(sequence) FROM job_events WHERE job_events.job_id = job.id",
+    number="endings",
 )
-"""The same of pages that a person has just reviewed."""
+"""Takes `job_ids`; promises a notice of how each of these jobs has ended. The body is a `JobNotice`."""
+
+
+def _promising_parts(event: str, *, at: str, number: str, more: str = "") -> TextClause:
+    """Return the statement that takes `part_ids` and promises notices of this event of theirs."""
+    return _promising(
+        "id IN (SELECT job_id FROM parts WHERE id = ANY(:part_ids))",
+        f"'{event}'",
+        part="""JOIN (
+            SELECT id, job_id, stage, ordinal, attempt, finished_at AS done_at FROM parts
+            WHERE id = ANY(:part_ids) AND stage <> 'ingest'
+        ) AS part ON part.job_id = job.id""",
+        at=at,
+        sequence="""
+            SELECT sequence FROM job_events WHERE job_events.job_id = job.id AND job_events.part_id = part.id
+            ORDER BY sequence DESC LIMIT 1""",
+        number=number,
+        more=f""", {more}'part', jsonb_build_object(
+            'id', part.id, 'stage', part.stage, 'number', part.ordinal + 1, 'attempt', part.attempt)""",
+    )
+
+
+PROMISE_PARTS = _promising_parts("part.done", at="part.done_at", number="endings")
+"""Takes `part_ids`, which are done; promises a notice of each."""
+
+PROMISE_REVISED = _promising_parts(
+    "result.revised",
+    at="now()",
+    number="(SELECT id FROM revisions WHERE part_id = part.id ORDER BY number DESC LIMIT 1)",
+    more="'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), ",
+)
+"""The same of pages that a person has just reviewed: a review that is made again after a loss is another one."""
 
 
 def _listed(states: Iterable[PartState]) -> str:
@@ -183,7 +217,8 @@ _END_PARTS = moving(
 _END_JOBS = text(
     """
     WITH ended AS (
-        UPDATE jobs SET state = :state, finished_at = now() WHERE id = ANY(CAST(:job_ids AS uuid[])) RETURNING id
+        UPDATE jobs SET state = :state, finished_at = now(), endings = endings + 1
+        WHERE id = ANY(CAST(:job_ids AS uuid[])) RETURNING id
     )
     INSERT INTO job_events (job_id, state, actor, reason) SELECT id, :state, :actor, :reason FROM ended
     """
@@ -229,7 +264,7 @@ _FINISH = text(
     """
     WITH finished AS (
         UPDATE jobs
-        SET finished_at = now(),
+        SET finished_at = now(), endings = endings + 1,
             state = CASE WHEN total > 0 AND failed + cancelled = 0 THEN 'succeeded' WHEN done > 0 THEN 'partial'
                          WHEN failed > 0 OR EXISTS (
                              SELECT FROM parts WHERE parts.job_id = jobs.id AND parts.state = 'failed'

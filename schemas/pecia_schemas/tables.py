@@ -38,7 +38,7 @@ _Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
 _Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
-REVISION: Final = "0016"
+REVISION: Final = "0017"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -110,6 +110,7 @@ class JobRow(Base):
     expires_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    endings: Mapped[_Count]  # how often it has ended: a retry opens it again
     payload_released_at: Mapped[datetime | None]  # None: the job holds its document; see `discards`
     erased_at: Mapped[datetime | None]  # since when its results are gone
 
@@ -331,13 +332,41 @@ class EndpointRow(Base):
     created_at: Mapped[_Now]
     disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
 
+    __table_args__ = (sa.Index("endpoints_tenant_idx", "tenant", "id"),)
+
+
+class NoticeRow(Base):
+    """An event that endpoints subscribe to, written in the transaction of the change that it reports.
+
+    One row, however many endpoints subscribe. The webhook worker makes a delivery for each of them and deletes it.
+    """
+
+    __tablename__ = "notices"
+
+    id: Mapped[_Id]  # follows from job, event and how often the job has ended
+    job_id: Mapped[_OfJob]
+    tenant: Mapped[_Tenant] = mapped_column(server_default="")  # of the job; empty: none
+    type: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    at: Mapped[_Clock]  # endpoints that are registered later do not get it
+    after: Mapped[UUID | None]  # the last endpoint that has its delivery; None: none has
+
+    __table_args__ = (
+        sa.Index("notices_tenant_at_idx", "tenant", "at", "id"),
+        sa.Index("notices_job_id_idx", "job_id"),
+    )
+
 
 class DeliveryRow(Base):
-    """The outbox: one promised callback, written in the transaction of the change that it reports."""
+    """The outbox: one promised callback to one receiver.
+
+    That of a job's own webhook is written in the transaction of the change that it reports, those to endpoints follow
+    from a `NoticeRow`.
+    """
 
     __tablename__ = "deliveries"
 
-    # The `webhook-id`.
+    # The `webhook-id`: follows from the event and its receiver; random for a test.
     id: Mapped[UUID] = mapped_column(primary_key=True, server_default=sa.func.gen_random_uuid())
     job_id: Mapped[_OfJob | None]  # None: a test
     # None: the job's own webhook.
@@ -391,9 +420,9 @@ class DeliveryAttemptRow(Base):
 
 
 class ReceiverRow(Base):
-    """A receiver for which deliveries are queued, or whose last try failed; see `DeliveryRow.receiver`.
+    """A receiver for which deliveries are queued, or that was called lately; see `DeliveryRow.receiver`.
 
-    The next claim takes those with the earliest `next_due`, however many deliveries wait.
+    A claim takes those of each tenant and standing with the earliest `next_due`, however many deliveries wait.
     """
 
     __tablename__ = "receivers"
@@ -404,8 +433,21 @@ class ReceiverRow(Base):
     failing_since: Mapped[datetime | None]
     failed_at: Mapped[datetime | None]  # last
     paused_until: Mapped[datetime | None]  # then one delivery goes out to see
+    # Whose deliveries it takes; empty: no tenant's, or several tenants'.
+    tenant: Mapped[_Tenant] = mapped_column(server_default="")
+    known_at: Mapped[_Now]
+    well_at: Mapped[datetime | None]  # since when it takes what it is sent; None: it has not answered yet
+    standing: Mapped[str] = mapped_column(
+        sa.Computed(
+            "CASE WHEN failures > 0 THEN 'failing'::text WHEN well_at IS NOT NULL THEN 'well'::text"
+            " ELSE 'new'::text END",
+            persisted=True,
+        )
+    )  # by its last try
 
-    __table_args__ = (sa.Index("receivers_next_due_idx", "next_due"),)
+    __table_args__ = (
+        _index("receivers_turn_idx", "tenant", "standing", "next_due", where="next_due IS NOT NULL"),
+    )
 
 
 class FlowRow(Base):

@@ -66,10 +66,13 @@ def test_a_secret_is_told_once(client: Client, endpoint: Endpoint) -> None:
     assert again.former_until is not None
 
 
-def test_deliveries_come_newest_first_and_go_with_their_endpoint(client: Client, endpoint: Endpoint) -> None:
+def test_deliveries_come_newest_first_and_go_with_their_endpoint(
+    fleet: Any, client: Client, endpoint: Endpoint
+) -> None:
     jobs = [client.submit(ReadDocument(PDF)) for _ in range(3)]
     for job in jobs:
         job.cancel()
+    fleet.fan_out()
     assert [one.job_id for one in client.deliveries()] == [job.id for job in reversed(jobs)]
     (delivery,) = client.deliveries(job=jobs[0], endpoint=endpoint, since=timedelta(hours=1))
     assert client.delivery(delivery) == delivery

@@ -113,9 +113,12 @@ def test_no_key_of_another_job_keeps_a_job_from_being_purged(client: Client, sub
 def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
     client: Client, submit: Submit, scribe: Any, held_words: Words, house: House
 ) -> None:
+    client.add_endpoint("https://example.org/hook", events=["part.done"])
     job = submit()
-    scribe.cut(job.id, 1)
-    house.query("UPDATE parts SET state = 'running', worker = 'scribe', attempt = 1 WHERE stage = 'read'")
+    scribe.cut(job.id, 2)
+    scribe.read(job.id, text="read before")
+    assert house.query("SELECT count(*) FROM notices") == [(1,)]
+    house.query("UPDATE parts SET state = 'running', worker = 'scribe', attempt = 1 WHERE state = 'queued'")
 
     client.purge([job])
 
@@ -124,6 +127,7 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
         scribe.read(job.id, text=PRINTED)
     assert held_words() == set()
     assert house.query("SELECT count(*) FROM deliveries") == [(0,)]
+    assert house.query("SELECT count(*) FROM notices") == [(0,)]
 
 
 def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(

@@ -30,6 +30,7 @@ from pecia_schemas.settings import ClientSettings
 from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.rekeying import holdings
 from pecia_workers.ledger.retention import RESULTS, forget
+from receivers import fan_out_all
 
 Pecia = Callable[..., Result]
 TOKEN = "token"
@@ -316,6 +317,7 @@ def test_who_asks_is_told_of_a_revision_without_what_it_says(
     desk.decide(job, accepted=[0])
     desk.decide(job, 1, target="b0t4-6", text="Quillfeather")
 
+    fan_out_all(house.database_url)
     told = [
         JobNotice.model_validate(body)
         for (body,) in house.query(

@@ -34,6 +34,7 @@ from pecia import (
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
+from pecia_workers.ledger import ledger
 from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
@@ -169,6 +170,55 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
             assert reasons == [(f"internal {sqlstate}",)]
 
     books.play(story)
+
+
+def test_a_group_that_takes_too_long_is_halved_and_a_part_that_does_so_alone_fails(
+    books: Books, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "COMMIT_LIMIT_S", 0.5)
+    jobs = [submit() for _ in range(4)]
+    parts = [books.part_of(job) for job in jobs]
+    outages: list[bool] = []
+
+    def fail() -> None:
+        books.fail(PLACES["its result"], "57014", times=1_000, part=parts[2])
+
+    async def story(one: Ledger) -> list[Outcome | None]:
+        committing = asyncio.create_task(commit_together(one, parts, fail))
+        while not committing.done():
+            outages.append(OUTAGE.is_on)  # a health check would excuse the worker
+            await asyncio.sleep(0.01)
+        return await committing
+
+    outcomes = books.play(story)
+    assert [type(outcome) for outcome in outcomes] == [Done, Done, Failed, Done]
+    assert [job.refresh().state for job in jobs] == ["succeeded", "succeeded", "failed", "succeeded"]
+    assert books.query("SELECT reason FROM job_events WHERE part_id = %s AND state = 'failed'", parts[2]) == [
+        ("internal 57014",)
+    ]
+    assert not any(outages)
+
+
+def test_a_commit_that_waits_for_a_lock_is_tried_until_it_has_it(
+    books: Books, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "COMMIT_LIMIT_S", 0.0)
+    job = submit()
+    part = books.part_of(job)
+
+    async def story(database: AsyncEngine) -> None:
+        one = Ledger(database, "one", announce=hear_nothing)
+        claim = await claimed(one, part)
+        with psycopg.connect(books.database_url) as report:
+            report.execute("LOCK TABLE results IN SHARE MODE")
+            committing = asyncio.create_task(commit(one, claim))
+            while not OUTAGE.is_on:  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
+            report.rollback()
+        assert isinstance(await committing, Done)
+
+    books.ask(story, timeout=timedelta(seconds=0.4))
+    assert job.refresh().state is JobState.SUCCEEDED
 
 
 def test_a_part_whose_failure_is_refused_too_delays_no_other(books: Books, submit: Submit) -> None:

@@ -26,13 +26,13 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState, JobState
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
-    DeliveryCapacity,
     DeliveryOutcome,
     PausePolicy,
     Try,
     claim_deliveries,
     record_outcome,
 )
+from pecia_workers.places import Places
 from pecia_workers.webhooks import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
@@ -49,7 +49,7 @@ from receivers import (
 
 __all__ = ["outbox", "receiver", "settings"]
 
-ROOM = DeliveryCapacity(deliveries=10, each=10, busy={}, signs=True)
+AT_ONCE = 10
 
 
 def test_a_finished_job_is_told_signed_and_without_text(
@@ -187,8 +187,8 @@ def test_an_overtaken_worker_records_nothing(outbox: Outbox, receiver: Receiver,
     delivery = outbox.promise(receiver.url)
 
     async def story(database: AsyncEngine) -> int | None:
-        late, *_ = await claim_deliveries(database, ROOM, visibility=timedelta())
-        await claim_deliveries(database, ROOM, visibility=timedelta(minutes=1))
+        late, *_ = await claim_deliveries(database, free(), signs=True, visibility=timedelta())
+        await claim_deliveries(database, free(), signs=True, visibility=timedelta(minutes=1))
         tried = Try(at=datetime.now(UTC), begun=time.monotonic(), duration=timedelta(seconds=9), reply=None)
         pause = PausePolicy(after=1, first=timedelta(hours=1))
         dead = DeliveryOutcome(state=DeliveryState.DEAD)
@@ -199,7 +199,13 @@ def test_an_overtaken_worker_records_nothing(outbox: Outbox, receiver: Receiver,
 
 
 def claim(house: House, *, visibility: timedelta) -> list[ClaimedDelivery]:
-    return house.ask(lambda database: claim_deliveries(database, ROOM, visibility=visibility))
+    return house.ask(
+        lambda database: claim_deliveries(database, free(), most=AT_ONCE, signs=True, visibility=visibility)
+    )
+
+
+def free() -> Places:
+    return Places(512, each=4)
 
 
 def test_a_claim_reads_no_more_however_many_callbacks_wait_for_however_many_receivers(
@@ -225,7 +231,7 @@ def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventua
               FROM pg_statio_user_tables WHERE relname IN ('deliveries', 'receivers')"""
     outbox.execute("SELECT pg_stat_force_next_flush()")
     before = outbox.query(read)
-    assert len(claim(house, visibility=timedelta(minutes=1))) == ROOM.deliveries
+    assert len(claim(house, visibility=timedelta(minutes=1))) == AT_ONCE
     eventually(lambda: outbox.query(read) != before)  # the claim's connection tells as it ends
     after: int = outbox.query(read)[0]["blocks"]
     return after - int(before[0]["blocks"])
@@ -248,6 +254,7 @@ def test_the_worker_outlasts_a_restart_of_postgres(
 def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
     sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
 ) -> None:
+    outbox.make_well(receiver)
     hindered, other = outbox.promise_all([receiver.url, f"{receiver.url}/other"])
     fail_writes(
         database_url,

@@ -40,6 +40,7 @@ from pecia_workers.ledger.commit import (
 )
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.ledger.recovery import expire_jobs
 from pecia_workers.webhooks import Signer
 from synced import synced
@@ -207,6 +208,7 @@ class RealFleet:
 
     @property
     def callbacks(self) -> list[Callback]:
+        self.fan_out()
         rows = self._postgres.execute("SELECT id, url, body FROM deliveries ORDER BY created_at").fetchall()
         signer = Signer(SecretStr(self.webhook_secret))
         signed = [(row, signer.sign(row["id"], row["body"])) for row in rows]
@@ -219,6 +221,11 @@ class RealFleet:
             )
             for row, one in signed
         ]
+
+    def fan_out(self) -> None:
+        """Make deliveries of all notices, as a webhook worker does."""
+        while self._run(fan_out(self._database)):
+            pass
 
     def _begin(self, job_id: UUID | None) -> _Running | None:
         row = self._postgres.execute(_WAITING, {"job": job_id}).fetchone()

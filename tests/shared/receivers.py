@@ -1,5 +1,6 @@
 """Receivers of callbacks that do as they are told, an outbox that a test can look into, and a worker between them."""
 
+import asyncio
 import base64
 import threading
 import time
@@ -24,6 +25,8 @@ from pecia.client import Client
 from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import ClientSettings, WorkerSettings
 from pecia_schemas.states import new_id
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.webhooks import RetrySchedule, WebhookWorker
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -134,15 +137,28 @@ class Outbox:
 
     def finish_all(self, urls: Sequence[str | None]) -> list[UUID]:
         """Finish a job for each webhook, None: without one, as the ledger does; return their ids."""
+        jobs = self.commit_all(urls)
+        fan_out_all(self.database_url)
+        return jobs
+
+    def commit_all(self, urls: Sequence[str | None], *, tenant: str | None = None) -> list[UUID]:
+        """The same, but no webhook worker has made deliveries of the notices."""
         with psycopg.connect(self.database_url) as connection:
-            jobs = [_insert_job(connection, url) for url in urls]
+            jobs = [_insert_job(connection, url, tenant) for url in urls]
             _show_deliveries(connection, jobs)
         return jobs
 
-    def tell_of(self, job_id: UUID) -> None:
-        """Promise what is to be told of a job that is over, as its end does."""
+    def make_well(self, receiver: Receiver) -> None:
+        """Let a receiver have taken what it was sent last: it may have several callbacks at a time."""
+        root = receiver.url.removesuffix("/hook")
+        self.execute("INSERT INTO receivers (receiver, well_at) VALUES (%s, now())", root)
+
+    def tell_of(self, job_id: UUID, *, endings: int = 1) -> None:
+        """Let a job that is over end once more, or do the same end anew, and promise what is to be told of it."""
         with psycopg.connect(self.database_url) as connection:
+            connection.execute("UPDATE jobs SET endings = endings + %s WHERE id = %s", (endings, job_id))
             _show_deliveries(connection, [job_id])
+        fan_out_all(self.database_url)
 
     def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
         return self.query("SELECT * FROM deliveries " + where, *values)  # noqa: S608  literals
@@ -169,14 +185,14 @@ class Outbox:
         return str(self.row(delivery)["state"])
 
 
-def _insert_job(connection: psycopg.Connection, url: str | None) -> UUID:
+def _insert_job(connection: psycopg.Connection, url: str | None, tenant: str | None) -> UUID:
     job_id, part, state = new_id(), new_id(), "succeeded"
     webhook = url and Jsonb({"url": url, "events": [f"job.{state}"]})
     connection.execute(
         """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
-                             webhook, total, done, finished_at, metadata)
-           VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
-        (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"})),
+                             webhook, total, done, finished_at, metadata, tenant)
+           VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s, %s)""",
+        (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"}), tenant),
     )
     connection.execute(
         """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
@@ -197,6 +213,20 @@ def _show_deliveries(connection: psycopg.Connection, jobs: list[UUID]) -> None:
         (jobs,),
     )
     connection.execute(_PROMISE, {"job_ids": jobs})
+
+
+def fan_out_all(database_url: str) -> None:
+    """Make deliveries of all notices, as a webhook worker does."""
+
+    async def fan_out_until_none_waits() -> None:
+        database = open_database(database_url)
+        try:
+            while await fan_out(database):
+                pass
+        finally:
+            await database.dispose()
+
+    asyncio.run(fan_out_until_none_waits())
 
 
 def client_of(outbox: Outbox, **changes: Any) -> Client:

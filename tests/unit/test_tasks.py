@@ -130,7 +130,7 @@ def test_what_is_no_range_is_refused_where_the_task_is_made(text: str) -> None:
 
 FROM_A_FEW_WORDS = {"jobs.kind", "jobs.lane", "parts.lane", "job_events.state"}
 """Written from an enumeration of the code."""
-CALLBACKS = {"deliveries", "delivery_attempts", "receivers"}
+CALLBACKS = {"deliveries", "delivery_attempts", "notices", "receivers"}
 """Copies of what has a limit where it comes from, and what the sender has cut."""
 
 

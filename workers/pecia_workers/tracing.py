@@ -223,7 +223,7 @@ def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
         "pecia.job.id": str(delivery.job_id),
         "pecia.delivery.id": str(delivery.id),
         "pecia.delivery.attempt": delivery.attempt,
-        "pecia.notice.type": delivery.body["type"],
+        "pecia.notice.type": delivery.type,
     }
     return tracing.under(delivery.traceparent, "callback", about, kind=SpanKind.CLIENT)
 

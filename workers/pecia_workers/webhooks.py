@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
 import ssl
 import time
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from pecia_schemas import tracing
-from pecia_schemas.connecting import Verdict, name_of, verdict_on
+from pecia_schemas.connecting import name_of
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
@@ -34,14 +34,17 @@ from pecia_workers import outgoing
 from pecia_workers.ledger import outbox
 from pecia_workers.ledger.database import open_database, retry_unavailable
 from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
+from pecia_workers.places import Places
 from pecia_workers.service import serve
 from pecia_workers.tracing import delivering, tried
 
 log = structlog.get_logger(__name__)
 
-_CONCURRENCY = 64
-_RESOLVERS = 2 * _CONCURRENCY
+_PLACES = 512
+"""Calls that a worker has out at a time. Nearly all of them wait: of a hundred receivers that stall each has one."""
+_RESOLVERS = 2 * _PLACES
 """Threads that look up names: one that hangs outlives its try, and must not keep another waiting."""
+_OPEN_FILES = 4 * _PLACES
 _POLL_S = 0.25
 _GIVING_UP_S = 60.0
 """How often it is looked for what is too old."""
@@ -114,6 +117,10 @@ class DeliveryPolicy:
     attempts: int
     schedule: RetrySchedule = field(default_factory=RetrySchedule)
 
+    def malformed(self) -> outbox.DeliveryOutcome:
+        """Return the outcome for a row that is no notice: no other try makes one of it."""
+        return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=SendFailure.MALFORMED.value)
+
     def refused(self, refusal: outgoing.Refusal) -> outbox.DeliveryOutcome:
         """Return the outcome for a target that may not be called."""
         return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
@@ -158,6 +165,8 @@ class SendFailure(StrEnum):
     INTERNAL = "internal"
     KEY = "secret_unreadable"
     """The endpoint's secret is encrypted under a key that is not here."""
+    MALFORMED = "malformed_notice"
+    """The row holds no notice, or another kind of notice than it says."""
 
 
 class SendError(Exception):
@@ -234,6 +243,20 @@ class Sender:
         await self._pool.aclose()
 
 
+class _MalformedError(Exception):
+    pass
+
+
+def _checked(delivery: outbox.ClaimedDelivery) -> dict[str, Any]:
+    """Return the body of a delivery. Raises `_MalformedError` unless it is a notice of the type that its row says."""
+    body: Any = delivery.body
+    if not isinstance(body, dict) or body.get("type") != delivery.type:
+        raise _MalformedError
+    if delivery.job_id is not None and not isinstance(body.get("data"), dict):
+        raise _MalformedError
+    return body
+
+
 def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
     """Return what signs the webhooks that came with jobs; two while receivers change theirs."""
     return tuple(secret for secret in (settings.webhook_secret, settings.webhook_former_secret) if secret)
@@ -255,9 +278,12 @@ class WebhookWorker:
         backend = outgoing.GuardedBackend(
             allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
         )
-        self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
-        self._database = open_database(settings.database_url.get_secret_value())
-        self._under_way: Counter[str] = Counter()
+        self._sender = Sender(backend, timeout=settings.webhook_timeout, connections=_PLACES)
+        url = settings.database_url.get_secret_value()
+        self._database = open_database(url, connections=3)
+        # A hundred calls that time out together are a hundred outcomes: no claim waits behind them.
+        self._records = open_database(url, connections=3)
+        self._places = Places(_PLACES, each=settings.webhook_concurrency)
         self._stopping = False
         self._stirred = asyncio.Event()
 
@@ -271,46 +297,45 @@ class WebhookWorker:
         if not self._secrets:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
-        visibility = self._settings.webhook_timeout + _MARGIN
         try:
             async with asyncio.TaskGroup() as tasks:
-                giving_up = tasks.create_task(self._give_up())
+                beside = [tasks.create_task(self._give_up()), tasks.create_task(self._fan_out())]
                 while not self._stopping:
                     LIVENESS.beat()
                     self._stirred.clear()
-                    capacity = outbox.DeliveryCapacity(
-                        deliveries=_CONCURRENCY - self._under_way.total(),
-                        each=self._settings.webhook_concurrency,
-                        busy=dict(self._under_way),
-                        signs=bool(self._secrets),
-                    )
-                    claim = partial(outbox.claim_deliveries, self._database, capacity, visibility=visibility)
-                    claimed = await retry_unavailable(claim) if capacity.deliveries else []
+                    claimed = await retry_unavailable(self._claim)
                     for delivery in claimed:
-                        self._under_way[delivery.receiver] += 1
+                        self._places.take(delivery.taken)
                         tasks.create_task(self._attempt(delivery))
                     if not claimed:
                         # Until a try has ended, and with it the reason why nothing was claimed, or for a moment.
                         with suppress(TimeoutError):
                             await asyncio.wait_for(self._stirred.wait(), _POLL_S)
-                giving_up.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             await self._sender.aclose()
             await self._database.dispose()
+            await self._records.dispose()
+
+    async def _claim(self) -> list[outbox.ClaimedDelivery]:
+        return await outbox.claim_deliveries(
+            self._database,
+            self._places,
+            signs=bool(self._secrets),
+            visibility=self._settings.webhook_timeout + _MARGIN,
+        )
 
     async def _attempt(self, delivery: outbox.ClaimedDelivery) -> None:
         try:
             outcome, tried = await self._carry(delivery)
-            record = partial(outbox.record_outcome, self._database, delivery, outcome, tried, self._pause)
+            record = partial(outbox.record_outcome, self._records, delivery, outcome, tried, self._pause)
             died_with_it = await retry_unavailable(record)
-        except Exception as error:
-            if verdict_on(error) is not Verdict.REFUSED:
-                raise
-            # The others go on; this one is tried again when its claim is over.
-            log.error("callback_unrecorded", delivery=str(delivery.id), error=name_of(error))  # noqa: TRY400
+        except Exception as error:  # noqa: BLE001  the others go on; this one is tried again when its claim is over
+            log.error("callback_unrecorded", delivery=str(delivery.id), error=name_of(error))  # noqa: TRY400  no texts
             return
         finally:
-            self._under_way -= Counter([delivery.receiver])  # forgets receivers that have none
+            self._places.release(delivery.taken)
             self._stirred.set()
         WEBHOOKS.labels(outcome.state).inc()
         WEBHOOKS.labels("dead").inc(died_with_it or 0)
@@ -333,7 +358,7 @@ class WebhookWorker:
         reply: Reply | None = None
         with delivering(delivery) as span:
             try:
-                secrets, body = self._secrets, delivery.body
+                secrets, body = self._secrets, _checked(delivery)
                 if delivery.endpoint_id is not None:
                     stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
                     secrets = tuple(SecretStr(self._keys.unseal(one, delivery.endpoint_id)) for one in stored)
@@ -345,6 +370,8 @@ class WebhookWorker:
                 headers = {**notice.headers, **tracing.headers()}
                 reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)
+            except _MalformedError:
+                outcome = self._policy.malformed()
             except outgoing.RefusedTargetError as error:
                 outcome = self._policy.refused(error.refusal)
             except SendError as error:
@@ -359,6 +386,17 @@ class WebhookWorker:
         written = None if reply is None else reply.text
         return outcome, outbox.Try(at=at, begun=begun, duration=duration, reply=written)
 
+    async def _fan_out(self) -> None:
+        """Make deliveries of notices, beside the claims and with pauses: it delays neither these nor commits."""
+        while True:
+            try:
+                notices = await retry_unavailable(partial(outbox.fan_out, self._database))
+                if notices:
+                    self._stirred.set()
+            except Exception as error:  # noqa: BLE001  what was promised already goes out all the same
+                log.error("fan_out_failed", error=name_of(error))  # noqa: TRY400  no texts
+            await asyncio.sleep(_POLL_S)
+
     async def _give_up(self) -> None:
         """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
         age = self._settings.webhook_give_up
@@ -372,5 +410,7 @@ class WebhookWorker:
 
 def run_webhooks(settings: WorkerSettings) -> None:
     """Run a webhook worker until SIGTERM or SIGINT, then finish what is in flight."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
     signs = {"signs": bool(_secrets_of(settings))}
     asyncio.run(serve("webhooks", WebhookWorker, settings, capabilities=signs))

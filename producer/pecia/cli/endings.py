@@ -32,7 +32,7 @@ _OF_ERRORS: tuple[tuple[Ending, tuple[type[PeciaError], ...]], ...] = (
     (Ending.USAGE, (errors.InvalidSettingError, errors.InvalidFormatError)),
     (Ending.UNAVAILABLE, (errors.ConfigurationError, errors.QueueFullError)),
     (Ending.USAGE, (errors.SubmitError, errors.DatabaseRefusedError, errors.RetryRefusedError)),
-    (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError)),
+    (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError, errors.EndpointLimitError)),
 )
 """The first that an error is counts."""
 

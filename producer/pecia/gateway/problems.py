@@ -95,6 +95,7 @@ _OF_ERRORS: Final[Mapping[type[PeciaError], tuple[HTTPStatus, str]]] = {
     errors.IdempotencyConflictError: (HTTPStatus.CONFLICT, "idempotency_conflict"),
     errors.JobErasedError: (HTTPStatus.GONE, "job_erased"),
     errors.DocumentGoneError: (HTTPStatus.GONE, "document_gone"),
+    errors.EndpointLimitError: (HTTPStatus.CONFLICT, "webhook_limit"),
     errors.QueueFullError: (HTTPStatus.TOO_MANY_REQUESTS, "queue_full"),
     errors.InvalidSourceError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_source"),
     errors.InvalidOptionError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_option"),

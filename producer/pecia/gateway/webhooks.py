@@ -41,7 +41,7 @@ async def list_webhooks(bearer: Administrator) -> list[Endpoint]:
     return await bearer.client.endpoints()
 
 
-@router.post("/webhooks", status_code=201, responses=documented(400))
+@router.post("/webhooks", status_code=201, responses=documented(400, 409))
 async def add_webhook(bearer: Administrator, body: NewWebhook) -> Endpoint:
     """Register a receiver. Its `secret` is shown now and never again."""
     return await bearer.client.add_endpoint(body.url, events=body.events)

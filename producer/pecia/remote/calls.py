@@ -26,6 +26,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
     "invalid_source": lambda said: errors.InvalidSourceError(said["detail"]),
     "invalid_format": lambda said: errors.InvalidFormatError(said["detail"]),
     "batch_not_found": lambda said: errors.BatchNotFoundError(said["detail"]),
+    "webhook_limit": lambda said: errors.EndpointLimitError(said["detail"]),
     "refused": lambda said: errors.SubmitError(said["detail"]),
 }
 

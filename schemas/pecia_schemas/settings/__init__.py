@@ -187,6 +187,9 @@ class ClientSettings(ConnectionSettings):
     max_backlog: dict[Lane, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Parts that may wait in a lane before a submit is refused, or waits, as JSON: `{"bulk": 100000}`. A document
     counts as one until it is cut into pages. A lane that is not named has no limit."""
+    max_endpoints: int = Field(default=50, ge=1)
+    """Endpoints that a tenant may have registered, through the gateway that has this setting; and that a client without
+    a tenant may."""
 
 
 def __getattr__(name: str) -> Any:

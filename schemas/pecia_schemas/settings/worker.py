@@ -316,7 +316,7 @@ class WebhookSettings(ConnectionSettings):
     webhook_timeout: Duration = Field(default=timedelta(seconds=15), gt=timedelta())
     """How long a receiver may take in all."""
     webhook_concurrency: int = Field(default=4, ge=1)
-    """Callbacks that one webhook worker posts to one endpoint at a time."""
+    """Callbacks that one webhook worker posts to one endpoint at a time, if that took the last one."""
     webhook_attempts: int = Field(default=14, ge=1)
     """Tries before a delivery is dead."""
     webhook_retry_delay: Duration = Field(default=timedelta(seconds=5), gt=timedelta())

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from gateways import Gateway, serving
 from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import AccessUsage, Scope
+from pecia.errors import EndpointLimitError
 from pecia.gateway import identity, jobs, submitting, webhooks
 from real_fleet import RealFleet
 
@@ -164,6 +165,7 @@ def owned(fleet: RealFleet, gateway: Gateway) -> dict[str, str]:
     }
     (job,) = clinic.post("/v1/jobs", files=[("file", ("a.pdf", PDF))], data=form).json()["jobs"]
     fleet.finish()
+    fleet.fan_out()
     (delivery,) = clinic.get("/v1/deliveries").json()
     return {
         "job_id": job["id"],
@@ -268,6 +270,22 @@ def test_a_webhook_is_told_of_its_tenants_jobs_alone(fleet: RealFleet, gateway: 
     fleet.finish()
     assert sorted(call.url for call in fleet.callbacks) == ["https://operator.example/hook"] * 2
     assert clinic.get("/v1/deliveries").json() == thief.get("/v1/deliveries").json() == []
+
+
+def test_a_tenant_has_so_many_webhooks_and_no_more(fleet: RealFleet, gateway: Gateway) -> None:
+    fleet._postgres.execute(
+        """INSERT INTO endpoints (id, url, events, secret, client, tenant)
+           SELECT gen_random_uuid(), 'https://example.org', '{}', '"x"', 'me', 'clinic' FROM generate_series(1, 50)"""
+    )
+    refused = gateway.bearer("clinic").post("/v1/webhooks", json={"url": HOOK})
+    assert code_of(refused) == (409, "webhook_limit")
+    assert gateway.bearer("other").post("/v1/webhooks", json={"url": HOOK}).status_code == 201
+    with (
+        Client(gateway.url, api_key=gateway.key("clinic")[1]) as remote,
+        pytest.raises(EndpointLimitError, match="There are 50 endpoints"),
+    ):
+        remote.add_endpoint(HOOK)
+    fleet._postgres.execute("DELETE FROM endpoints")
 
 
 def test_jobs_of_a_tenant_take_turns_as_one(fleet: RealFleet, gateway: Gateway) -> None:

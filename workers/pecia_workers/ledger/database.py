@@ -134,13 +134,16 @@ OUTAGE = Outage()
 """This process's. Written on the loop alone, read on any thread."""
 
 
-async def retry_unavailable(run: Callable[[], Awaitable[R]]) -> R:
+async def retry_unavailable(run: Callable[[], Awaitable[R]], *, limit_s: float | None = None) -> R:
     """Run it, and again for as long as Postgres is unavailable, or its schema or rights are not ours.
 
     Finished work waits here instead of being thrown away. What is run must be safe to repeat after it has been
-    committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone.
+    committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone, and, if it takes
+    too long by itself for `limit_s` in all, what ended it: that is no outage, others succeed meanwhile.
     """
     pause = 0.0
+    began = time.monotonic()
+    noted = logged = False
     with waiting(), ExitStack() as outage:
         while True:
             try:
@@ -151,8 +154,16 @@ async def retry_unavailable(run: Callable[[], Awaitable[R]]) -> R:
                     connecting.Verdict.FAULT,
                 ):
                     raise
-                if not pause:
+                exceeds = connecting.exceeds_limit(error)
+                if exceeds:
+                    if not logged:
+                        log.warning("statement_too_long", error=connecting.name_of(error))
+                        logged = True
+                    if limit_s is not None and time.monotonic() - began >= limit_s:
+                        raise
+                elif not noted:
                     outage.enter_context(OUTAGE.noted(error))
+                    noted = True
             LIVENESS.beat()  # who waits for Postgres does not stand still
             pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards, tracing
-from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdict_on
+from pecia_schemas.connecting import Verdict, exceeds_limit, name_of, outage_suppressed, verdict_on
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import OPEN, moving, settle
@@ -164,6 +164,10 @@ _CAPTIONS = text(
 )
 
 
+COMMIT_LIMIT_S = 60.0
+"""How long the commit of a part alone is tried although it takes too long; then the part fails."""
+
+
 class PartLostError(Exception):
     """The part was cancelled or taken over meanwhile."""
 
@@ -244,7 +248,7 @@ class Ledger:
         try:
             taken = await self._commits(finished)
         except Exception as error:
-            if verdict_on(error) is not Verdict.REFUSED:
+            if not _concerns_the_statement(error):
                 raise
             log.error("commit_refused", error=name_of(error), part=str(finished.part.id))  # noqa: TRY400  it quotes data
             finished = finished.refused(name_of(error))
@@ -254,7 +258,8 @@ class Ledger:
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
         began = time.time_ns()
         taken, jobs = await retry_unavailable(
-            partial(commit_parts, self._database, self._worker, group, self._keys)
+            partial(commit_parts, self._database, self._worker, group, self._keys),
+            limit_s=0 if len(group) > 1 else COMMIT_LIMIT_S,
         )
         traces = {finished.part.job_id: finished.part.traceparent for finished in group}
         for job_id, state in jobs.items():
@@ -374,19 +379,24 @@ async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
     return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
 
 
+def _concerns_the_statement(error: Exception) -> bool:
+    """Return whether other statements, or a smaller one, may succeed now."""
+    return verdict_on(error) is Verdict.REFUSED or exceeds_limit(error)
+
+
 class Grouped(Generic[Item, Answer]):
     """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own answer.
 
     So one statement serves all who asked while the last one ran.
-    No item waits for others: one that comes alone goes alone. A group that Postgres refuses is halved until the
-    item is found that it refuses. A caller that is cancelled leaves its item in the group.
+    No item waits for others: one that comes alone goes alone. A group that Postgres refuses, or that takes it too long,
+    is halved until the item is found that it refuses. A caller that is cancelled leaves its item in the group.
     """
 
     def __init__(
         self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, most: int = 256
     ) -> None:
         self._run = run
-        self._most = most
+        self._most = self._limit = most
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._worker: asyncio.Task[None] | None = None
 
@@ -406,15 +416,17 @@ class Grouped(Generic[Item, Answer]):
 
     async def _drain(self) -> None:
         while self._waiting:
-            group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            group = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
             await self._settle(group)
 
     async def _settle(self, group: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._run([item for item, _ in group])
         except Exception as error:  # noqa: BLE001  each caller gets it
-            if len(group) > 1 and verdict_on(error) is Verdict.REFUSED:
+            if len(group) > 1 and _concerns_the_statement(error):
                 half = len(group) // 2
+                if exceeds_limit(error):
+                    self._limit = half
                 await self._settle(group[:half])
                 await self._settle(group[half:])
                 return
@@ -422,6 +434,7 @@ class Grouped(Generic[Item, Answer]):
                 if not future.done():
                     future.set_exception(error)
         else:
+            self._limit = min(self._most, self._limit + 1)
             for (_, future), answer in zip(group, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)

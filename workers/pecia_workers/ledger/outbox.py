@@ -1,9 +1,8 @@
-"""The outbox: claims promised callbacks that are due, records what became of each try, and how receivers are.
+"""The outbox: makes deliveries of notices, claims those that are due, records each try and how receivers stand.
 
 A receiver that fails is paused, nothing more is sent to one that is gone.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,7 +13,10 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas.moves import id_from
 from pecia_schemas.states import DeliveryState
+from pecia_workers.ledger.database import fetch
+from pecia_workers.places import Places, Standing, Turn
 
 # Tries that were in flight when the pause began make it no longer.
 _FAILED = text(
@@ -35,18 +37,16 @@ _FAILED = text(
 _RECOVERED = text(
     """
     UPDATE receivers
-    SET failures = 0, failing_since = NULL, failed_at = NULL, paused_until = NULL,
-        next_due = CASE WHEN next_due IS NOT NULL THEN now() END
-    WHERE receiver = :receiver AND failures > 0
+    SET failures = 0, failing_since = NULL, failed_at = NULL, paused_until = NULL, well_at = now(),
+        next_due = CASE WHEN next_due IS NOT NULL AND failures > 0 THEN now() ELSE next_due END
+    WHERE receiver = :receiver AND standing <> 'well'
     """
 )
 
-_IDLE = text("DELETE FROM receivers WHERE receiver = :receiver AND failures = 0 AND next_due IS NULL")
-
 _FORGET = text(
     """
-    DELETE FROM receivers WHERE failed_at < now() - :age AND coalesce(paused_until <= now(), true)
-    AND next_due IS NULL AND receiver LIKE 'http%'
+    DELETE FROM receivers WHERE greatest(known_at, failed_at, well_at) < now() - :age
+    AND coalesce(paused_until <= now(), true) AND next_due IS NULL AND receiver LIKE 'http%'
     """
 )
 
@@ -91,7 +91,9 @@ class ClaimedDelivery:
     url: str
     receiver: str
     """The endpoint, or scheme, host and port."""
-    body: dict[str, Any]
+    type: str
+    body: Any
+    """A `JobNotice`, as the row has it."""
     attempt: int
     """Counted from 1, at the claim; the fence of what is recorded."""
     turn: int
@@ -102,6 +104,8 @@ class ClaimedDelivery:
     """The one before, while it is valid."""
     traceparent: str | None = None
     """The span that its job was submitted in."""
+    taken: Turn
+    """By which it has its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,19 +135,6 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryCapacity:
-    """What a worker can take now."""
-
-    deliveries: int
-    each: int
-    """Deliveries to one receiver at a time."""
-    busy: Mapping[str, int]
-    """How many are in flight to each receiver."""
-    signs: bool
-    """Whether the fleet has a secret, for webhooks that came with jobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PausePolicy:
     """When a receiver is paused, and for how long."""
 
@@ -156,71 +147,146 @@ class PausePolicy:
 
 _AT_A_TIME = 1_000
 
+# The tenants for which notices wait, each by one look-up in the index.
+_WAITING = text(
+    """
+    WITH RECURSIVE waiting AS (
+        (SELECT CAST(tenant AS text) FROM notices ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT (SELECT min(tenant) FROM notices WHERE notices.tenant > waiting.tenant)
+        FROM waiting WHERE waiting.tenant IS NOT NULL
+    )
+    SELECT tenant FROM waiting WHERE tenant IS NOT NULL
+    """
+)
+
+_SUBSCRIBERS = "disabled_at IS NULL AND (tenant = :tenant OR tenant IS NULL)"
+
+# So many notices that, with all endpoints of the tenant, no more than `most` rows are written; one at least, whose
+# further endpoints come next time. A job that is being erased takes its notices with it.
+_FAN_OUT = text(
+    f"""
+    WITH oldest AS MATERIALIZED (
+        SELECT notices.* FROM notices JOIN jobs ON jobs.id = notices.job_id
+        WHERE notices.tenant = :tenant ORDER BY notices.at, notices.id
+        LIMIT (SELECT greatest(1, :most / greatest(1, count(*))) FROM endpoints WHERE {_SUBSCRIBERS})
+        FOR UPDATE OF notices SKIP LOCKED FOR KEY SHARE OF jobs SKIP LOCKED
+    ), targets AS MATERIALIZED (
+        SELECT oldest.id AS notice_id, oldest.job_id, type, body, at, endpoint.*
+        FROM oldest CROSS JOIN LATERAL (
+            SELECT id AS endpoint_id, url, coalesce(tenant, '') AS tenant FROM endpoints
+            WHERE {_SUBSCRIBERS} AND oldest.type = ANY(events) AND created_at <= oldest.at
+              AND (oldest.after IS NULL OR id > oldest.after)
+            ORDER BY id LIMIT :most FOR KEY SHARE
+        ) AS endpoint
+    ), reached AS (
+        SELECT notice_id, count(*) AS number, (array_agg(endpoint_id ORDER BY endpoint_id DESC))[1] AS last
+        FROM targets GROUP BY notice_id
+    ), moved AS (
+        UPDATE notices SET after = last FROM reached WHERE notices.id = notice_id AND number = :most
+    ), gone AS (
+        DELETE FROM notices USING oldest
+        WHERE notices.id = oldest.id
+          AND oldest.id NOT IN (SELECT notice_id FROM reached WHERE number = :most)
+    ), promised AS (
+        INSERT INTO deliveries (id, job_id, type, url, endpoint_id, body, created_at, promised_at, queued)
+        SELECT {id_from("notice_id", "endpoint_id")}, job_id, type, url, endpoint_id, body, at, at, true
+        FROM targets
+        ON CONFLICT (id) DO NOTHING
+    ), queued AS (
+        INSERT INTO receivers (receiver, next_due, tenant)
+        SELECT DISTINCT CAST(endpoint_id AS text) AS receiver, now(), tenant FROM targets ORDER BY receiver
+        ON CONFLICT (receiver) DO UPDATE
+        SET next_due = greatest(now(), receivers.paused_until), tenant = excluded.tenant
+        WHERE receivers.next_due IS NULL
+    )
+    SELECT count(*) FROM oldest
+    """  # noqa: S608  constants
+)
+
 # What has become due joins its receiver's queue. Only those who promise, replay or record a try write here, by adding
 # rows: no job's end waits for a receiver that gets notices of others too. Receivers are locked by name, so that two
-# workers never wait for each other in a circle.
+# workers never wait for each other in a circle. A host that several tenants have called is none's: else one of them
+# could take the places of another.
 _QUEUE = text(
     """
     WITH due AS (
         SELECT id FROM deliveries WHERE state = 'pending' AND NOT queued AND next_at <= now()
         ORDER BY next_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
     ), joined AS (
-        UPDATE deliveries SET queued = true FROM due WHERE deliveries.id = due.id RETURNING receiver
+        UPDATE deliveries SET queued = true FROM due WHERE deliveries.id = due.id
+        RETURNING receiver, job_id, endpoint_id
+    ), owned AS (
+        SELECT receiver, array_agg(DISTINCT coalesce(
+            CASE WHEN endpoint_id IS NULL THEN jobs.tenant ELSE endpoints.tenant END, '')) AS tenants
+        FROM joined LEFT JOIN jobs ON jobs.id = job_id LEFT JOIN endpoints ON endpoints.id = endpoint_id
+        GROUP BY receiver
     )
-    INSERT INTO receivers (receiver, next_due) SELECT DISTINCT receiver, now() FROM joined ORDER BY receiver
-    ON CONFLICT (receiver) DO UPDATE SET next_due = greatest(now(), receivers.paused_until)
-    WHERE receivers.next_due IS NULL
+    INSERT INTO receivers (receiver, next_due, tenant)
+    SELECT receiver, now(), CASE WHEN cardinality(tenants) = 1 THEN tenants[1] ELSE '' END FROM owned ORDER BY receiver
+    ON CONFLICT (receiver) DO UPDATE
+    SET next_due = coalesce(receivers.next_due, greatest(now(), receivers.paused_until)),
+        tenant = CASE WHEN receivers.tenant = excluded.tenant OR receivers.receiver NOT LIKE 'http%'
+                 THEN excluded.tenant ELSE '' END
+    WHERE receivers.next_due IS NULL OR receivers.tenant NOT IN (excluded.tenant, '')
     """
 )
 
-# As many as can be served at once, and those that this worker serves already: they may have no room.
+# Of each tenant and standing those that have waited for longest: as many as can be served at once, and those that this
+# worker serves already.
 _TURNS = text(
     """
-    SELECT receiver FROM receivers WHERE next_due <= now() AND (:signs OR receiver NOT LIKE 'http%')
-    ORDER BY next_due LIMIT :receivers FOR NO KEY UPDATE SKIP LOCKED
+    WITH RECURSIVE tenants AS (
+        (SELECT CAST(tenant AS text) FROM receivers WHERE next_due IS NOT NULL ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT (SELECT min(tenant) FROM receivers WHERE next_due IS NOT NULL AND receivers.tenant > tenants.tenant)
+        FROM tenants WHERE tenants.tenant IS NOT NULL
+    )
+    SELECT turn.receiver, turn.tenant, turn.standing
+    FROM tenants CROSS JOIN unnest(CAST(:standings AS text[])) AS standings (standing)
+    CROSS JOIN LATERAL (
+        SELECT receiver, tenant, standing, next_due FROM receivers
+        WHERE receivers.tenant = tenants.tenant AND receivers.standing = standings.standing
+          AND next_due <= now() AND (:signs OR receiver NOT LIKE 'http%')
+        ORDER BY next_due LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
+    ) AS turn
+    ORDER BY turn.next_due
     """
 )
 
 # A statement of its own, by its own clock: it sees all that was queued before the receivers were locked, and what is
-# queued meanwhile waits for that lock. A failing receiver is tried by one delivery; one for which more wait goes behind
-# the others; the row of one for which none wait goes, if it is well. A claim is a promise to record within
-# `visibility`. If the worker dies, the row becomes due again.
+# queued meanwhile waits for that lock. One for which more wait goes behind the others. A claim is a promise to record
+# within `visibility`. If the worker dies, the row becomes due again.
 _CLAIM = text(
     """
     WITH turns AS (
-        SELECT receiver, next_due, CASE WHEN paused_until IS NULL THEN CAST(:each AS int) ELSE 1 END
-               - coalesce(busy.number, 0) AS room
-        FROM receivers
-        LEFT JOIN unnest(CAST(:busy AS text[]), CAST(:numbers AS int[])) AS busy (receiver, number) USING (receiver)
-        WHERE receiver = ANY(CAST(:turns AS text[]))
+        SELECT receiver, next_due, room FROM receivers
+        JOIN unnest(CAST(:receivers AS text[]), CAST(:rooms AS int[])) AS allotted (receiver, room) USING (receiver)
     ), next AS (
         SELECT one.id, one.endpoint_id, turns.receiver FROM turns
         CROSS JOIN LATERAL (
             SELECT id, endpoint_id, next_at FROM deliveries
             WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= statement_timestamp()
-            ORDER BY next_at LIMIT greatest(room, 0)
+            ORDER BY next_at LIMIT room
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS one
-        ORDER BY turns.next_due, one.next_at LIMIT :limit
+        ORDER BY turns.next_due, one.next_at
     ), served AS (
         SELECT receiver, receiver IN (SELECT receiver FROM next) AS took, EXISTS (
             SELECT FROM deliveries
             WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= statement_timestamp()
               AND id NOT IN (SELECT id FROM next)
         ) AS more
-        FROM turns WHERE room > 0
-    ), gone AS (
-        DELETE FROM receivers USING served
-        WHERE receivers.receiver = served.receiver AND failures = 0 AND NOT more
+        FROM turns
     ), moved AS (
         UPDATE receivers SET next_due = CASE WHEN NOT more THEN NULL WHEN took THEN now() ELSE next_due END
-        FROM served WHERE receivers.receiver = served.receiver AND (failures > 0 OR more)
+        FROM served WHERE receivers.receiver = served.receiver
     )
     UPDATE deliveries
     SET attempts = attempts + 1, queued = false, next_at = now() + :visibility
     FROM next LEFT JOIN endpoints ON endpoints.id = next.endpoint_id
     WHERE deliveries.id = next.id
-    RETURNING deliveries.id, job_id, deliveries.endpoint_id, deliveries.url, deliveries.receiver, body,
+    RETURNING deliveries.id, job_id, deliveries.endpoint_id, deliveries.url, deliveries.receiver, type, body,
               attempts AS attempt, attempts - replayed_after AS turn, endpoints.secret,
               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret,
               (SELECT traceparent FROM jobs WHERE jobs.id = deliveries.job_id) AS traceparent
@@ -258,26 +324,39 @@ _GIVE_UP = text(
 )
 
 
+async def fan_out(database: AsyncEngine) -> int:
+    """Make deliveries of some of the notices that wait, of each tenant; return how many notices it looked at.
+
+    Each tenant has a transaction of its own, of a bounded size: a death in between repeats and omits nothing.
+    """
+    notices = 0
+    for (tenant,) in await fetch(database, _WAITING):
+        async with database.begin() as connection:
+            notices += (
+                await connection.execute(_FAN_OUT, {"tenant": tenant, "most": _AT_A_TIME})
+            ).scalar_one()
+    return notices
+
+
 async def claim_deliveries(
-    database: AsyncEngine, capacity: DeliveryCapacity, *, visibility: timedelta
+    database: AsyncEngine, places: Places, *, most: int = 64, signs: bool, visibility: timedelta
 ) -> list[ClaimedDelivery]:
-    """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
-    turns = {"signs": capacity.signs, "receivers": capacity.deliveries + len(capacity.busy)}
+    """Return deliveries that are due and have a place, `most` of them, each to this caller alone for `visibility`.
+
+    The caller takes the places. `signs`: whether the fleet has a secret, for webhooks that came with jobs.
+    """
     async with database.begin() as connection:
         await connection.execute(_QUEUE, {"most": _AT_A_TIME})
     async with database.begin() as connection:
-        receivers = (await connection.execute(_TURNS, turns)).scalars().all()
-        if not receivers:
+        choice = {"standings": list(Standing), "signs": signs, "most": most + places.taken}
+        rows = (await connection.execute(_TURNS, choice)).all()
+        turns = {row.receiver: Turn(row.receiver, row.tenant, Standing(row.standing)) for row in rows}
+        rooms = places.allot(turns.values(), most=most)
+        if not rooms:
             return []
-        free = {
-            "turns": receivers,
-            "limit": capacity.deliveries,
-            "each": capacity.each,
-            "visibility": visibility,
-        }
-        busy = {"busy": list(capacity.busy), "numbers": list(capacity.busy.values())}
-        rows = await connection.execute(_CLAIM, free | busy)
-        return [ClaimedDelivery(**row) for row in rows.mappings()]
+        claim = {"receivers": list(rooms), "rooms": list(rooms.values()), "visibility": visibility}
+        claimed = (await connection.execute(_CLAIM, claim)).mappings()
+        return [ClaimedDelivery(**row, taken=turns[row["receiver"]]) for row in claimed]
 
 
 async def record_outcome(
@@ -305,9 +384,7 @@ async def record_outcome(
         if outcome.receiver is ReceiverState.FAILING:
             await connection.execute(_FAILED, about)
         elif outcome.receiver is not ReceiverState.UNKNOWN:
-            recovered = await connection.execute(_RECOVERED, about)
-            if recovered.rowcount:
-                await connection.execute(_IDLE, about)
+            await connection.execute(_RECOVERED, about)
         if outcome.receiver is ReceiverState.WELL and delivery.endpoint_id is not None:
             await connection.execute(_ENABLE, about | {"age": timedelta(seconds=monotonic() - tried.begun)})
         if outcome.receiver is not ReceiverState.GONE:

@@ -58,6 +58,8 @@ _LAG = text(
             UNION ALL
             SELECT next_at FROM receivers JOIN deliveries USING (receiver)
             WHERE next_due <= now() AND paused_until IS NULL AND state = 'pending' AND queued
+            UNION ALL
+            SELECT at FROM notices
         ) AS due
     ) AS deliveries
     """
@@ -170,7 +172,8 @@ class Lag:
     unpublished_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     deliveries: int
-    """Callbacks that are not being tried, although their receiver is not paused: the webhook workers' work."""
+    """Callbacks that are not being tried, although their receiver is not paused, and notices of which none are made
+    yet: the webhook workers' work."""
     deliveries_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     paused: int
