@@ -48,6 +48,17 @@ _REFUSALS = {
     outgoing.Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
 }
 
+_TLS_FAULTS = {
+    outgoing.TlsFault.EXPIRED: "shows a certificate that has expired, or is not valid yet",
+    outgoing.TlsFault.OTHER_NAME: "shows a certificate for another name",
+    outgoing.TlsFault.UNTRUSTED: "shows a certificate that no authority has signed which the fleet trusts",
+    outgoing.TlsFault.WEAK: "shows a certificate with a key or a digest that is too weak",
+    outgoing.TlsFault.VERSION: "speaks no version of TLS that the fleet speaks",
+    outgoing.TlsFault.CLIENT_CERTIFICATE: "demands a certificate of its clients, and the fleet has none",
+    outgoing.TlsFault.HANDSHAKE: "broke off the TLS handshake, or speaks no TLS",
+}
+_BROKE_OFF = "broke off, or speaks no HTTP"
+
 
 class Intake:
     """Fetches documents by URL, each to a file without a name in `directory`, and from there into the store."""
@@ -239,11 +250,13 @@ def _web_errors() -> Iterator[None]:
         raise _unreachable("The URL's server took too long.") from None
     except httpcore2.TimeoutException:
         raise _unreachable("The URL's server was silent for too long.") from None
-    except httpcore2.ConnectError as error:
-        found = "has no certificate that is good for it" if outgoing.is_of_tls(error) else "cannot be reached"
-        raise _unreachable(f"The URL's server {found}.") from None
-    except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
-        raise _unreachable("The URL's server broke off, or speaks no HTTP.") from None
+    except outgoing.NoConnectionError:
+        raise _unreachable("The URL's server cannot be reached.") from None
+    except (httpcore2.NetworkError, ssl.SSLError) as error:
+        fault = outgoing.tls_fault(error)
+        raise _unreachable(f"The URL's server {_TLS_FAULTS[fault] if fault else _BROKE_OFF}.") from None
+    except httpcore2.ProtocolError:
+        raise _unreachable(f"The URL's server {_BROKE_OFF}.") from None
 
 
 class Buckets:

@@ -152,7 +152,13 @@ class SendFailure(StrEnum):
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    TLS = "tls"
+    TLS_EXPIRED = outgoing.TlsFault.EXPIRED.value
+    TLS_OTHER_NAME = outgoing.TlsFault.OTHER_NAME.value
+    TLS_UNTRUSTED = outgoing.TlsFault.UNTRUSTED.value
+    TLS_WEAK = outgoing.TlsFault.WEAK.value
+    TLS_VERSION = outgoing.TlsFault.VERSION.value
+    TLS_CLIENT_CERTIFICATE = outgoing.TlsFault.CLIENT_CERTIFICATE.value
+    TLS_HANDSHAKE = outgoing.TlsFault.HANDSHAKE.value
     BROKEN = "connection_broken"
     PROTOCOL = "not_http"
     INTERNAL = "internal"
@@ -217,12 +223,10 @@ class Sender:
                     await response.aclose()
         except (TimeoutError, httpcore2.TimeoutException):
             raise SendError(SendFailure.TIMEOUT) from None
-        except httpcore2.ConnectError as error:
-            raise SendError(
-                SendFailure.TLS if outgoing.is_of_tls(error) else SendFailure.UNREACHABLE
-            ) from None
-        except httpcore2.NetworkError:
-            raise SendError(SendFailure.BROKEN) from None
+        except (httpcore2.NetworkError, ssl.SSLError) as error:
+            unreachable = isinstance(error, outgoing.NoConnectionError)
+            other = SendFailure.UNREACHABLE if unreachable else SendFailure.BROKEN
+            raise SendError(SendFailure(outgoing.tls_fault(error) or other)) from None
         except httpcore2.ProtocolError:
             raise SendError(SendFailure.PROTOCOL) from None
         text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
