@@ -24,6 +24,7 @@ from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers import outgoing
+from pecia_workers.attempts import StorageUnavailableError
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
@@ -129,7 +130,8 @@ class Arriving:
     async def write(self, chunk: bytes) -> None:
         """Add what has come.
 
-        Raises `MediaError` before the file is longer than the fleet takes, or if it cannot be written.
+        Raises `MediaError` before the file is longer than the fleet takes, `StorageUnavailableError` if it cannot be
+        written.
         """
         self._size += len(chunk)
         self._limits.check_bytes(self._size)
@@ -138,7 +140,7 @@ class Arriving:
             await finish_in_thread(self._write)
 
     async def arrived(self) -> None:
-        """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
+        """Make the file ready to be read. Raises `MediaError` if nothing has come, and what `write` does."""
         self._limits.check_bytes(self._size)
         await finish_in_thread(self._write, rewind=True)
 
@@ -152,13 +154,11 @@ class Arriving:
 
 @contextmanager
 def _spooling() -> Iterator[None]:
-    """Raise what the worker's own directory refuses as `MediaError`: it is no fault of the document's server."""
+    """Raise what the worker's own directory refuses: it is no fault of the document or its server."""
     try:
         yield
     except OSError as error:
-        raise _unreachable(
-            f"The worker cannot write what it fetches ({error.strerror}): see that PECIA_SPOOL_DIR has room."
-        ) from None
+        raise StorageUnavailableError(error.strerror) from None
 
 
 def _refused(found: str) -> MediaError:
