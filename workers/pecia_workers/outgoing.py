@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -98,17 +99,27 @@ def request(
     )
 
 
-def parse_retry_after(header: str | None) -> timedelta | None:
-    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense."""
+def parse_retry_after(header: str | None, date: str | None = None) -> timedelta | None:
+    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense.
+
+    A point in time is compared with the server's own `Date`, if it sends one: then no clock need be right.
+    """
     if header is None:
         return None
-    try:
-        if header.strip().isdecimal():
+    if header.strip().isdecimal():
+        with suppress(ValueError):  # digits beyond what Python converts
             return timedelta(seconds=min(int(header), 10**9))
-        moment = parsedate_to_datetime(header)
-    except (ValueError, OverflowError):
         return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
+    moment = _moment(header)
+    return moment and moment - (_moment(date) or datetime.now(UTC))
+
+
+def _moment(header: str | None) -> datetime | None:
+    with suppress(ValueError, OverflowError):
+        if header is not None:
+            moment = parsedate_to_datetime(header)
+            return moment.replace(tzinfo=moment.tzinfo or UTC)
+    return None
 
 
 class TlsFault(StrEnum):

@@ -38,6 +38,8 @@ _BLOCK = 64 * 1024
 """Written at a time: a thread for every byte that a server sends alone would keep the loop busy."""
 _CHUNK = 1024 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TIME_SKEWED = "RequestTimeTooSkewed"
+"""S3's code for a signature of another time: this worker's clock is wrong, and no document to blame."""
 _TRANSIENT = frozenset({408, 425, 429})
 """Of the statuses below 500: request timeout, too early, too many requests."""
 
@@ -284,7 +286,9 @@ class Buckets:
             raise _unreachable("The object store took too long.") from None
         except (FileNotFoundError, exceptions.NotFoundError, exceptions.InvalidPathError):
             raise _refused("The object store has no such object.") from None
-        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            if _TIME_SKEWED in str(error):
+                raise StorageUnavailableError(_TIME_SKEWED) from None
             raise _refused("The object store does not let the fleet read the object.") from None
         except (exceptions.BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

@@ -136,7 +136,7 @@ class DeliveryPolicy:
         if status == HTTPStatus.GONE:
             state, receiver = DeliveryState.DEAD, outbox.ReceiverState.GONE
         failed = outbox.DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
-        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after))
+        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after, reply.date))
 
     def _again(
         self, turn: int, failed: outbox.DeliveryOutcome, retry_after: timedelta | None = None
@@ -181,6 +181,8 @@ class Reply:
     status: int
     retry_after: str | None
     """The header of that name, as sent."""
+    date: str | None = None
+    """The time by the receiver's clock, as sent."""
     text: str = ""
     """The beginning of its body, without what no terminal and no database takes."""
 
@@ -230,8 +232,9 @@ class Sender:
         except httpcore2.ProtocolError:
             raise SendError(SendFailure.PROTOCOL) from None
         text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
-        retry_after = httpx2.Headers(response.headers).get("retry-after")
-        return Reply(status=response.status, retry_after=retry_after, text=text.strip())
+        headers = httpx2.Headers(response.headers)
+        retry_after, date = headers.get("retry-after"), headers.get("date")
+        return Reply(status=response.status, retry_after=retry_after, date=date, text=text.strip())
 
     async def aclose(self) -> None:
         """Close what is open."""
@@ -333,7 +336,7 @@ class WebhookWorker:
 
     async def _carry(self, delivery: outbox.ClaimedDelivery) -> tuple[outbox.DeliveryOutcome, outbox.Try]:
         """Try it once, in a span of its own. What goes wrong is the outcome."""
-        at, begun = datetime.now(UTC), time.monotonic()
+        at, begun = delivery.now, time.monotonic()
         reply: Reply | None = None
         with delivering(delivery) as span:
             try:
@@ -345,7 +348,7 @@ class WebhookWorker:
                     job, links = str(delivery.job_id), self._settings.webhook_links
                     links = {name: url.replace("{job_id}", job) for name, url in links.items()}
                     body = {**body, "data": {**body["data"], "links": links}}
-                notice = Signer(*secrets).sign(delivery.id, body)
+                notice = Signer(*secrets).sign(delivery.id, body, at=delivery.now)
                 headers = {**notice.headers, **tracing.headers()}
                 reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)
