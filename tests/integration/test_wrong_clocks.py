@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from clocks import clock_wrong_by
 from document_server import Answer, handing_out
@@ -53,9 +54,9 @@ def test_a_document_that_was_just_stored_is_not_old(
     ).timestamp()  # by this machine's clock if that is behind
     os.utime(path, (written, written))
 
-    async def search_all(database: object) -> int:
+    async def search_all(database: AsyncEngine) -> int:
         search = StraySearch(house.settings(keep_payloads=DAY))
-        return sum([await search(database) for _ in range(256)])  # type: ignore[arg-type]
+        return sum([await search(database) for _ in range(256)])
 
     with clock_wrong_by(ahead):
         assert house.ask(search_all) == 0

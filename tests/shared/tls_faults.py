@@ -6,7 +6,7 @@ import ssl
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -27,7 +27,7 @@ _HALF_A_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
 _ONE_MEGABYTE = 1024 * 1024
 
 
-def tls_faults(authority: Authority, stranger: Authority) -> dict[str, Serve]:
+def tls_faults(authority: Authority, stranger: Authority) -> Mapping[str, Serve]:
     """Return how each server answers a connection; its clients trust `authority` and not `stranger`."""
     right, old, demanding, demanding_old = (authority.context() for _ in range(4))
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):

@@ -111,7 +111,7 @@ def parse_retry_after(header: str | None, date: str | None = None) -> timedelta 
             return timedelta(seconds=min(int(header), 10**9))
         return None
     moment = _moment(header)
-    return moment and moment - (_moment(date) or datetime.now(UTC))
+    return None if moment is None else moment - (_moment(date) or datetime.now(UTC))
 
 
 def _moment(header: str | None) -> datetime | None:
