@@ -22,7 +22,7 @@ define install
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo up test gate test-gate test-engine soak mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo up test gate test-gate test-engine soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
+
+growth: $(VENV)/.local  ## See whether a process grows over 5,000 jobs: memory, descriptors, threads
+	$(BIN)/python -m tests.soak.growth $(GROWTH)
 
 mutate: $(VENV)/.mutate  ## Break the core in small ways and tell which no test notices: MUTANTS='*' all, not a tenth
 	$(BIN)/python tests/mutate.py '$(MUTANTS)'

@@ -98,8 +98,8 @@ class FailureCode(StrEnum):
     )
     SOURCE_UNREACHABLE = (
         "source_unreachable",
-        "The server of the document's URL did not answer, broke off or failed, or the worker had no room for the file.",
-        "It is tried again; then check that the fleet can reach that server and has room, or send the file itself.",
+        "The server of the document's URL did not answer, broke off or failed.",
+        "It is tried again; then check that the fleet can reach that server, or send the file itself.",
         True,
     )
     SOURCE_REFUSED = (

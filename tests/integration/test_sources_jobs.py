@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -212,23 +211,6 @@ def test_what_cannot_be_fetched_says_why_and_not_from_where(
     assert job.failure.message.startswith(f"The URL's server answered {status}.")
     assert ward.told_of(TOKEN) == {"jobs.task"}
     assert (ward.files(), ward.left_over()) == ({}, [])
-
-
-def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
-    ward: Ward, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = ward.submit(server.plan("/scan.png", Answer(b"short")))
-    full = Path("/dev/full")
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("w+b"))
-
-    assert ward.run(job) == [Retry, Retry, Retry, PartFailedError]
-
-    assert job.failure
-    assert job.failure.code is FailureCode.SOURCE_UNREACHABLE
-    assert (
-        "(No space left on device): see that PECIA_SPOOL_DIR has room. It is tried again"
-        in job.failure.message
-    )
 
 
 def test_a_retry_fetches_what_was_not_fetched(ward: Ward, server: DocumentServer, printed: bytes) -> None:

@@ -58,7 +58,7 @@ def test_tls_is_held_to_the_name_and_not_left(
     with handing_out(authority.context()) as right, handing_out(authority.context("other.test")) as wrong:
         urls = [one.plan("/scan", Answer(DOCUMENT)) for one in (right, wrong, server)]
         assert fetch(urls[0]) == DOCUMENT
-        assert failure(urls[1]) == (UNREACHABLE, "The URL's server has no certificate that is good for it.")
+        assert failure(urls[1]) == (UNREACHABLE, "The URL's server shows a certificate for another name.")
         assert failure(leading_to(right, urls[2])) == (REFUSED, "The URL leads from https to http.")
         broken = right.plan("/noise", Answer(DOCUMENT, length=2 * len(DOCUMENT), then="noise"))
         assert failure(broken)[0] is UNREACHABLE

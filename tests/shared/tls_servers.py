@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -21,6 +21,7 @@ from limits import WAIT_S
 _CHUNK = 64 * 1024
 _SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 _DAY = timedelta(days=1)
+_UNKNOWN = x509.ObjectIdentifier("1.3.6.1.4.1.99999.1")
 
 
 class Authority:
@@ -39,28 +40,44 @@ class Authority:
         )
         self.path.write_bytes(own.public_bytes(Encoding.PEM))
 
-    def context(self, host: str = "localhost", *, expired: bool = False) -> ssl.SSLContext:
-        """Return what a server needs that shows a certificate for a host, and for 127.0.0.1 if that is this machine."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def context(
+        self,
+        host: str = "localhost",
+        *,
+        expired: bool = False,
+        self_signed: bool = False,
+        key: rsa.RSAPrivateKey | None = None,
+        padding: int = 0,
+    ) -> ssl.SSLContext:
+        """Return what a server needs that shows a certificate for a host, and for 127.0.0.1 if that is this machine.
+
+        Its key may be another one, such as one that is too short, and it longer by so many bytes.
+        """
+        own = key or ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(host)]
         if host == "localhost":
             names.append(x509.IPAddress(ip_address("127.0.0.1")))
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-        signed = (
-            _draft(self._name, subject, key.public_key(), expired=expired)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        draft = _draft(subject if self_signed else self._name, subject, own.public_key(), expired=expired)
+        draft = draft.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if padding:
+            draft = draft.add_extension(x509.UnrecognizedExtension(_UNKNOWN, bytes(padding)), critical=False)
+        signed = draft.sign(own if self_signed else self._key, hashes.SHA256())
         path = self.directory / f"{x509.random_serial_number()}.pem"
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        pem = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         path.write_bytes(pem + signed.public_bytes(Encoding.PEM))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers("DEFAULT@SECLEVEL=0")  # a strict system's OpenSSL would not show what is weak
         context.load_cert_chain(path)
         return context
 
 
 def _draft(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, expired: bool = False
+    issuer: x509.Name,
+    subject: x509.Name,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    *,
+    expired: bool = False,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (

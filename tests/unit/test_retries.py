@@ -81,6 +81,16 @@ def test_a_retry_after_is_seconds_or_a_date() -> None:
     assert timedelta(minutes=9) < waits[1] <= timedelta(minutes=10)
 
 
+@pytest.mark.parametrize("wrong_by", [timedelta(hours=-1), timedelta(days=1)])
+def test_a_date_to_come_back_at_is_read_by_the_clock_of_its_server(wrong_by: timedelta) -> None:
+    there = datetime.now(UTC) + wrong_by
+    later, now = (
+        format_datetime(there + timedelta(minutes=10), usegmt=True),
+        format_datetime(there, usegmt=True),
+    )
+    assert parse_retry_after(later, now) == timedelta(minutes=10)
+
+
 @pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
     assert SCHEDULE.after(1, retry_after=parse_retry_after(header)) <= SCHEDULE.longest

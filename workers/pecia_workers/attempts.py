@@ -31,6 +31,13 @@ class PartCancelledError(Exception):
     """A part was cancelled, or erased, before its end."""
 
 
+class StorageUnavailableError(Exception):
+    """This worker's disk or the payload store does not do its work now: the part goes back, without a strike.
+
+    Its text names neither a document nor a path.
+    """
+
+
 class RuntimeLostError(RuntimeError):
     """What runs the parts is gone for good: the worker gives all it holds back and exits."""
 

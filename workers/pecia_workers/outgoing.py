@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -98,31 +99,84 @@ def request(
     )
 
 
-def parse_retry_after(header: str | None) -> timedelta | None:
-    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense."""
+def parse_retry_after(header: str | None, date: str | None = None) -> timedelta | None:
+    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense.
+
+    A point in time is compared with the server's own `Date`, if it sends one: then no clock need be right.
+    """
     if header is None:
         return None
-    try:
-        if header.strip().isdecimal():
+    if header.strip().isdecimal():
+        with suppress(ValueError):  # digits beyond what Python converts
             return timedelta(seconds=min(int(header), 10**9))
-        moment = parsedate_to_datetime(header)
-    except (ValueError, OverflowError):
         return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
+    moment = _moment(header)
+    return None if moment is None else moment - (_moment(date) or datetime.now(UTC))
 
 
-def is_of_tls(error: httpcore2.ConnectError) -> bool:
-    """Return whether a connection failed by its TLS: httpcore2 cuts the chain of causes."""
-    return isinstance(error.__context__, ssl.SSLError)
+def _moment(header: str | None) -> datetime | None:
+    with suppress(ValueError, OverflowError):
+        if header is not None:
+            moment = parsedate_to_datetime(header)
+            return moment.replace(tzinfo=moment.tzinfo or UTC)
+    return None
+
+
+class TlsFault(StrEnum):
+    """Why no TLS connection came about, as it is stored with the delivery that needed it."""
+
+    EXPIRED = "tls_expired"
+    OTHER_NAME = "tls_other_name"
+    UNTRUSTED = "tls_untrusted"
+    WEAK = "tls_weak"
+    VERSION = "tls_version"
+    CLIENT_CERTIFICATE = "tls_client_certificate"
+    HANDSHAKE = "tls_handshake"
+
+
+# X509_V_ERR_CERT_NOT_YET_VALID … CERT_HAS_EXPIRED, HOSTNAME_MISMATCH and IP_ADDRESS_MISMATCH, EE_KEY_TOO_SMALL …
+# CA_MD_TOO_WEAK; what is not listed is the chain's
+_OF_CERTIFICATES = {
+    **dict.fromkeys((9, 10), TlsFault.EXPIRED),
+    **dict.fromkeys((62, 64), TlsFault.OTHER_NAME),
+    **dict.fromkeys((66, 67, 68), TlsFault.WEAK),
+}
+_OF_REASONS = (
+    ("CERTIFICATE_REQUIRED", TlsFault.CLIENT_CERTIFICATE),
+    ("UNSUPPORTED_PROTOCOL", TlsFault.VERSION),
+    ("ALERT_PROTOCOL_VERSION", TlsFault.VERSION),
+)
+
+
+class NoConnectionError(httpcore2.ConnectError):
+    """No address of the host takes a connection, or it has none: TLS has not begun."""
+
+
+def tls_fault(error: httpcore2.NetworkError | ssl.SSLError) -> TlsFault | None:
+    """Return what was wrong with the TLS of a connection that failed; None if that was not the reason.
+
+    httpcore2 lets errors of TLS through that come after the handshake.
+    """
+    if isinstance(error, NoConnectionError):
+        return None
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _OF_CERTIFICATES.get(cause.verify_code, TlsFault.UNTRUSTED)
+    reason = (cause.reason if isinstance(cause, ssl.SSLError) else None) or ""
+    fault = next((fault for part, fault in _OF_REASONS if part in reason), None)
+    # One that breaks later than in the handshake has broken off, unless the server says why.
+    return fault or (TlsFault.HANDSHAKE if isinstance(error, httpcore2.ConnectError) else None)
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Return every address the system's resolver knows for a host, in its order. Raises `httpcore2.ConnectError`."""
+    """Return every address the system's resolver knows for a host, in its order. Raises `NoConnectionError`."""
     loop = asyncio.get_running_loop()
     try:
         answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise httpcore2.ConnectError("the name has no address") from error
+        raise NoConnectionError("the name has no address") from error
     return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
 
@@ -139,6 +193,40 @@ def parse_target(url: str) -> httpx2.URL:
     if not target.host:
         raise RefusedTargetError(Refusal.URL)
     return target
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection that is closed if its handshake is cancelled: httpcore2 closes it after errors alone.
+
+    Nothing else would: the loop holds what it listens to.
+    """
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  httpcore2's signature
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except asyncio.CancelledError:
+            await self._stream.aclose()
+            raise
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> object:
+        return self._stream.get_extra_info(info)
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
@@ -184,10 +272,14 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 raise RefusedTargetError(Refusal.PORT)
             if not all(is_admitted(address, self._allow) for address in addresses):
                 raise RefusedTargetError(Refusal.ADDRESS)
-        failure: Exception = httpcore2.ConnectError("the name has no address")
+        failure: Exception = NoConnectionError("the name has no address")
         for address in addresses:
             try:
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                return _Stream(
+                    await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+                )
+            except httpcore2.ConnectError:
+                failure = NoConnectionError("no address takes a connection")
+            except httpcore2.ConnectTimeout as error:
                 failure = error
         raise failure

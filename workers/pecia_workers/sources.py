@@ -24,6 +24,7 @@ from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers import outgoing
+from pecia_workers.attempts import StorageUnavailableError
 from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
@@ -37,6 +38,8 @@ _BLOCK = 64 * 1024
 """Written at a time: a thread for every byte that a server sends alone would keep the loop busy."""
 _CHUNK = 1024 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TIME_SKEWED = "RequestTimeTooSkewed"
+"""S3's code for a signature of another time: this worker's clock is wrong, and no document to blame."""
 _TRANSIENT = frozenset({408, 425, 429})
 """Of the statuses below 500: request timeout, too early, too many requests."""
 
@@ -47,6 +50,17 @@ _REFUSALS = {
     outgoing.Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
     outgoing.Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
 }
+
+_TLS_FAULTS = {
+    outgoing.TlsFault.EXPIRED: "shows a certificate that has expired, or is not valid yet",
+    outgoing.TlsFault.OTHER_NAME: "shows a certificate for another name",
+    outgoing.TlsFault.UNTRUSTED: "shows a certificate that no authority has signed which the fleet trusts",
+    outgoing.TlsFault.WEAK: "shows a certificate with a key or a digest that is too weak",
+    outgoing.TlsFault.VERSION: "speaks no version of TLS that the fleet speaks",
+    outgoing.TlsFault.CLIENT_CERTIFICATE: "demands a certificate of its clients, and the fleet has none",
+    outgoing.TlsFault.HANDSHAKE: "broke off the TLS handshake, or speaks no TLS",
+}
+_BROKE_OFF = "broke off, or speaks no HTTP"
 
 
 class Intake:
@@ -118,7 +132,8 @@ class Arriving:
     async def write(self, chunk: bytes) -> None:
         """Add what has come.
 
-        Raises `MediaError` before the file is longer than the fleet takes, or if it cannot be written.
+        Raises `MediaError` before the file is longer than the fleet takes, `StorageUnavailableError` if it cannot be
+        written.
         """
         self._size += len(chunk)
         self._limits.check_bytes(self._size)
@@ -127,7 +142,7 @@ class Arriving:
             await finish_in_thread(self._write)
 
     async def arrived(self) -> None:
-        """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
+        """Make the file ready to be read. Raises `MediaError` if nothing has come, and what `write` does."""
         self._limits.check_bytes(self._size)
         await finish_in_thread(self._write, rewind=True)
 
@@ -141,13 +156,11 @@ class Arriving:
 
 @contextmanager
 def _spooling() -> Iterator[None]:
-    """Raise what the worker's own directory refuses as `MediaError`: it is no fault of the document's server."""
+    """Raise what the worker's own directory refuses: it is no fault of the document or its server."""
     try:
         yield
     except OSError as error:
-        raise _unreachable(
-            f"The worker cannot write what it fetches ({error.strerror}): see that PECIA_SPOOL_DIR has room."
-        ) from None
+        raise StorageUnavailableError(error.strerror) from None
 
 
 def _refused(found: str) -> MediaError:
@@ -239,11 +252,13 @@ def _web_errors() -> Iterator[None]:
         raise _unreachable("The URL's server took too long.") from None
     except httpcore2.TimeoutException:
         raise _unreachable("The URL's server was silent for too long.") from None
-    except httpcore2.ConnectError as error:
-        found = "has no certificate that is good for it" if outgoing.is_of_tls(error) else "cannot be reached"
-        raise _unreachable(f"The URL's server {found}.") from None
-    except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
-        raise _unreachable("The URL's server broke off, or speaks no HTTP.") from None
+    except outgoing.NoConnectionError:
+        raise _unreachable("The URL's server cannot be reached.") from None
+    except (httpcore2.NetworkError, ssl.SSLError) as error:
+        fault = outgoing.tls_fault(error)
+        raise _unreachable(f"The URL's server {_TLS_FAULTS[fault] if fault else _BROKE_OFF}.") from None
+    except httpcore2.ProtocolError:
+        raise _unreachable(f"The URL's server {_BROKE_OFF}.") from None
 
 
 class Buckets:
@@ -271,7 +286,9 @@ class Buckets:
             raise _unreachable("The object store took too long.") from None
         except (FileNotFoundError, exceptions.NotFoundError, exceptions.InvalidPathError):
             raise _refused("The object store has no such object.") from None
-        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            if _TIME_SKEWED in str(error):
+                raise StorageUnavailableError(_TIME_SKEWED) from None
             raise _refused("The object store does not let the fleet read the object.") from None
         except (exceptions.BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

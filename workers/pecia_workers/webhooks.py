@@ -143,7 +143,7 @@ class DeliveryPolicy:
         if status == HTTPStatus.GONE:
             state, receiver = DeliveryState.DEAD, outbox.ReceiverState.GONE
         failed = outbox.DeliveryOutcome(state=state, status=status, error=error, receiver=receiver)
-        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after))
+        return self._again(turn, failed, outgoing.parse_retry_after(reply.retry_after, reply.date))
 
     def _again(
         self, turn: int, failed: outbox.DeliveryOutcome, retry_after: timedelta | None = None
@@ -159,7 +159,13 @@ class SendFailure(StrEnum):
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    TLS = "tls"
+    TLS_EXPIRED = outgoing.TlsFault.EXPIRED.value
+    TLS_OTHER_NAME = outgoing.TlsFault.OTHER_NAME.value
+    TLS_UNTRUSTED = outgoing.TlsFault.UNTRUSTED.value
+    TLS_WEAK = outgoing.TlsFault.WEAK.value
+    TLS_VERSION = outgoing.TlsFault.VERSION.value
+    TLS_CLIENT_CERTIFICATE = outgoing.TlsFault.CLIENT_CERTIFICATE.value
+    TLS_HANDSHAKE = outgoing.TlsFault.HANDSHAKE.value
     BROKEN = "connection_broken"
     PROTOCOL = "not_http"
     INTERNAL = "internal"
@@ -184,6 +190,8 @@ class Reply:
     status: int
     retry_after: str | None
     """The header of that name, as sent."""
+    date: str | None = None
+    """The time by the receiver's clock, as sent."""
     text: str = ""
     """The beginning of its body, without what no terminal and no database takes."""
 
@@ -226,17 +234,16 @@ class Sender:
                     await response.aclose()
         except (TimeoutError, httpcore2.TimeoutException):
             raise SendError(SendFailure.TIMEOUT) from None
-        except httpcore2.ConnectError as error:
-            raise SendError(
-                SendFailure.TLS if outgoing.is_of_tls(error) else SendFailure.UNREACHABLE
-            ) from None
-        except httpcore2.NetworkError:
-            raise SendError(SendFailure.BROKEN) from None
+        except (httpcore2.NetworkError, ssl.SSLError) as error:
+            unreachable = isinstance(error, outgoing.NoConnectionError)
+            other = SendFailure.UNREACHABLE if unreachable else SendFailure.BROKEN
+            raise SendError(SendFailure(outgoing.tls_fault(error) or other)) from None
         except httpcore2.ProtocolError:
             raise SendError(SendFailure.PROTOCOL) from None
         text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
-        retry_after = httpx2.Headers(response.headers).get("retry-after")
-        return Reply(status=response.status, retry_after=retry_after, text=text.strip())
+        headers = httpx2.Headers(response.headers)
+        retry_after, date = headers.get("retry-after"), headers.get("date")
+        return Reply(status=response.status, retry_after=retry_after, date=date, text=text.strip())
 
     async def aclose(self) -> None:
         """Close what is open."""
@@ -354,7 +361,7 @@ class WebhookWorker:
 
     async def _carry(self, delivery: outbox.ClaimedDelivery) -> tuple[outbox.DeliveryOutcome, outbox.Try]:
         """Try it once, in a span of its own. What goes wrong is the outcome."""
-        at, begun = datetime.now(UTC), time.monotonic()
+        at, begun = delivery.now, time.monotonic()
         reply: Reply | None = None
         with delivering(delivery) as span:
             try:
@@ -366,7 +373,7 @@ class WebhookWorker:
                     job, links = str(delivery.job_id), self._settings.webhook_links
                     links = {name: url.replace("{job_id}", job) for name, url in links.items()}
                     body = {**body, "data": {**body["data"], "links": links}}
-                notice = Signer(*secrets).sign(delivery.id, body)
+                notice = Signer(*secrets).sign(delivery.id, body, at=delivery.now)
                 headers = {**notice.headers, **tracing.headers()}
                 reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)

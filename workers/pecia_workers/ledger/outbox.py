@@ -3,7 +3,7 @@
 A receiver that fails is paused, nothing more is sent to one that is gone.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from time import monotonic
@@ -98,6 +98,8 @@ class ClaimedDelivery:
     """Counted from 1, at the claim; the fence of what is recorded."""
     turn: int
     """The same, but counted anew after a replay."""
+    claimed_at: datetime
+    """By the clock of Postgres."""
     secret: Any = None
     """The endpoint's, as it is stored."""
     former_secret: Any = None
@@ -106,6 +108,15 @@ class ClaimedDelivery:
     """The span that its job was submitted in."""
     taken: Turn
     """By which it has its place."""
+    _received: float = field(default_factory=monotonic)
+
+    @property
+    def now(self) -> datetime:
+        """The time by the clock of Postgres, as far as a reply to the claim may be late.
+
+        This machine's may be wrong: a receiver refuses a signature of another hour.
+        """
+        return self.claimed_at + timedelta(seconds=monotonic() - self._received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +298,8 @@ _CLAIM = text(
     FROM next LEFT JOIN endpoints ON endpoints.id = next.endpoint_id
     WHERE deliveries.id = next.id
     RETURNING deliveries.id, job_id, deliveries.endpoint_id, deliveries.url, deliveries.receiver, type, body,
-              attempts AS attempt, attempts - replayed_after AS turn, endpoints.secret,
+              attempts AS attempt, attempts - replayed_after AS turn, clock_timestamp() AS claimed_at,
+              endpoints.secret,
               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret,
               (SELECT traceparent FROM jobs WHERE jobs.id = deliveries.job_id) AS traceparent
     """

@@ -131,6 +131,8 @@ EVENTS = text(
     """
 )
 
+_NOW = text("SELECT now()")
+
 _POSTPONE = text(
     "UPDATE discarded_payloads SET discarded_at = clock_timestamp() WHERE payload = ANY(CAST(:payloads AS text[]))"
 )
@@ -266,7 +268,8 @@ class StraySearch:
         """Have strays removed that are older than documents are kept, and than a day; return how many were found."""
         if time.monotonic() < self._rests_until:
             return 0
-        before = datetime.now(UTC) - self._age
+        ((now,),) = await fetch(database, _NOW)
+        before = min(now, datetime.now(UTC)) - self._age  # a clock that is wrong must not make a document old
         try:
             store = await asyncio.to_thread(_store, self._settings)
             there = await asyncio.to_thread(list, store.names(f"{self._next:02x}"))

@@ -21,7 +21,12 @@ from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
-from pecia_workers.attempts import PartCancelledError, PartFailedError, RuntimeLostError
+from pecia_workers.attempts import (
+    PartCancelledError,
+    PartFailedError,
+    RuntimeLostError,
+    StorageUnavailableError,
+)
 from pecia_workers.engines.base import Budget
 
 if TYPE_CHECKING:
@@ -233,6 +238,8 @@ class PartRunner:
             return Ending.failed(error, _age(job))
         except asyncio.CancelledError:
             pass  # `_unfinished` asks why
+        except StorageUnavailableError:
+            pass  # the runtime has said so, and rests
         except RuntimeLostError as error:
             self._fatal(error)
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it

@@ -24,7 +24,14 @@ from pecia_schemas import tracing
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.attempts import PartCancelledError, PartFailedError, RuntimeLostError, clocked, end
+from pecia_workers.attempts import (
+    PartCancelledError,
+    PartFailedError,
+    RuntimeLostError,
+    StorageUnavailableError,
+    clocked,
+    end,
+)
 from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.base import Budget, EngineDeadError
 from pecia_workers.engines.profiles import with_profile
@@ -49,11 +56,38 @@ _RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
+_SHORTEST_REST_S, _LONGEST_REST_S = 1.0, 60.0
+
 R = TypeVar("R")
 
 
 def unnoticed(*_news: Any) -> None:
     """Ignore what a part is, or its exact price."""
+
+
+class _Storage:
+    """Whether this worker's disk and the payload store do their work: after a failure it claims nothing for a while.
+
+    Each rest is twice as long, until a part ends again.
+    """
+
+    def __init__(self) -> None:
+        self._rest_s = 0.0
+        self._until = 0.0
+
+    @property
+    def rests(self) -> bool:
+        return monotonic() < self._until
+
+    def failed(self, error: StorageUnavailableError) -> None:
+        if not self.rests:  # else others that ran beside it have said so
+            self._rest_s = min(max(2 * self._rest_s, _SHORTEST_REST_S), _LONGEST_REST_S)
+            self._until = monotonic() + self._rest_s
+            check = "PECIA_SPOOL_DIR, PECIA_PAYLOAD_URL"
+            log.error("storage_unavailable", error=str(error), check=check, rest_s=self._rest_s)
+
+    def worked(self) -> None:
+        self._rest_s = 0.0
 
 
 class Runtime:
@@ -76,6 +110,7 @@ class Runtime:
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
         self._committed = 0
+        self._storage = _Storage()
         self._settings = settings
         self._resources = AsyncExitStack()
         self._turned_at = monotonic()
@@ -171,14 +206,15 @@ class Runtime:
     def room(self) -> float:
         """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres.
 
-        Nor as long as Postgres does not know the worker, or takes it for dead. What came without a message takes part
-        of it.
+        Nor for a while after a disk was full or the payload store away, nor as long as Postgres does not know the
+        worker, or takes it for dead. What came without a message takes part of it.
         """
         return max(0.0, self._share - len(self._direct) / self._slots)
 
     @property
     def _share(self) -> float:
-        return 0.0 if OUTAGE.is_on or not self._beats.known else self._stages.memory
+        works = self._beats.known and not OUTAGE.is_on and not self._storage.rests
+        return self._stages.memory if works else 0.0
 
     def _free(self) -> int:
         """Return how many parts may begin without a message."""
@@ -219,7 +255,7 @@ class Runtime:
         `begun` is called once Postgres has handed the part out, with its event: ids, enumerations, numbers.
         Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
         if it failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine
-        is gone. After any other exception the part is requeued.
+        is gone. After any other exception, `StorageUnavailableError` for one, the part is requeued.
         """
         await self._direct.idle()
         with suppress(Ignore):
@@ -244,7 +280,7 @@ class Runtime:
             await self._run_claimed(part, time_ns())
         except (Ignore, Retry, PartFailedError):
             pass
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, StorageUnavailableError):
             await self.requeue([part.id])
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
             log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
@@ -286,7 +322,10 @@ class Runtime:
         assert task is not None  # noqa: S101  the pool runs parts as tasks
         self._running[part.id] = (part, task)
         try:
-            return await self._stages.run(part)
+            outcome = await self._stages.run(part)
+        except StorageUnavailableError as error:
+            self._storage.failed(error)
+            raise
         except asyncio.CancelledError:
             # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
             if part.id in self._cancelled and not await self._ledger.requeue([part.id]):
@@ -299,6 +338,9 @@ class Runtime:
             # While the worker's own engine lives, it was the fallback that died, on this part.
             self._died_on.update([part.id] if died_on is None else died_on)
             raise RuntimeLostError("the engine is gone") from error
+        else:
+            self._storage.worked()
+            return outcome
         finally:
             del self._running[part.id]
             self._cancelled.discard(part.id)

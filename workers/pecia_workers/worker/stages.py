@@ -1,6 +1,7 @@
 """The stages that one worker serves, and what runs them: decoders, its engine behind a batcher, fallback, witness."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from obstore.exceptions import BaseError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.encryption import DecryptionError
@@ -17,7 +19,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
-from pecia_workers.attempts import end, limited, retry_delay
+from pecia_workers.attempts import StorageUnavailableError, end, limited, retry_delay
 from pecia_workers.batching.batcher import Batcher, Meter, Priced
 from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
@@ -41,6 +43,7 @@ from pecia_workers.witness.witnesses import Witnesses, witness_processes
 
 log = structlog.get_logger(__name__)
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _CODES = (
     (PayloadMissingError, FailureCode.PAYLOAD_MISSING),
     (PayloadCorruptError, FailureCode.PAYLOAD_CORRUPT),
@@ -167,17 +170,20 @@ class Stages:
         return self.batcher.memory if self.batcher else 1.0
 
     async def run(self, part: ClaimedPart) -> Outcome:
-        """Run the part's stage; every error becomes an outcome but that the part, or the engine, is lost."""
+        """Run the part's stage; every error becomes an outcome but that the part, the engine or the storage is lost."""
         if part.deaths >= self.settings.max_deaths:
             return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
         try:
             async with limited(self.settings.part_timeout.total_seconds()):
                 return self.meter.settled(part.id, await self.handlers[part.stage](part))
-        except (PartLostError, base.EngineDeadError):
+        except (PartLostError, StorageUnavailableError, base.EngineDeadError):
             raise
         except PostponedError as error:
             return Postponed(timedelta(seconds=error.seconds))
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
+            if _is_of_storage(error):
+                reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+                raise StorageUnavailableError(reason) from None
             failure = failure_of(error, attempt=part.attempt)
             # The type alone: an exception's text may hold the document's.
             log.warning("part_failed", code=failure.code, error=type(error).__name__)
@@ -191,6 +197,11 @@ def _report_use(engine: base.Engine, batcher: Batcher) -> None:
     with suppress(base.EngineError):
         load, packing = engine.load(), batcher.packing.share
         log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """Return whether a disk or the payload store failed, whatever the document."""
+    return isinstance(error, BaseError) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:
