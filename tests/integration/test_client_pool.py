@@ -17,7 +17,7 @@ from pecia_schemas.connecting import parameters_of, sqlalchemy_url
 
 @pytest.fixture
 def pool(database_url: str) -> Iterator[Pool]:
-    pool = Pool(connect_options(database_url, 5), timedelta(seconds=30))
+    pool = Pool(lambda: connect_options(database_url, 5), timedelta(seconds=30))
     yield pool
     pool.dispose(close=True)
 
@@ -97,7 +97,7 @@ def test_a_statement_alone_is_the_transaction_on_a_connection_that_has_just_answ
 
 
 def test_who_waits_for_a_connection_in_vain_is_told(database_url: str) -> None:
-    pool = Pool(connect_options(database_url, 5), timedelta(seconds=0.1))
+    pool = Pool(lambda: connect_options(database_url, 5), timedelta(seconds=0.1))
     for _ in range(_MOST):
         pool._free.acquire()
     with pytest.raises(DatabaseUnavailableError, match="15 connections"):
