@@ -7,21 +7,16 @@ from typing import Any
 from uuid import UUID
 
 from redis import RedisError
-from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline, PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from pecia.aio.waiting import Semaphore, attentive, sleep
 from pecia.configuration import no_redis_url
 from pecia.waiting import CONFIRMATION_S, LOOK_AT, Breaker, Channels, Deadline
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel, refused
+from pecia_schemas.redis_connections import connect_async
 from pecia_schemas.states import JobState
 
 _CONNECT_S = 1.0
-_SOCKET_S = 5.0
-_RETRIES = 1
-"""Of a command: a pooled connection may have gone stale."""
 _CONNECTIONS = 10_000
 """At most: each wait holds one, and the library's own limit is 100."""
 _CONNECTING = 10
@@ -37,14 +32,11 @@ class AsyncPublisher(Breaker):
         self.connecting = Semaphore(_CONNECTING)
         """To be held while a subscription connects."""
         try:
-            self.redis = Redis.from_url(
+            self.redis = connect_async(
                 redis_url,
+                connect_timeout_s=min(_CONNECT_S, connect_timeout.total_seconds()),
                 max_connections=_CONNECTIONS,
                 decode_responses=True,
-                encoding_errors="replace",  # a publisher can send what is no text
-                socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
-                socket_timeout=_SOCKET_S,
-                retry=Retry(NoBackoff(), _RETRIES),
             )
         except ValueError:
             raise no_redis_url() from None
