@@ -221,9 +221,12 @@ class Keeper:
             try:
                 self._unseen += self._call((), _CLOSED).parts
             except RedisError as error:
-                _log.warning("could not report to Redis what ended, trying again: %s", type(error).__name__)
+                if not self._settle_after:
+                    name = type(error).__name__
+                    _log.warning("could not report to Redis what ended, trying until it succeeds: %s", name)
                 self._settle_after = time.monotonic() + _RETRY_S
                 return False
+        self._settle_after = 0.0
         return True
 
     def tend(self) -> None:
