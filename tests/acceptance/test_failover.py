@@ -1,7 +1,6 @@
 """Another server becomes the master under load: nothing is lost, nothing stays behind, and the logs stay short."""
 
 import re
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,30 +9,20 @@ import pytest
 from pydantic import SecretStr
 from tests.soak.surroundings import Proxy
 
-from failover import RedisPair, Standby
+from failover import Standby, redis_pair
 from fixture_types import Draw, Eventually, Make, RunFleet
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
-from pecia_workers.local.servers import start_postgres, start_redis
+from pecia_workers.local.servers import start_postgres
 
 pytestmark = pytest.mark.gate
 
 PAGES = 40
 MOST_LINES = 25
 """Warnings and errors in the log of one process."""
-
-
-@pytest.fixture
-def pair(short_path: Path) -> Iterator[tuple[RedisPair, Proxy]]:
-    with ExitStack() as stack:
-        servers = [start_redis(short_path / name, durable=False) for name in ("a", "b")]
-        for server in servers:
-            stack.callback(server.stop)
-        proxy = stack.enter_context(Proxy(servers[0].socket))
-        yield stack.enter_context(RedisPair(servers[0].socket, servers[1].socket, proxy)), proxy
 
 
 def submit(fleet: Any, drawn: Draw, **options: Any) -> JobGroup[Document]:
@@ -67,11 +56,12 @@ def expect_few_lines(fleet: Any) -> None:
 
 
 def test_another_redis_with_the_data_without_it_and_the_first_one_again(
-    pair: tuple[RedisPair, Proxy], run_fleet: RunFleet, drawn: Draw, eventually: Eventually
+    short_path: Path, run_fleet: RunFleet, drawn: Draw, eventually: Eventually
 ) -> None:
-    redis, proxy = pair
-    url = SecretStr(f"redis://127.0.0.1:{proxy.port}/0")
-    with run_fleet("redis-failover", engine="simulated", decode_processes=1, redis_url=url) as fleet:
+    with ExitStack() as stack:
+        redis = stack.enter_context(redis_pair(short_path))
+        settings = {"engine": "simulated", "decode_processes": 1, "redis_url": SecretStr(redis.url)}
+        fleet = stack.enter_context(run_fleet("redis-failover", **settings))
 
         def fail_over_under_load() -> None:
             jobs = submit(fleet, drawn)

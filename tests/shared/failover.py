@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,9 +14,9 @@ from tests.soak.surroundings import Proxy
 
 from limits import WAIT_S
 from pecia_workers.local.process import Account, ChildProcess, spawn, tail, wait_until
-from pecia_workers.local.servers import ENVIRONMENT, EmbeddedPostgres, postgres_programs
+from pecia_workers.local.servers import ENVIRONMENT, EmbeddedPostgres, postgres_programs, start_redis
 
-__all__ = ["RedisPair", "Standby"]
+__all__ = ["RedisPair", "Standby", "redis_pair"]
 
 _PORT = 5432
 _NAME = "standby"
@@ -31,6 +32,7 @@ class RedisPair:
         self._clients = clients
         self._links = [Proxy(socket) for socket in self._sockets]
         self.servers = [Redis(unix_socket_path=str(socket), socket_timeout=5) for socket in self._sockets]
+        self.url = f"redis://127.0.0.1:{clients.port}/0"
         self.master = 0
 
     def __enter__(self) -> Self:
@@ -74,6 +76,18 @@ class RedisPair:
         return [
             client["cmd"] for client in clients if client["id"] != str(own) and "M" not in client["flags"]
         ]
+
+
+@contextmanager
+def redis_pair(directory: Path) -> Iterator[RedisPair]:
+    """Yield two new servers, of which the second holds nothing and replicates nothing yet."""
+    with ExitStack() as stack:
+        servers = [start_redis(directory / name, durable=False) for name in ("first", "second")]
+        for server in servers:
+            stack.callback(server.stop)
+        first, second = (server.socket for server in servers)
+        clients = stack.enter_context(Proxy(first))
+        yield stack.enter_context(RedisPair(first, second, clients))
 
 
 class Standby:
