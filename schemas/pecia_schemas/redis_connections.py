@@ -98,12 +98,15 @@ class _Judging:
     def _begin(self) -> None:
         self._connected_at, self._probes = monotonic(), 0
 
+    def _note_probe(self) -> None:
+        self._probes += 1
+        self._next_probe = monotonic() + HEALTH_CHECK_S
+
     def _is_of_probe(self, reply: object) -> bool:
         """Return whether this is a probe's reply, if only a refusal, and not a message or the reply to its PING."""
         if not self._probes or not isinstance(reply, int | ResponseError):
             return False
         self._probes -= 1
-        self._next_probe = monotonic() + HEALTH_CHECK_S
         return True
 
     def _outage(self, error: ResponseError) -> RedisConnectionError | None:
@@ -131,7 +134,7 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
     def send_command(self, *words: Any, **options: Any) -> None:
         if words[0] == "PING":
             super().send_command(*_PROBE, **options)  # type: ignore[no-untyped-call]
-            self._probes += 1
+            self._note_probe()
             options["check_health"] = False
         super().send_command(*words, **options)  # type: ignore[no-untyped-call]
 
@@ -167,7 +170,7 @@ class _AsyncWriting(_Judging, _AsyncBase):
     async def send_command(self, *words: Any, **options: Any) -> None:
         if words[0] == "PING":
             await super().send_command(*_PROBE, **options)
-            self._probes += 1
+            self._note_probe()
             options["check_health"] = False
         await super().send_command(*words, **options)
 

@@ -72,9 +72,7 @@ def test_another_redis_with_the_data_without_it_and_the_first_one_again(
 
         eventually(redis.follow, what="a replica")
         fail_over_under_load()
-        empty = redis.servers[1 - redis.master]
-        empty.execute_command("REPLICAOF", "NO", "ONE")
-        empty.flushall()
+        redis.empty()
         fail_over_under_load()
         eventually(redis.follow, what="a replica")
         fail_over_under_load()

@@ -1,9 +1,14 @@
 """Which error replies of Redis are about the server, by the words of versions 6.2 and 7."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from redis._parsers.base import BaseParser
 
 from pecia_schemas.redis_connections import outage_in
+
+parse: Callable[[str], Any] = BaseParser.parse_error
 
 OUTAGES = {
     "READONLY You can't write against a read only replica.": "READONLY",
@@ -34,9 +39,9 @@ OTHERS = (
 
 @pytest.mark.parametrize(("reply", "code"), OUTAGES.items())
 def test_a_reply_about_the_server_is_an_outage(reply: str, code: str) -> None:
-    assert outage_in(BaseParser.parse_error(reply)) == code
+    assert outage_in(parse(reply)) == code
 
 
 @pytest.mark.parametrize("reply", OTHERS)
 def test_a_reply_about_the_command_is_none(reply: str) -> None:
-    assert outage_in(BaseParser.parse_error(reply)) is None
+    assert outage_in(parse(reply)) is None

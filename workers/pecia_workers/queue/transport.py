@@ -470,7 +470,20 @@ class Channel(stock.Channel):
         return parameters
 
 
+class Poller(stock.MultiChannelPoller):
+    """Checks subscriptions without an event loop too: Flower's thread has none."""
+
+    def get(self, callback: Any, timeout: float | None = None) -> Any:
+        """Wait for a message, and ping what has been silent."""
+        self.maybe_check_subclient_health()  # type: ignore[no-untyped-call]
+        return super().get(callback, timeout)  # type: ignore[no-untyped-call]
+
+
 class Transport(stock.Transport):
     """The transport that `install` puts in place of the stock one."""
 
     Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.cycle = Poller()  # type: ignore[no-untyped-call, assignment]
