@@ -159,7 +159,7 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
         return self.read_response(*args, **options)
 
 
-class _AsyncWriting(_Judging, _AsyncBase):
+class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Its twin for a loop."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
