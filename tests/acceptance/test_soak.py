@@ -12,7 +12,10 @@ from limits import WAIT_S
 pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).parents[2]
-FAULTS = ("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks")
+FAULTS = (
+    *("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks"),
+    *("fail-over-redis", "fail-over-redis-empty"),
+)
 
 
 def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:

@@ -12,13 +12,11 @@ import pytest
 from redis import Redis
 
 from fixture_types import Picture
-from house import hear_nothing
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_workers import attempts
-from pecia_workers.ledger.commit import ClaimedPart
-from pecia_workers.queue.bus import Bus, DirectClaims
+from pecia_workers.queue.bus import Bus
 
 pytestmark = pytest.mark.gate
 
@@ -89,20 +87,13 @@ def _announcing(redis_url: str, channel: str, *messages: bytes) -> Iterator[None
 
 async def test_a_worker_may_stop_while_it_connects(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """redis-py may swallow a cancellation while it connects."""
-    monkeypatch.setattr("pecia_workers.queue.bus._LOOK_S", 0.01)
     monkeypatch.setattr(attempts, "_AGAIN_S", 0.01)
-
-    async def nothing(_: object) -> list[ClaimedPart]:
-        return []
-
     for steps in range(20):
         bus = Bus(redis_url)
-        claims = DirectClaims(bus, claim=nothing, claimed=set(), free=lambda: 0, run=hear_nothing)
-        claiming = asyncio.create_task(claims.keep_claiming())
+        hearing = asyncio.create_task(bus.hear_cancelled(print))
         await asyncio.sleep(0.01)
         for _ in range(steps):
             await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_S):
-            await attempts.end(claiming)
-            await claims.stop()
+            await attempts.end(hearing)
         await bus.close()

@@ -205,6 +205,28 @@ def _fill_redis(rig: Rig, _: random.Random) -> Blow:
     return replace(blow, lasts=_OVER_ONE_LEASE * rig.lease, heal=partial(_limit_redis, rig, before))
 
 
+def _fail_over_redis(limit: timedelta, rig: Rig, _: random.Random, *, with_data: bool) -> Blow:
+    """Another Redis becomes the master, and later the first one again; a former master keeps its connections.
+
+    `with_data`: whether the other one has replicated it. The first one has by the time that it takes over again.
+    """
+    blow, pair = everyone_hit(rig, limit), rig.redis_pair
+    with _answering():
+        if pair.master or (with_data and not pair.follow()):
+            raise NotNowError
+        if not with_data:
+            pair.empty()
+        pair.fail_over()
+    return replace(blow, lasts=_OVER_ONE_LEASE * rig.lease, heal=partial(_fail_back, rig))
+
+
+def _fail_back(rig: Rig) -> None:
+    with _answering():
+        if not rig.redis_pair.follow():
+            raise NotNowError
+        rig.redis_pair.fail_over()
+
+
 def _keep_postgres_away(rig: Rig, _: random.Random) -> Blow:
     """Postgres refuses connections for longer than a part may take, and a lease: what is finished waits for it."""
     blow = everyone_hit(rig, REPAIRED)
@@ -343,6 +365,12 @@ FAULTS: dict[str, Fault] = {
     "freeze-redis": Fault("Redis frozen for over a lease", partial(_freeze_redis, _OVER_ONE_LEASE)),
     "suspend-redis": Fault("Redis frozen for four leases", partial(_freeze_redis, _FOUR_LEASES)),
     "fill-redis": Fault("Redis full", _fill_redis),
+    "fail-over-redis": Fault(
+        "Redis failed over to a replica", partial(_fail_over_redis, RECONNECTED, with_data=True)
+    ),
+    "fail-over-redis-empty": Fault(
+        "Redis failed over to an empty one", partial(_fail_over_redis, REPAIRED, with_data=False)
+    ),
     "kill-postgres": Fault("Postgres killed", partial(_end_server, Server.POSTGRES, signal.SIGKILL)),
     "restart-postgres": Fault("Postgres restarted", partial(_end_server, Server.POSTGRES, signal.SIGINT)),
     "away-postgres": Fault("Postgres away for long", _keep_postgres_away),

@@ -17,12 +17,14 @@ from pydantic import SecretStr
 from redis import Redis
 from tests.soak.observer import Observer
 from tests.soak.receiver import Receiver
+from tests.soak.replication import RedisPair
 from tests.soak.surroundings import Clock, Proxy, SmallDisk
 
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.home import ScratchDirectory
+from pecia_workers.local.servers import start_redis
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _DISK_MEGABYTES = 96
@@ -47,6 +49,8 @@ class Rig:
     servers: LocalFleet
     workers: LocalFleet
     proxies: dict[Server, Proxy]
+    redis_pair: RedisPair
+    """The Redis of `servers`, and one more that may take its place."""
     clocks: dict[str, Clock]
     disk: SmallDisk | None
     """None where this machine does not let us have one."""
@@ -78,8 +82,8 @@ class Rig:
         return True
 
     def redis(self) -> Redis:
-        """Return a client of Redis, past the proxy."""
-        return Redis.from_url(self.servers.settings.redis_url.get_secret_value(), socket_timeout=5)
+        """Return a client of the Redis that is the master, past the proxy."""
+        return Redis(unix_socket_path=str(self.redis_pair.socket), socket_timeout=5)
 
     def postgres(self) -> psycopg.Connection[tuple[Any, ...]]:
         """Return a connection to Postgres, past the proxy. Raises `psycopg.Error`."""
@@ -110,6 +114,10 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
         servers = LocalFleet(scratch.path / "servers", settings=settings, workers=(), announce=False)
         stack.enter_context(servers)
         proxies = {server: stack.enter_context(Proxy(_socket(servers, server))) for server in Server}
+        standby = start_redis(scratch.path / "standby", durable=False)
+        stack.callback(standby.stop)
+        pair = RedisPair(_socket(servers, Server.REDIS), standby.socket, proxies[Server.REDIS])
+        stack.enter_context(pair)
         clocks = {name: Clock.right(scratch.path / f"{name}.clock") for name in _ROLES}
         workers = LocalFleet(
             scratch.path / "workers",
@@ -133,6 +141,7 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
             servers=servers,
             workers=workers,
             proxies=proxies,
+            redis_pair=pair,
             clocks=clocks,
             disk=disk,
             receiver=receiver,

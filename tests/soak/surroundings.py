@@ -160,6 +160,10 @@ class Proxy:
         self._away = True
         self.cut()
 
+    def redirect(self, target: Path) -> None:
+        """Forward new connections to another server; those there are stay where they are."""
+        self._target = target
+
     def hold(self) -> None:
         """Hold back whatever comes, on new connections too, as a server that stands still."""
         self._loop.call_soon_threadsafe(self._flowing.clear)

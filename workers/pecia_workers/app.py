@@ -121,7 +121,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     def _default_runtime(self) -> Runtime:
         from pecia_workers.worker.runtime import Runtime  # noqa: PLC0415  heavy: only a worker needs it
 
-        return Runtime(self.settings, self.stages)
+        return Runtime(self.settings, self.stages, redis_serves=lambda: self.keeper.redis_serves)
 
     def _celery_settings(self) -> dict[str, Any]:
         settings = celery_settings(self._redis_url)

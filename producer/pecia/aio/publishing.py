@@ -9,19 +9,15 @@ from uuid import UUID
 from redis import RedisError
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline, PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from pecia.aio.waiting import Semaphore, attentive, sleep
 from pecia.configuration import no_redis_url
 from pecia.waiting import CONFIRMATION_S, LOOK_AT, Breaker, Channels, Deadline
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel, refused
+from pecia_schemas.redis_connections import connect_async
 from pecia_schemas.states import JobState
 
 _CONNECT_S = 1.0
-_SOCKET_S = 5.0
-_RETRIES = 1
-"""Of a command: a pooled connection may have gone stale."""
 _CONNECTIONS = 10_000
 """At most: each wait holds one, and the library's own limit is 100."""
 _CONNECTING = 10
@@ -42,14 +38,11 @@ class AsyncPublisher(Breaker):
 
     def _opened(self) -> Redis:
         try:
-            return Redis.from_url(
+            return connect_async(
                 self.url,
+                connect_timeout_s=self._connect_s,
                 max_connections=_CONNECTIONS,
                 decode_responses=True,
-                encoding_errors="replace",  # a publisher can send what is no text
-                socket_connect_timeout=self._connect_s,
-                socket_timeout=_SOCKET_S,
-                retry=Retry(NoBackoff(), _RETRIES),
             )
         except ValueError:
             raise no_redis_url() from None

@@ -13,15 +13,15 @@ from typing import cast
 from uuid import UUID
 
 import structlog
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from pecia_schemas import messages
 from pecia_schemas.connecting import name_of
 from pecia_schemas.messages import PartMessage
+from pecia_schemas.redis_connections import SOCKET_TIMEOUT_S, connect_async
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import ClaimedPart
-from pecia_workers.queue.lists import HEALTH_CHECK_S, QUEUES, RELAYED, SOCKET_TIMEOUT_S
+from pecia_workers.queue.lists import QUEUES, RELAYED
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +31,6 @@ _REST_S = 5.0
 """How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
 _PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
 """One call for a whole group: a reply for each job took a worker longer than the rest of its announcement."""
-_NOTHING = "pecia:nothing"
-"""A key that is gone at once."""
 
 _WITH_FAILURES = frozenset({JobState.FAILED, JobState.PARTIAL})
 
@@ -60,12 +58,7 @@ class Bus:
 
     def __init__(self, redis_url: str, *, window: int = messages.WINDOW) -> None:
         self._window, self._reserve = window, messages.reserve_of(window)
-        self._redis: Redis = Redis.from_url(
-            redis_url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
-            health_check_interval=HEALTH_CHECK_S,
-        )
+        self._redis = connect_async(redis_url)
         self._rests_until = 0.0
 
     async def announce(self, jobs: Mapping[UUID, JobState]) -> None:
@@ -82,13 +75,6 @@ class Bus:
             await cast("Awaitable[None]", self._redis.eval(_PUBLISH, 0, *words))
         except (RedisError, OSError):
             self._rests_until = monotonic() + _REST_S
-
-    async def answers(self) -> bool:
-        """Return whether Redis answers and accepts writes. Takes seconds if it hangs."""
-        with suppress(RedisError, OSError):
-            await self._redis.set(_NOTHING, "", px=1)
-            return True
-        return False
 
     async def spaces(self, *, most: int) -> list[ListSpace]:
         """Return how many more messages, up to `most`, each list may take from the relay. Raises `RedisError`."""
@@ -163,12 +149,12 @@ class Bus:
 
 
 class DirectClaims:
-    """Checks every second whether Redis answers; while it does not, claims parts from Postgres and runs them."""
+    """Looks every second whether parts come through Redis; if not, claims them from Postgres and runs them."""
 
     def __init__(
         self,
-        bus: Bus,
         *,
+        redis_serves: Callable[[], bool],
         claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]],
         claimed: set[UUID],
         free: Callable[[], int],
@@ -176,9 +162,10 @@ class DirectClaims:
     ) -> None:
         """`claim` claims up to so many parts, whose ids are added to `claimed`; `free` is how many more may run.
 
-        `run` runs a part to its end without raising.
+        `redis_serves`: whether who claims through Redis reaches it and gets all that is due. `run` runs a part to its
+        end without raising.
         """
-        self._bus = bus
+        self._redis_serves = redis_serves
         self._claim = claim
         self._claimed = claimed
         self._claiming = asyncio.Lock()
@@ -190,11 +177,11 @@ class DirectClaims:
         return len(self._running)
 
     async def keep_claiming(self) -> None:
-        """Check Redis for ever, and run what fits while it is away."""
+        """Look for ever, and run what fits while Redis is away."""
         away = False
         while True:
             await asyncio.sleep(_LOOK_S)
-            was_away, away = away, not await self._bus.answers()
+            was_away, away = away, not self._redis_serves()
             if away != was_away:
                 log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))
             try:

@@ -1,7 +1,7 @@
 """How the fleet reaches Redis, its lists, and what workers took out of them.
 
 One URL in redis-py's form serves our own scripts and kombu alike. Every connection has timeouts, keepalive and health
-checks, so that a half-open one heals within seconds.
+checks, so that a half-open one heals within seconds, and ends as soon as its server takes no writes.
 
 A part waits in a list, or stands in `taken` of a worker until the worker lets go of it; who runs it, Postgres knows.
 Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
@@ -29,18 +29,14 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
-from redis.retry import Retry
 
-from pecia_schemas import messages
+from pecia_schemas import messages, redis_connections
 from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_schemas.redis_connections import CONNECT_TIMEOUT_S, HEALTH_CHECK_S, SOCKET_TIMEOUT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 
-SOCKET_TIMEOUT_S = 5
-_CONNECT_TIMEOUT_S = 3
-HEALTH_CHECK_S = 5
 _DEFAULT_PORT = 6379
 _parse: Callable[[str], dict[str, Any]] = parse_url
 
@@ -50,17 +46,7 @@ def connect(url: str) -> Redis:
 
     It tries a command once more on a new connection, then raises `redis.RedisError`.
     """
-    options: dict[str, Any] = {
-        "decode_responses": True,
-        "encoding_errors": "replace",  # a writer to Redis can write what is no text
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": _CONNECT_TIMEOUT_S,
-        "health_check_interval": HEALTH_CHECK_S,
-        "retry": Retry(NoBackoff(), 1),
-    }
-    if _parse(url).get("connection_class") is not UnixDomainSocketConnection:
-        options["socket_keepalive"] = True
-    return Redis.from_url(url, **options)
+    return redis_connections.connect(url, decode_responses=True)
 
 
 def celery_settings(url: str) -> dict[str, Any]:
@@ -88,7 +74,7 @@ def celery_settings(url: str) -> dict[str, Any]:
         "broker_use_ssl": ssl,
         "broker_transport_options": {
             "socket_timeout": SOCKET_TIMEOUT_S,
-            "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_keepalive": True,
             "health_check_interval": HEALTH_CHECK_S,
             "priority_steps": [0],  # a lane is a list of its own

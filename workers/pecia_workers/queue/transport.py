@@ -27,6 +27,7 @@ from redis import Redis, RedisError, ResponseError
 
 from pecia_schemas import tracing
 from pecia_schemas.messages import wakeup_key
+from pecia_schemas.redis_connections import writing
 from pecia_schemas.states import Stage
 from pecia_workers import metrics
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
@@ -37,6 +38,10 @@ CLAIM_LIMIT = 256
 """Most parts that one call takes or lets go of, so that the script never keeps Redis for long."""
 
 _RETRY_S = 1.0
+_AWAY_AFTER_S = 4.0
+"""Without an answer of Redis, for which Celery's event loop asks every second."""
+_NOTHING = "pecia:nothing"
+"""A key that is gone at once."""
 
 _keepers: WeakValueDictionary[str, Keeper] = WeakValueDictionary()
 
@@ -109,6 +114,9 @@ class Keeper:
         self._overdue: set[str] = set()
         self.moved_at = time.monotonic()
         """When a part was last claimed, finished or requeued, by the monotonic clock."""
+        self.reached_at = time.monotonic()
+        """When Redis last took a write and the last claim had not failed, by the monotonic clock."""
+        self._can_claim = True
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
         self._number = 1
@@ -133,6 +141,15 @@ class Keeper:
         """What the gate admits now; nothing while there is none."""
         return self.gate.capacity() if self.gate else _CLOSED
 
+    @property
+    def redis_serves(self) -> bool:
+        """Whether claims reach Redis, and Redis takes what is published. On any thread.
+
+        Judged here and by nobody else: another connection may reach another server, and while Celery does not consume,
+        a Redis that answers is of no use.
+        """
+        return time.monotonic() - self.reached_at < _AWAY_AFTER_S
+
     def claim(self, queues: Sequence[str]) -> Claim:
         """Take what the gate admits, and report to Redis what has ended. Raises `redis.RedisError`."""
         capacity = self.capacity
@@ -149,6 +166,7 @@ class Keeper:
                 islice(noted, CLAIM_LIMIT) for noted in (self._finished, self._unfinished)
             )
             self._reporting = Ended(finished=tuple(finished), unfinished=tuple(unfinished))
+        self._can_claim = False
         claim = self._lists.claim(
             queues,
             worker=self.worker,
@@ -158,6 +176,7 @@ class Keeper:
             idle=capacity.idle,
             ended=self._reporting,
         )
+        self._can_claim = True
         self._number += 1
         reported, self._reporting = self._reporting, None
         for noted, parts in ((self._finished, reported.finished), (self._unfinished, reported.unfinished)):
@@ -202,14 +221,23 @@ class Keeper:
             try:
                 self._unseen += self._call((), _CLOSED).parts
             except RedisError as error:
-                _log.warning("could not report to Redis what ended, trying again: %s", type(error).__name__)
+                if not self._settle_after:
+                    name = type(error).__name__
+                    _log.warning("could not report to Redis what ended, trying until it succeeds: %s", name)
                 self._settle_after = time.monotonic() + _RETRY_S
                 return False
+        self._settle_after = 0.0
         return True
 
     def tend(self) -> None:
-        """Settle, and report what has been held for too long. Celery's event loop calls it every second."""
-        self.settle()
+        """Settle, ask Redis whether it takes a write, and report what has been held for too long.
+
+        Celery's event loop calls it every second.
+        """
+        if self.settle() and self._can_claim:
+            with suppress(RedisError):
+                self._redis.set(_NOTHING, "", px=1)
+                self.reached_at = time.monotonic()
         since = self._clock() - self._hold_limit_s
         for part, begun in self._held.items():
             known = part in self._overdue or part in self._finished
@@ -436,8 +464,26 @@ class Channel(stock.Channel):
             self._flush_brpop_reauth()  # type: ignore[no-untyped-call]
         raise Empty
 
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        parameters: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[no-untyped-call]
+        parameters["connection_class"] = writing(parameters["connection_class"])
+        return parameters
+
+
+class Poller(stock.MultiChannelPoller):
+    """Checks subscriptions without an event loop too: Flower's thread has none."""
+
+    def get(self, callback: Any, timeout: float | None = None) -> Any:
+        """Wait for a message, and ping what has been silent."""
+        self.maybe_check_subclient_health()  # type: ignore[no-untyped-call]
+        return super().get(callback, timeout)  # type: ignore[no-untyped-call]
+
 
 class Transport(stock.Transport):
     """The transport that `install` puts in place of the stock one."""
 
     Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.cycle = Poller()  # type: ignore[no-untyped-call, assignment]

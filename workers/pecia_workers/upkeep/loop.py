@@ -310,8 +310,14 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
 
 
 async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:
+    """Run the step again and again; an error that stays is logged once."""
+    known = None
     while True:
+        error_name = None
         try:
             await step()
         except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
-            log.info("watch_failed", error=name_of(error))
+            error_name = name_of(error)
+            if error_name != known:
+                log.info("watch_failed", error=error_name)
+        known = error_name

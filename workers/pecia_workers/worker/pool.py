@@ -79,6 +79,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         )
         self.limit = self._budget.slots
         self._keeper.worker = self._runtime.name
+        self._keeper.reached_at = time.monotonic()  # Celery is about to connect
         self._keeper.gate = self
         task_revoked.connect(self._on_revoked)
 

@@ -98,7 +98,15 @@ class Runtime:
     name: str
     """The worker's in Postgres and Redis, once it has started."""
 
-    def __init__(self, settings: WorkerSettings, stages: Collection[Stage]) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        stages: Collection[Stage],
+        *,
+        redis_serves: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`redis_serves`: whether parts come through Redis; while not, they are claimed from Postgres."""
+        self._redis_serves = redis_serves
         self._served = frozenset(stages)
         self._claimed: set[UUID] = set()
         """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
@@ -157,7 +165,7 @@ class Runtime:
         await enter(workers_watched(self._database, self._bus, settings))
         self._in_background(self._keep_sight())
         self._direct = DirectClaims(
-            self._bus,
+            redis_serves=self._redis_serves,
             claim=partial(self._ledger.claim_waiting, self._served, without=self._claimed),
             claimed=self._claimed,
             free=self._free,
