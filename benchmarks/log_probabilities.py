@@ -14,7 +14,7 @@ import numpy as np
 from harness.engines import CHECKPOINTS, Made, started
 from harness.report import Report, Table, parser, spread
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine, EngineRequest
+from pecia_workers.protocol.base import Engine, EngineRequest
 from pecia_workers.reading.page import instruction_for
 
 MOST_TOKENS = 128

@@ -11,10 +11,10 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page, TokenUsage, Verdict
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.batching.batcher import generated
-from pecia_workers.engines.base import Generation
-from pecia_workers.ledger.commit import ClaimedPart, Done, Failed
-from pecia_workers.metrics import BATCH_KV_USED, BATCH_SIZE, REGISTRY
-from pecia_workers.tracing import ended, processing
+from pecia_workers.observability.metrics import BATCH_KV_USED, BATCH_SIZE, REGISTRY
+from pecia_workers.observability.tracing import ended, processing
+from pecia_workers.protocol.base import Generation
+from pecia_workers.protocol.parts import ClaimedPart, Done, Failed
 
 
 def _part(lane: Lane) -> ClaimedPart:

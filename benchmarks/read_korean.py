@@ -24,7 +24,7 @@ from pecia_schemas.blocks import text_of
 from pecia_workers.engines.cpu.ocr_engine import PageReader
 from pecia_workers.engines.cpu.rapidocr import rapidocr_reader
 from pecia_workers.engines.registry import tesseract_reader
-from pecia_workers.local.samples import accuracy
+from pecia_workers.media.samples import accuracy
 
 
 @dataclass(frozen=True, kw_only=True)

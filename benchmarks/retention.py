@@ -21,10 +21,10 @@ from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import new_id
-from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.retention import retention_steps
+from pecia_workers.protocol.parts import Done, Finished
 
 DOCUMENT = b"x" * 20_000
 PAGE = Page(

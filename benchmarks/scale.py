@@ -33,18 +33,14 @@ from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.ledger import retention
-from pecia_workers.ledger.commit import ClaimedPart, Done, Finished
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import (
-    expected_in_redis,
-    expire_jobs,
-    find_missing,
-    find_orphaned,
-    relay_due,
-)
+from pecia_workers.ledger.publication import expected_in_redis, find_missing
+from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
+from pecia_workers.protocol.parts import ClaimedPart, Done, Finished
 from pecia_workers.queue.bus import Bus
 from pecia_workers.upkeep.loop import Measurement
+from pecia_workers.upkeep.relay import relay_due
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -26,9 +26,9 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.base import Engine, EngineRequest
 from pecia_workers.engines.requests import Prepared
 from pecia_workers.media.frames import Memory, sealed
+from pecia_workers.protocol.base import Engine, EngineRequest
 from pecia_workers.reading.page import instruction_for
 
 A4 = (1754, 1240)

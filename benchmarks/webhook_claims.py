@@ -17,7 +17,7 @@ from harness.report import Report, Table, parser
 from harness.servers import servers
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import claim_deliveries
-from pecia_workers.places import Places
+from pecia_workers.outgoing.places import Places
 
 SHORT = 100
 RECEIVERS = (1, 2_000)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.protocol.base import Engine
 
 _MAKER = Path(__file__).parents[2] / "tests" / "engine" / "checkpoints.py"
 

@@ -16,8 +16,8 @@ from pecia_schemas.tasks import DocumentType
 from pecia_schemas.tracing import exported
 from pecia_workers.app import app, worker_argv
 from pecia_workers.batching.batcher import Priced
-from pecia_workers.engines.base import Budget, Engine, EngineRequest
-from pecia_workers.ledger.commit import ClaimedPart, Done
+from pecia_workers.protocol.base import Budget, Engine, EngineRequest
+from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import Stages
 

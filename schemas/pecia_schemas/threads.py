@@ -30,3 +30,13 @@ async def finish_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwar
     A caller that is cancelled meanwhile goes on once it has ended: it never outlives the files it works on.
     """
     return await finish(asyncio.to_thread(work, *args, **kwargs))
+
+
+_AGAIN_S = 1.0
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
+    while not task.done():  # a library may swallow the first: redis-py does while it connects
+        task.cancel()
+        await asyncio.wait([task], timeout=_AGAIN_S)

@@ -22,7 +22,7 @@ from fixture_types import Eventually, RunFleet
 from hand_made_pdfs import text_pdf
 from http_doubles import free_port
 from pecia import ReadDocument
-from pecia_workers.local.samples import write_exhibits
+from pecia_workers.media.samples import write_exhibits
 from pictures import note
 from snippets import GAP, ROOT, agrees, blocks, commands, fenced
 

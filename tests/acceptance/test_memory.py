@@ -14,7 +14,7 @@ from fixture_types import RunFleet
 from limits import WAIT_S
 from memory import memory_of
 from pecia import DocumentType, Job, JobState, ReadDocument
-from pecia_workers.local import samples
+from pecia_workers.media import samples
 
 pytestmark = pytest.mark.gate
 

@@ -19,7 +19,7 @@ from fixture_types import Draw, Eventually, Make
 from limits import WAIT_S
 from pecia import Document, JobState, NoticeType, Page, ReadDocument, Verdict
 from pecia.webhooks import verify
-from pecia_workers.local import samples
+from pecia_workers.media import samples
 from pictures import encoded
 
 Drawing = Callable[[str], Image.Image]

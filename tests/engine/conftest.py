@@ -21,10 +21,10 @@ from fleets import fleet_of
 from offline import KV_CACHE_BYTES, SIZES
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.vllm.processes import engine_environment
 from pecia_workers.local.fleet import LocalFleet
+from pecia_workers.protocol.base import Engine
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import ClipTimes, EngineRequest
+from pecia_workers.protocol.base import ClipTimes, EngineRequest
 from pecia_workers.reading.page import instruction_for
 
 PAGES = 32

@@ -7,8 +7,8 @@ import sys
 from offline import KV_CACHE_BYTES, SIZES, asked
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.protocol.base import Engine
 
 LONG = asked(0, id="long", workload=DocumentType.CHART, max_output_tokens=1500)
 

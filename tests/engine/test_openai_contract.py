@@ -22,10 +22,10 @@ from fleets import READY_S
 from offline import SCHEMA, clip, picture
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine, Generation, Sampling
 from pecia_workers.engines.openai.chat import EXTRAS
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.protocol.base import Engine, Generation, Sampling
 from vllm_server import KEY, VllmServer, serving
 
 MOST_TOKENS = 24

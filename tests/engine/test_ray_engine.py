@@ -19,8 +19,8 @@ from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.protocol.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 

@@ -14,8 +14,8 @@ from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, aske
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
-from pecia_workers.engines.base import Budget, Engine, EngineRefusedError, Generation, Load
 from pecia_workers.engines.models import fingerprint, visible_gpus
+from pecia_workers.protocol.base import Budget, Engine, EngineRefusedError, Generation, Load
 
 PIXELS_OF_A_TOKEN = 28 * 28
 

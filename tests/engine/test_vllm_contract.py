@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from engine_contract import *  # noqa: F403  the tests themselves
 from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine
-from pecia_workers.local.samples import sample_document
+from pecia_workers.media.samples import sample_document
+from pecia_workers.protocol.base import Engine
 
 
 @pytest.fixture(scope="module")

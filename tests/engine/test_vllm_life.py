@@ -15,7 +15,7 @@ import pytest
 
 import small_worker
 from pecia_schemas.results import Verdict
-from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
+from pecia_workers.protocol.base import Engine, EngineDeadError, EngineUnavailableError
 from small_worker import LONG, under_way
 
 Processes = Callable[..., list[psutil.Process]]

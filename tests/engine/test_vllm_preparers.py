@@ -22,9 +22,9 @@ from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr, make_smolvlm
 from fleets import READY_S
 from offline import PAGES, SCHEMA, asked, clip
-from pecia_workers.engines.base import Engine, Generation
 from pecia_workers.engines.requests import Prepared
 from pecia_workers.media.frames import CallFailedError, InvalidMemoryError, mapped, plain, sealed
+from pecia_workers.protocol.base import Engine, Generation
 
 Asking = tuple[asyncio.Runner, Any]
 FULL = {"dtype": "float32"}

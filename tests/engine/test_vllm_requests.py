@@ -17,7 +17,7 @@ from checkpoints import make_adapter, make_glm_ocr
 from offline import SIZES, clip
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import (
+from pecia_workers.protocol.base import (
     Engine,
     EngineOverloadedError,
     EngineRefusedError,

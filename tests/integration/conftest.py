@@ -30,8 +30,8 @@ from pecia_schemas.messages import job_channel
 from pecia_schemas.results import Page, Segment, Summary, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Stage
-from pecia_workers.ledger.commit import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.protocol.parts import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
 from pecia_workers.queue.lists import connect
 from tables import Tables
 

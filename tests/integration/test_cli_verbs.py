@@ -25,7 +25,7 @@ from pecia import CachedFrom, Client, GenerationOptions, Job, Preset, ReadDocume
 from pecia.endpoints import body_of_test
 from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
-from pecia_workers.webhooks import Signer
+from pecia_workers.outgoing.webhooks import Signer
 from receivers import SECRET, Answer, Receiver, receiver, settings_for, working
 
 __all__ = ["receiver"]

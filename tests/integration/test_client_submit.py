@@ -28,8 +28,9 @@ from pecia import (
 )
 from pecia_schemas import storable
 from pecia_schemas.tasks import page_cost
-from pecia_workers.ledger.recovery import forget_flows, relay_due
+from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.queue.bus import Bus
+from pecia_workers.upkeep.relay import relay_due
 
 
 def part_of(house: House, job: Job[Any]) -> dict[str, Any]:

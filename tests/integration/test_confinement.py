@@ -20,11 +20,11 @@ import hostile_code
 import pecia_workers
 from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.confinement import Guard, missing_guards
 from pecia_workers.media import Limits
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.frames import CallFailedError, plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from pecia_workers.processes.confinement import Guard, missing_guards
 
 pytestmark = pytest.mark.gate
 
@@ -103,7 +103,7 @@ def test_a_decoder_opens_no_file_but_code(in_a_decoder: Call, tmp_path: Path) ->
 CONFINED = """
 import sys
 from pathlib import Path
-from pecia_workers.confinement import confine_files
+from pecia_workers.processes.confinement import confine_files
 assert confine_files()
 import colorsys
 for path in sys.argv[1:]:
@@ -165,7 +165,7 @@ def test_a_decoder_that_crashes_leaves_no_picture_of_its_memory(in_a_decoder: Ca
 
 FILTER_ALONE = """
 import os, sys
-from pecia_workers.confinement import confine_calls
+from pecia_workers.processes.confinement import confine_calls
 confine_calls()
 for call in (lambda: open(sys.argv[1], "w"), lambda: os.mkdir(sys.argv[1]), os.fork):
     try: call()
@@ -173,7 +173,7 @@ for call in (lambda: open(sys.argv[1], "w"), lambda: os.mkdir(sys.argv[1]), os.f
 """
 THREADS_OF_LIBRARIES = """
 import socket, threading
-from pecia_workers.confinement import confine_calls
+from pecia_workers.processes.confinement import confine_calls
 begun, go = threading.Event(), threading.Event()
 def reach():
     begun.set(); go.wait()
@@ -185,7 +185,7 @@ begun.wait(); confine_calls(); go.set()
 UNKNOWN_PROCESSOR = """
 import platform, socket
 platform.machine = lambda: "s390x"
-from pecia_workers.confinement import confine_calls
+from pecia_workers.processes.confinement import confine_calls
 print(confine_calls()); socket.socket().close()
 """
 

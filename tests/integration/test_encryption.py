@@ -19,8 +19,8 @@ from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.commands.keys import Rekeyed, Rekeying
-from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
+from pecia_workers.protocol.parts import ClaimedPart
 from pecia_workers.worker.stages import failure_of
 from tables import texts_of_tables
 

@@ -13,10 +13,10 @@ from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
-from pecia_workers.local.samples import sample_document
+from pecia_workers.media.samples import sample_document
+from pecia_workers.protocol.base import Engine
 from virtual_time import FixedLength
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")

@@ -22,10 +22,10 @@ from pecia import CaptionVideo, Client, ClientSettings, DocumentType, Job, ReadD
 from pecia_schemas.encryption import new_key
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import Capabilities, EngineError, EngineRequest, Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from pecia_workers.protocol.base import Capabilities, EngineError, EngineRequest, Generation
 from pecia_workers.worker import runtime as runtimes
 from videos import video
 

@@ -15,7 +15,7 @@ from fixture_types import Picture
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
-from pecia_workers import attempts
+from pecia_workers.protocol import attempts
 from pecia_workers.queue.bus import Bus
 
 pytestmark = pytest.mark.gate

@@ -20,17 +20,9 @@ from pecia import Client, Job, ReadDocument
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState, Stage
-from pecia_workers.ledger.commit import (
-    ClaimedPart,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    NewPart,
-    Outcome,
-)
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from samples import page
 
 pytestmark = pytest.mark.gate

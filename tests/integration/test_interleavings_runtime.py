@@ -23,8 +23,11 @@ from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.attempts import PartCancelledError, RuntimeLostError
-from pecia_workers.engines.base import (
+from pecia_workers.engines.simulated import InstantEngine
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.recovery import Judge
+from pecia_workers.protocol.attempts import PartCancelledError, RuntimeLostError
+from pecia_workers.protocol.base import (
     Budget,
     EngineDeadError,
     EngineRefusedError,
@@ -32,10 +35,7 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.engines.simulated import InstantEngine
-from pecia_workers.ledger.commit import ClaimedPart, Done
-from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import Judge
+from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import failure_of

@@ -29,18 +29,10 @@ from pecia.job import AnyJob
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import JobState, PartState, Stage
-from pecia_workers.ledger.commit import (
-    ClaimedPart,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    NewPart,
-    Outcome,
-)
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import expire_jobs, requeue_orphaned
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 
 pytestmark = pytest.mark.gate
 

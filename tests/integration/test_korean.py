@@ -18,10 +18,10 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import EngineRequest, Generation
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.local.samples import accuracy, sample_document
 from pecia_workers.media.decoding import prepare
+from pecia_workers.media.samples import accuracy, sample_document
+from pecia_workers.protocol.base import EngineRequest, Generation
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

@@ -17,8 +17,8 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState, PartState, Stage
 from pecia_schemas.tasks import ReadDocument
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome, Postponed
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome, Postponed
 from samples import page
 from tables import Tables
 

@@ -19,10 +19,12 @@ from pecia.errors import InvalidOptionError
 from pecia.job import AnyJob
 from pecia_schemas.results import Document, Timings, TokenUsage
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import EngineError
-from pecia_workers.ledger.commit import COLUMNS, ClaimedPart, Done, Spent
+from pecia_workers.ledger.commit import COLUMNS
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.ledger.recovery import find_orphaned, relay_due, requeue_orphaned
+from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from pecia_workers.protocol.base import EngineError
+from pecia_workers.protocol.parts import ClaimedPart, Done, Spent
+from pecia_workers.upkeep.relay import relay_due
 from pictures import encoded, note
 from relaying import RelayingBus
 

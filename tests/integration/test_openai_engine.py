@@ -11,8 +11,8 @@ from chat_server import Behaviour, picture_of, serving
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, DocumentType
-from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, Sampling
 from pecia_workers.engines.requests import LOOPS
+from pecia_workers.protocol.base import ClipTimes, EngineError, EngineRefusedError, Sampling
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 SMALL: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 500},)

@@ -17,7 +17,7 @@ from pecia_schemas.results import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.base import (
+from pecia_workers.protocol.base import (
     EngineDeadError,
     EngineError,
     EngineRefusedError,

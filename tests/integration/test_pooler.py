@@ -26,11 +26,11 @@ from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.local.process import Account, spawn
 from pecia_workers.local.servers import EmbeddedPostgres
+from pecia_workers.protocol.parts import Done, Finished
 from pecia_workers.upkeep.loop import _duties, open_stores
 from synced import synced
 

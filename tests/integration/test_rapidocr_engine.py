@@ -24,13 +24,13 @@ from pecia_schemas.blocks import text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.engines.cpu.ocr_engine import OcrEngine, PageRead
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.local.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.media import frames
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
+from pecia_workers.media.samples import WRITERS, accuracy, sample_document, write_scan
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 

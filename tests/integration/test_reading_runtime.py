@@ -17,7 +17,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.local.samples import accuracy, sample_document
+from pecia_workers.media.samples import accuracy, sample_document
 from pecia_workers.reading.page import closed, instruction_for
 from pictures import encoded
 

@@ -23,7 +23,7 @@ from pecia_schemas.results import Captions, TokenUsage
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.ledger.commit import keep_results
-from pecia_workers.local.samples import sample_document
+from pecia_workers.media.samples import sample_document
 from pictures import encoded, note
 from videos import video
 

@@ -11,8 +11,8 @@ import fetching
 from document_server import Answer, handing_out
 from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from pecia_schemas.failures import FailureCode
-from pecia_workers.attempts import StorageUnavailableError
-from pecia_workers.sources import Buckets
+from pecia_workers.outgoing.sources import Buckets
+from pecia_workers.protocol.attempts import StorageUnavailableError
 
 pytestmark = pytest.mark.gate
 

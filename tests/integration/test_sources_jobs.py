@@ -25,13 +25,13 @@ from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Stage
-from pecia_workers.attempts import PartCancelledError, PartFailedError
 from pecia_workers.commands.keys import Rekeying
-from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.ledger.retention import retention_steps
-from pecia_workers.sources import Intake
+from pecia_workers.outgoing.sources import Intake
+from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError
+from pecia_workers.protocol.parts import ClaimedPart
 from tables import texts_of_tables
 
 pytestmark = pytest.mark.usefixtures("shared_template")

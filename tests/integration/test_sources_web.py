@@ -14,7 +14,7 @@ from document_server import Answer, DocumentServer, handing_out
 from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from limits import WAIT_S
 from pecia_schemas.failures import FailureCode
-from pecia_workers.sources import MAX_REDIRECTS, Web
+from pecia_workers.outgoing.sources import MAX_REDIRECTS, Web
 from tls_servers import Authority
 
 INSIDE: dict[str, Any] = {"source_allow": ("127.0.0.0/8", "::1/128"), "source_ports": ()}

@@ -35,9 +35,9 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
 from pecia_workers.ledger import ledger
-from pecia_workers.ledger.commit import ClaimedPart, Done, Failed, Finished, Outcome
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.protocol.parts import ClaimedPart, Done, Failed, Finished, Outcome
 from samples import page
 
 R = TypeVar("R")

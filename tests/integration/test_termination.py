@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from fixture_types import Eventually
 from metadata_server import MetadataServer, metadata_server
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
-from pecia_workers import service
-from pecia_workers.service import termination_heard, within_notice
+from pecia_workers.processes import service
+from pecia_workers.processes.service import termination_heard, within_notice
 
 pytestmark = pytest.mark.gate
 

@@ -16,9 +16,9 @@ from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas.states import Stage
-from pecia_workers.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
 

@@ -15,7 +15,7 @@ import fetching
 from fetching import UNREACHABLE
 from fixture_types import Eventually
 from pecia_schemas.failures import FailureCode
-from pecia_workers.sources import Web
+from pecia_workers.outgoing.sources import Web
 from receivers import Outbox, outbox, settings_for, working
 from tls_faults import answering, tls_faults
 from tls_servers import Authority

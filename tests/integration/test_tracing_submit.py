@@ -175,7 +175,7 @@ class Lacking:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Lacking())
-import pecia_workers.app, pecia_workers.worker.runtime, pecia_workers.upkeep.loop, pecia_workers.webhooks
+import pecia_workers.app, pecia_workers.worker.runtime, pecia_workers.upkeep.loop, pecia_workers.outgoing.webhooks
 from pecia import AsyncClient, Client, ClientSettings, ConfigurationError
 stores = dict(database_url="postgresql://nobody@nowhere/", redis_url="redis://nowhere", payload_url="/nowhere")
 for kind in (Client, AsyncClient):

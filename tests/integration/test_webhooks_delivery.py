@@ -32,8 +32,8 @@ from pecia_workers.ledger.outbox import (
     claim_deliveries,
     record_outcome,
 )
-from pecia_workers.places import Places
-from pecia_workers.webhooks import RetrySchedule
+from pecia_workers.outgoing.places import Places
+from pecia_workers.outgoing.webhooks import RetrySchedule
 from receivers import (
     DOCUMENT_TEXT,
     SECRET,

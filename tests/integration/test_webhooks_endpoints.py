@@ -37,8 +37,8 @@ from pecia_workers.ledger.outbox import (
 )
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
 from pecia_workers.ledger.standing import lag
-from pecia_workers.metrics import REGISTRY
-from pecia_workers.places import Places
+from pecia_workers.observability.metrics import REGISTRY
+from pecia_workers.outgoing.places import Places
 from receivers import (
     SECRET,
     Answer,

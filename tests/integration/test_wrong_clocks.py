@@ -16,9 +16,9 @@ from house import House
 from pecia import Client, ClientSettings
 from pecia.webhooks import verify
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.attempts import StorageUnavailableError
 from pecia_workers.ledger.retention import StraySearch
-from pecia_workers.sources import Buckets
+from pecia_workers.outgoing.sources import Buckets
+from pecia_workers.protocol.attempts import StorageUnavailableError
 from receivers import SECRET, Outbox, Receiver, outbox, receiver, settings, working
 
 __all__ = ["outbox", "receiver", "settings"]

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 from chat_server import ChatServerDouble
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import Engine, EngineRequest, Generation
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.openai.server import Retries
+from pecia_workers.protocol.base import Engine, EngineRequest, Generation
 
 WORDS = "Read the prescription of Kim Minji."
 KEY = "sesame"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType, page_cost
-from pecia_workers.engines.base import Engine, EngineRequest
+from pecia_workers.protocol.base import Engine, EngineRequest
 
 __all__ = [
     "running",

@@ -9,7 +9,7 @@ import pytest
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.pages import Limits, MediaError
-from pecia_workers.sources import Arriving, Buckets, Web
+from pecia_workers.outgoing.sources import Arriving, Buckets, Web
 
 DOCUMENT: Final = b"%PDF-1.7\n" + b"content " * 1_000
 LIMIT: Final = 100_000

@@ -10,7 +10,7 @@ import pytest
 from pecia_workers.local.fleet import MODULES
 from pecia_workers.local.process import ChildProcess, fork, wait_until
 from pecia_workers.media.processes import public_environment
-from pecia_workers.template import Template
+from pecia_workers.processes.template import Template
 
 _ENDS_S = 60
 _OWN_MODULE = b"pecia.cli"  # no process of the product has this one imported
@@ -118,7 +118,9 @@ def templates_of(pid: int | str = "self") -> list[int]:
     return [
         child
         for child, command in commands.items()
-        if b"pecia_workers.template" in command and _OWN_MODULE not in command and child not in _former
+        if b"pecia_workers.processes.template" in command
+        and _OWN_MODULE not in command
+        and child not in _former
     ]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pecia_schemas.states import Lane, Stage, new_id
-from pecia_workers.ledger.commit import ClaimedPart
+from pecia_workers.protocol.parts import ClaimedPart
 
 
 def claimed_part(**changes: Any) -> ClaimedPart:

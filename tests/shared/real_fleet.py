@@ -29,20 +29,12 @@ from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
 from pecia_schemas.states import JobState, Stage
 from pecia_schemas.tasks import Task, task_from_json, task_type
-from pecia_workers.ledger.commit import (
-    ClaimedPart,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    NewPart,
-    Outcome,
-)
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.ledger.recovery import expire_jobs
-from pecia_workers.webhooks import Signer
+from pecia_workers.outgoing.webhooks import Signer
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

@@ -27,7 +27,7 @@ from pecia_schemas.settings import ClientSettings, WorkerSettings
 from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import fan_out
-from pecia_workers.webhooks import RetrySchedule, WebhookWorker
+from pecia_workers.outgoing.webhooks import RetrySchedule, WebhookWorker
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)

@@ -7,7 +7,7 @@ import numpy as np
 
 from pecia_schemas.results import Page, Segment, Verdict
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import EngineRequest
+from pecia_workers.protocol.base import EngineRequest
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 

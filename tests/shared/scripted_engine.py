@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import Capabilities, EngineRequest, Generation
+from pecia_workers.protocol.base import Capabilities, EngineRequest, Generation
 
 Answer = Generation | Exception
 

@@ -12,13 +12,13 @@ from limits import WAIT_S
 from pecia_schemas import tracing
 from pecia_schemas.results import Summary, Timings, Verdict
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.attempts import clocked, waited_s
 from pecia_workers.batching.batcher import Batcher, Meter, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
-from pecia_workers.ledger.commit import Done
+from pecia_workers.protocol.attempts import clocked, waited_s
+from pecia_workers.protocol.base import EngineDeadError, EngineRequest, Generation, Load
+from pecia_workers.protocol.parts import Done
 from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 

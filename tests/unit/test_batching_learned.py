@@ -16,7 +16,7 @@ from pecia_workers.batching.learned import (
     quantile,
     step_of,
 )
-from pecia_workers.engines.base import Budget, Load
+from pecia_workers.protocol.base import Budget, Load
 
 BUDGET = Budget(slots=8, tokens=1_000)
 LENGTHS = st.lists(st.integers(1, 100_000), min_size=ENOUGH, max_size=200)

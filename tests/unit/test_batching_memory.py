@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
-from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
+from pecia_workers.protocol.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 

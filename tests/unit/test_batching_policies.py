@@ -20,7 +20,7 @@ from pecia_workers.batching.policies import (
     Waiting,
     policy_named,
 )
-from pecia_workers.engines.base import WHOLE, Layers
+from pecia_workers.protocol.base import WHOLE, Layers
 
 ROOM = Capacity(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)

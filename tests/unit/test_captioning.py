@@ -25,19 +25,19 @@ from pecia_schemas.tasks import (
     GenerationOptions,
     task_to_json,
 )
-from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import (
     CaptionSegment,
     SummarizeVideo,
     instruction_for_segment,
     instruction_for_summary,
 )
-from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.commit import ClaimedPart, Cut
 from pecia_workers.media.decoder import Decoder, Spool
-from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
+from pecia_workers.protocol.base import EngineRefusedError, EngineRequest, Generation
+from pecia_workers.protocol.parts import ClaimedPart, Cut
+from pecia_workers.reading.caching import ResultCache
+from pecia_workers.worker.ingest import Ingest, segment_count
 from samples import segment
 from scripted_engine import ScriptedEngine
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.openai.engine import check_adapters, chosen
 from pecia_workers.engines.openai.server import Retries, ServedModel, ServerAddress
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.protocol.base import EngineUnavailableError
 
 ONE = [ServedModel(id="qwen", root="/models/qwen"), ServedModel(id="loud", parent="qwen")]
 TWO = [*ONE, ServedModel(id="gemma")]

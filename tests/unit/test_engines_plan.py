@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preset
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import KvShape, kv_tokens, layers_planned
 from pecia_workers.engines.profiles import GIB, EnginePlan, merged, plan_engine, profile_file, profile_named
 from pecia_workers.engines.reader_cards import presets
+from pecia_workers.protocol.base import EngineUnavailableError
 
 L4 = profile_named("l4")
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.batching.policies import BatchLimits, Capacity
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
 from pecia_workers.engines.profiles import (
     GIB,
@@ -33,6 +32,7 @@ from pecia_workers.engines.profiles import (
 from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
 from pecia_workers.local.services import environment
+from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.worker.runtime import Runtime
 
 ON_GPUS = [name for name, profile in profile_file().profiles.items() if profile.memory_bytes]

@@ -16,7 +16,6 @@ from pecia_schemas.tasks import (
     Preset,
     ReadDocument,
 )
-from pecia_workers.engines.base import EngineUnavailableError, Sampling
 from pecia_workers.engines.profiles import GIB, merged, plan_engine, profile_file, profile_named
 from pecia_workers.engines.reader_cards import (
     AnswerFormat,
@@ -28,6 +27,7 @@ from pecia_workers.engines.reader_cards import (
     sampling_for,
 )
 from pecia_workers.engines.vllm.processes import engine_arguments
+from pecia_workers.protocol.base import EngineUnavailableError, Sampling
 from pecia_workers.reading.page import instruction_for, page_instruction
 
 PAGE = (Path(__file__).parents[2] / "docs/readers.md").read_text()

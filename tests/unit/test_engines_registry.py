@@ -13,10 +13,10 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.app import queues_of
 from pecia_workers.engines import registry
-from pecia_workers.engines.base import Engine, EngineUnavailableError, stages_of, stages_served
 from pecia_workers.engines.ray.engine import RayEngine
 from pecia_workers.engines.registry import create_engine, find_tessdata
 from pecia_workers.engines.vllm.engine import VllmEngine
+from pecia_workers.protocol.base import Engine, EngineUnavailableError, stages_of, stages_served
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.ray.engine import ending_of
 from pecia_workers.engines.requests import LOOPS, Preparation, Prepared, RequestLimits, Turns, is_loop
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.engines.vllm.engine import preparers
+from pecia_workers.protocol.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
 from samples import engine_request
 
 

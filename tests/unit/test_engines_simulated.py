@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.simulated import (
     BLOCK_TOKENS,
     DrawnLengths,
@@ -21,6 +20,7 @@ from pecia_workers.engines.simulated import (
     Sequence,
     SimulatedEngine,
 )
+from pecia_workers.protocol.base import EngineError, EngineRequest
 from samples import engine_request
 from virtual_time import FixedLength, VirtualClock
 

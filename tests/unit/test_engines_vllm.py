@@ -8,7 +8,6 @@ from typing import Any, Literal
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import WHOLE, EngineDeadError, EngineUnavailableError, Layers
 from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.vllm.processes import (
     check_model,
@@ -16,6 +15,7 @@ from pecia_workers.engines.vllm.processes import (
     engine_environment,
     start_failure,
 )
+from pecia_workers.protocol.base import WHOLE, EngineDeadError, EngineUnavailableError, Layers
 
 KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")
 

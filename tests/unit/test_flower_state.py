@@ -3,7 +3,7 @@
 import pytest
 from celery.events.state import Task
 
-from pecia_workers.flower import PartsState
+from pecia_workers.observability.flower import PartsState
 
 PART = "01a1fb95-340d-7214-94b8-439c85af8453"
 RUN = ("received", "started", "succeeded")

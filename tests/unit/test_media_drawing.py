@@ -20,7 +20,7 @@ from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
 from pecia_workers.media.decoding import prepare
 from pecia_workers.media.pictures import as_read, compressed, open_pictures
-from pecia_workers.template import Forked
+from pecia_workers.processes.template import Forked
 
 pytestmark = pytest.mark.gate
 

@@ -15,7 +15,7 @@ from command import ran
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Lane, Stage
-from pecia_workers import metrics
+from pecia_workers.observability import metrics
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "compose" / "prometheus" / "alerts.yml"

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from http_doubles import free_port
 from limits import WAIT_S
-from pecia_workers.metrics import Condition, Liveness, WorkerHealth
-from pecia_workers.metrics_page import serve_page
+from pecia_workers.observability.metrics import Condition, Liveness, WorkerHealth
+from pecia_workers.observability.metrics_page import serve_page
 
 HOLD_LIMIT_S = 315.0
 

@@ -11,12 +11,12 @@ from parts import claimed_part
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_schemas.states import Stage
-from pecia_workers import metrics_page
 from pecia_workers.batching.batcher import EngineWatch, generated
-from pecia_workers.engines.base import Generation, Load
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
-from pecia_workers.metrics import REGISTRY
-from pecia_workers.tracing import ended, processing
+from pecia_workers.observability import metrics_page
+from pecia_workers.observability.metrics import REGISTRY
+from pecia_workers.observability.tracing import ended, processing
+from pecia_workers.protocol.base import Generation, Load
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
 from samples import page
 
 WORD = "Quillfeather"

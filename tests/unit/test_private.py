@@ -145,7 +145,7 @@ def test_a_pictures_notes_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptu
 SCRIPT = """
 import logging
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.tracing import configure_logs
+from pecia_workers.observability.tracing import configure_logs
 
 configure_logs(WorkerSettings(log_format="{form}"))
 
@@ -176,7 +176,7 @@ from uuid import UUID
 import structlog
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.ledger import Grouped
-from pecia_workers.tracing import about_part, configure_logs
+from pecia_workers.observability.tracing import about_part, configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))
 ours, theirs = structlog.get_logger("ours"), logging.getLogger("a.library")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from answers import ANSWERS, PAGE, FormatAnswer
 from pecia_schemas.blocks import Block, BlockKind, Box, text_of
 from pecia_schemas.results import Verdict
-from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
+from pecia_workers.protocol.base import Generation
 from pecia_workers.reading.answers import answer_blocks, with_blocks
 from pecia_workers.reading.ladder import judged
 from pecia_workers.reading.markup import blocks_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pecia_schemas.results import Change, TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import (
+from pecia_workers.protocol.base import (
     Capabilities,
     EngineDeadError,
     EngineError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line, Source, Word, plain_blocks
 from pecia_schemas.results import Verdict
-from pecia_workers.engines.base import Generation
+from pecia_workers.protocol.base import Generation
 from pecia_workers.reading.ladder import doubtful_words, judged, rank, sureness
 
 BOX = Box(left=0, top=0, right=10, bottom=10)

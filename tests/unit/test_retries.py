@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.attempts import retry_delay
-from pecia_workers.outgoing import parse_retry_after
-from pecia_workers.webhooks import DeliveryPolicy, Reply, RetrySchedule, SendFailure
+from pecia_workers.outgoing.guard import parse_retry_after
+from pecia_workers.outgoing.webhooks import DeliveryPolicy, Reply, RetrySchedule, SendFailure
+from pecia_workers.protocol.attempts import retry_delay
 
 
 @given(

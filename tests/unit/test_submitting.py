@@ -28,7 +28,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_workers.media.decoder import Spool
 from pecia_workers.media.pages import Limits
-from pecia_workers.sources import Arriving
+from pecia_workers.outgoing.sources import Arriving
 
 
 def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:

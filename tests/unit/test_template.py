@@ -7,7 +7,7 @@ import pytest
 
 from forking import LastingTemplate
 from pecia_workers.local.process import wait_until
-from pecia_workers.template import TemplateDiedError
+from pecia_workers.processes.template import TemplateDiedError
 
 
 class Fatal:

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from parts import claimed_part
 from pecia_schemas import tracing
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_workers.ledger.commit import ClaimedPart, Failed
-from pecia_workers.tracing import ended, processing
+from pecia_workers.observability.tracing import ended, processing
+from pecia_workers.protocol.parts import ClaimedPart, Failed
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 JOB = f"00-{TRACE}-{SPAN}-01"
@@ -64,7 +64,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.tracing import configure_logs
+from pecia_workers.observability.tracing import configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))
 log = structlog.get_logger("ours")

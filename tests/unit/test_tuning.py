@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from command import run_pecia
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.base import Engine, EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
+from pecia_workers.protocol.base import Engine, EngineDeadError, EngineUnavailableError
 from pecia_workers.simulation.experiment import (
     MeasuredRun,
     Point,

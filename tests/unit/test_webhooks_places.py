@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.places import Places, Standing, Turn
+from pecia_workers.outgoing.places import Places, Standing, Turn
 
 PLACES = 64
 

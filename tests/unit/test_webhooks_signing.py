@@ -21,7 +21,7 @@ from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.events import NoticeType
 from pecia_schemas.states import JobState, new_id
-from pecia_workers.webhooks import SignedNotice, Signer
+from pecia_workers.outgoing.webhooks import SignedNotice, Signer
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()

@@ -8,8 +8,8 @@ import pytest
 
 from pecia import Page, ReadDocument, Verdict, Witness
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, plain_blocks
-from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.media.pages import PageImage
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
 from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
 from samples import engine_request
 from samples import page as sample_page

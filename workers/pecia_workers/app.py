@@ -16,8 +16,8 @@ from kombu.entity import Exchange, Queue
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.attempts import waited_s
 from pecia_workers.ledger.database import OUTAGE
+from pecia_workers.protocol.attempts import waited_s
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
 from pecia_workers.queue.transport import Keeper, task_name

@@ -255,7 +255,7 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
     Raises `UnavailableError`, in the midst of whatever runs, if the worker ends by itself.
     """
     # The launcher becomes the worker, which hears SIGTERM when this process is gone.
-    launcher = [sys.executable, "-m", "pecia_workers.local.launcher"]
+    launcher = [sys.executable, "-m", "pecia_workers.processes.launcher"]
     death = [str(os.getpid()), str(int(signal.SIGTERM)), "-1", "-1"]
     command = [sys.executable, "-m", "pecia_workers", "worker", "engine", "--name", f"backfill-{os.getpid()}"]
     # In a session of its own, for Ctrl-C is ours; what it says goes to standard error.

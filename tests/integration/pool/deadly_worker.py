@@ -7,8 +7,8 @@ import sys
 
 from pecia.cli import main
 from pecia_workers.engines import registry
-from pecia_workers.engines.base import EngineRequest, Generation
 from pecia_workers.engines.simulated import InstantEngine
+from pecia_workers.protocol.base import EngineRequest, Generation
 
 DEADLY_WIDTH = 77
 _SERVICE_S = 0.3

@@ -19,9 +19,9 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.ledger.commit import Done, Finished
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.protocol.parts import Done, Finished
 from pecia_workers.queue.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.upkeep import differences as looking
 from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend

@@ -8,7 +8,7 @@ from redis import Redis
 
 from fixture_types import Make
 from pecia_schemas.messages import WINDOW
-from pecia_workers.metrics import FLEET
+from pecia_workers.observability.metrics import FLEET
 from pecia_workers.upkeep.loop import Measurement, relay
 
 pytestmark = pytest.mark.gate

@@ -16,10 +16,10 @@ from fixture_types import Make, Picture
 from pecia import Client, ReadDocument
 from pecia_schemas.messages import IN_POSTGRES, TURN, publish, reserve_of, standing_name
 from pecia_schemas.states import new_id
-from pecia_workers.ledger.recovery import relay_due
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import count_waiting, held_parts
 from pecia_workers.upkeep.loop import Reconciler, Stores, relay
+from pecia_workers.upkeep.relay import relay_due
 from queueing import messages
 from relaying import RelayingBus
 

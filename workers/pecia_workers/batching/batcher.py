@@ -11,13 +11,13 @@ from uuid import UUID
 import structlog
 
 from pecia_schemas.results import Timings, TokenUsage, Verdict
-from pecia_workers import metrics
-from pecia_workers.attempts import waiting
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import Item, Policy
-from pecia_workers.engines import base
-from pecia_workers.ledger.commit import Done, Outcome, Spent
-from pecia_workers.tracing import admitted, generate_traced
+from pecia_workers.observability import metrics
+from pecia_workers.observability.tracing import admitted, generate_traced
+from pecia_workers.protocol import base
+from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.parts import Done, Outcome, Spent
 
 log = structlog.get_logger(__name__)
 

@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.connecting import Verdict, outage_suppressed, verdict_on
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.policies import Capacity
-from pecia_workers.engines.base import Budget, Load
 from pecia_workers.ledger.workers import WorkerIdentity, memory_left, note_memory, share_output_lengths
+from pecia_workers.protocol.base import Budget, Load
 
 STEPS: Final = 69
 """Steps of the grid; the last ends at 131,072 tokens."""

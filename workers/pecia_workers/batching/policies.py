@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Budget
+from pecia_workers.protocol.base import Budget
 
 MOST_OVERTAKEN: Final = 64
 """How many later arrivals may start before a request whose turn it then is, whatever its lane."""

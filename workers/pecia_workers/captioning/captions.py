@@ -16,12 +16,12 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Segment, Shrunk, Summary, Timings
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo
-from pecia_workers.caching import ResultCache
-from pecia_workers.engines.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import sampling_for
-from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import Clip, Stretch
+from pecia_workers.protocol.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
+from pecia_workers.protocol.parts import ClaimedPart, Done
+from pecia_workers.reading.caching import ResultCache
 from pecia_workers.reading.page import check_adapter
 
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from pecia_schemas import running
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineUnavailableError
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 4
 """Exit codes."""
@@ -58,7 +58,7 @@ def refusing(*kinds: type[Exception], add: str = "") -> Iterator[None]:
 @contextmanager
 def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
     """Have an engine say what it does in the log, and why it fails by an exit code."""
-    from pecia_workers.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.observability.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     configure_logs(settings)
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's

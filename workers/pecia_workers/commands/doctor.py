@@ -24,8 +24,6 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
 from pecia_workers.commands.common import FAILED, UNAVAILABLE, refused, settings_of_fleet
-from pecia_workers.confinement import missing_guards, readable_places
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
@@ -33,8 +31,10 @@ from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_quest
 from pecia_workers.media import decoding
 from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.media.processes import public_environment
+from pecia_workers.processes.confinement import missing_guards, readable_places
+from pecia_workers.processes.template import Template
+from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.queue.lists import connect, count_waiting
-from pecia_workers.template import Template
 from pecia_workers.witness.witnesses import witness_processes
 
 if TYPE_CHECKING:

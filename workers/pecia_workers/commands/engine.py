@@ -16,7 +16,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands import common
 from pecia_workers.engines import profiles
-from pecia_workers.engines.base import Engine, EngineUnavailableError, only_captions
+from pecia_workers.protocol.base import Engine, EngineUnavailableError, only_captions
 from pecia_workers.simulation.requests import Mix
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def check(*, as_json: common.AsJson = False) -> None:
     Example: `PECIA_ENGINE=rapidocr pecia engine check`
     """
     settings = common.settings_or_exit()
-    from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.commands.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
 
     with common.engine_at_work(settings):
         checked = asyncio.run(check_engine(settings))

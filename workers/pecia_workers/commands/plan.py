@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands import common
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import EnginePlan, plan_engine, speed_in
 from pecia_workers.engines.simulated import IterationModel
+from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 from pecia_workers.simulation.scenarios import Figures

@@ -17,10 +17,10 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
 from pecia_workers.commands import common
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import Speed, speed_in, speed_toml, with_profile
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
+from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation.requests import (
     Mix,
     Request,

@@ -20,7 +20,7 @@ from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
 from pecia_workers.local.process import EmbeddedError, ServiceState
-from pecia_workers.local.samples import write_exhibits
+from pecia_workers.media.samples import write_exhibits
 
 
 def sample(

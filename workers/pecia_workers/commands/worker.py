@@ -10,8 +10,8 @@ import typer
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit, urls_or_exit
-from pecia_workers.confinement import forbid_core_files
-from pecia_workers.engines.base import stages_served
+from pecia_workers.processes.confinement import forbid_core_files
+from pecia_workers.protocol.base import stages_served
 
 
 class Role(StrEnum):
@@ -54,7 +54,7 @@ def worker(
     }
     require("A worker needs its stores: set", stores, ", or run `pecia up`.")
     from pecia_schemas.tracing import TracingUnavailableError, exported  # noqa: PLC0415  heavy: help must not wait
-    from pecia_workers.service import termination_heard, within_notice  # noqa: PLC0415
+    from pecia_workers.processes.service import termination_heard, within_notice  # noqa: PLC0415
 
     _begin(settings)
     settings = within_notice(settings)
@@ -67,11 +67,11 @@ def worker(
         if role in (Role.INGEST, Role.ENGINE):
             _run_stages(role, settings, name or role)
             return
-        from pecia_workers.metrics_page import service_page  # noqa: PLC0415
+        from pecia_workers.observability.metrics_page import service_page  # noqa: PLC0415
 
         stack.enter_context(service_page(settings, role, fleet=role is Role.UPKEEP))
         if role is Role.WEBHOOKS:
-            from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
+            from pecia_workers.outgoing.webhooks import run_webhooks  # noqa: PLC0415
 
             run_webhooks(settings)
         else:
@@ -86,7 +86,7 @@ def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
         sentence = f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE."
         raise refused(sentence, USAGE)
     from pecia_workers.app import app, queues_of, worker_argv  # noqa: PLC0415
-    from pecia_workers.metrics_page import worker_page  # noqa: PLC0415
+    from pecia_workers.observability.metrics_page import worker_page  # noqa: PLC0415
 
     app.use(settings)
     with worker_page(settings, role, app.keeper, queues_of(stages)):
@@ -109,7 +109,7 @@ def flower() -> None:
         "PECIA_FLOWER_PORT": settings.flower_port,
     }
     require("Flower needs", wanted, "; `pecia up` serves it by itself.")
-    from pecia_workers.flower import run_flower  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.observability.flower import run_flower  # noqa: PLC0415  heavy: help must not wait for it
 
     _begin(settings)
     try:
@@ -120,7 +120,7 @@ def flower() -> None:
 
 
 def _begin(settings: WorkerSettings) -> None:
-    from pecia_workers.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.observability.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     admitted_or_exit(settings)
     configure_logs(settings)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, page_cost
-from pecia_workers.engines.base import WHOLE, Layers
+from pecia_workers.protocol.base import WHOLE, Layers
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA and vLLM look at, and so do we."""

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import models
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged, readers_for
+from pecia_workers.protocol.base import EngineUnavailableError
 
 NO_PROFILE: Final = "none"
 _SIZES: Final = (

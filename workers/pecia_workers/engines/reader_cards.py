@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
-from pecia_workers.engines.base import LANGUAGE_MODEL, Capabilities, EngineUnavailableError, Sampling
+from pecia_workers.protocol.base import LANGUAGE_MODEL, Capabilities, EngineUnavailableError, Sampling
 
 _ANY_OTHER: Final = "markdown"
 

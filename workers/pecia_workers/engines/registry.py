@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Engine, EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.vllm.processes import check_model
+from pecia_workers.protocol.base import Engine, EngineUnavailableError
 
 if TYPE_CHECKING:
     from pecia_workers.engines.cpu.ocr_engine import PageReader

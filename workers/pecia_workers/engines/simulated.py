@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
-from pecia_workers.engines import base, models
+from pecia_workers.engines import models
+from pecia_workers.protocol import base
 
 BLOCK_TOKENS = models.BLOCK
 _INSTANT_SLOTS: Final = 1024

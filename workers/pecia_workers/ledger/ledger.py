@@ -23,9 +23,10 @@ from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.results import Segment
 from pecia_schemas.states import JobState, Lane, Stage
-from pecia_workers.attempts import waiting
-from pecia_workers.ledger.commit import Announce, ClaimedPart, Earlier, Finished, Outcome, commit_parts
+from pecia_workers.ledger.commit import commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, retry_unavailable
+from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.parts import Announce, ClaimedPart, Earlier, Finished, Outcome
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

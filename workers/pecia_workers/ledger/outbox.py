@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.moves import id_from
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import fetch
-from pecia_workers.places import Places, Standing, Turn
+from pecia_workers.outgoing.places import Places, Standing, Turn
 
 # Tries that were in flight when the pause began make it no longer.
 _FAILED = text(

@@ -13,217 +13,31 @@ from this machine. Only the judge's own monotonic clock is read. An outage of Po
 a Postgres that is read-only: for one lease after it no worker is taken for dead, and one that lives has beaten since.
 """
 
-import json
-import time
-from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import structlog
 from sqlalchemy import Connection, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import tracing
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import JobState, Lane, Stage
-from pecia_workers import metrics
-from pecia_workers.ledger.commit import Announce, ClaimedPart, Fence
+from pecia_schemas.states import JobState
 from pecia_workers.ledger.database import change, fetch
+from pecia_workers.ledger.publication import (
+    _REQUESTED,
+    _listed,
+)
 from pecia_workers.ledger.workers import Watch, is_gone
-from pecia_workers.queue.bus import NO_FLOW, Bus, ListSpace
+from pecia_workers.observability import metrics
+from pecia_workers.protocol.parts import Announce, ClaimedPart, Fence
 
 log = structlog.get_logger(__name__)
 
 _ACTOR = "upkeep"
 _PARTS = 1_000
 _JUDGE_EVERY_S = 1.0
-_RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
-_ROWS_PER_FETCH = 5_000
-
-_LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
-_REQUESTED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS requested (id, attempt)"
-
-
-def _set_unlocked(sets: str, chosen: str) -> TextClause:
-    """Return SQL that sets columns of the chosen parts, but for those that another transaction has locked."""
-    return text(
-        f"""
-    WITH chosen AS ({chosen} FOR NO KEY UPDATE OF parts SKIP LOCKED)
-    UPDATE parts SET {sets} FROM chosen WHERE parts.id = chosen.id
-    """  # noqa: S608  constants of this module
-    )
-
-
-# Jobs with a time of their own are out of the relay's way until then.
-_RIPEN = _set_unlocked(
-    "early = false",
-    "SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now() ORDER BY run_at LIMIT :limit",
-)
-
-# Looks at as many flows as there is room for, one index entry each, however much waits in them.
-_DUE = text(
-    """
-    WITH lists AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:lists AS jsonb)) AS lists (
-            stage text, lane text, parts int, turn int, after uuid)
-    )
-    SELECT due.id, cost, attempt, deaths, lists.stage, lists.lane, coalesce(due.flow, job_id) AS flow,
-           (SELECT traceparent FROM jobs WHERE jobs.id = job_id) AS traceparent
-    FROM lists CROSS JOIN LATERAL ((
-        SELECT id, job_id, flow, cost, attempt, deaths FROM parts
-        WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
-          AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
-        ORDER BY run_at, id LIMIT lists.parts
-    ) UNION ALL (
-        WITH RECURSIVE walk AS (
-            SELECT lists.after AS flow, 0 AS flows
-            UNION ALL
-            SELECT next.flow, flows + 1 FROM walk CROSS JOIN LATERAL (
-                SELECT coalesce(parts.flow, job_id) AS flow FROM parts
-                WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
-                  AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) > walk.flow
-                ORDER BY coalesce(parts.flow, job_id) LIMIT 1
-            ) AS next
-            WHERE flows < lists.parts
-        )
-        SELECT turns.* FROM walk CROSS JOIN LATERAL (
-            SELECT id, job_id, parts.flow, cost, attempt, deaths FROM parts
-            WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
-              AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) = walk.flow
-              AND run_at <= now()
-            ORDER BY run_at, id
-            LIMIT least(lists.turn, (SELECT 1 + (lists.parts - 1) / greatest(1, max(flows)) FROM walk))
-        ) AS turns
-        WHERE walk.flows > 0
-    )) AS due
-    """
-)
-
-# Since its message went out, a part may have been claimed and queued for another attempt: the attempt shows it.
-_MARK = _set_unlocked(
-    "published_at = now()",
-    f"SELECT id FROM parts JOIN {_REQUESTED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
-)
-
-_EXPECTED = text(
-    """
-    SELECT count(*) AS parts, now() - :grace AS before
-    FROM parts WHERE state = 'queued' AND published_at < now() - :grace
-    """
-)
-
-_PUBLISHED = text(
-    "SELECT CAST(id AS text) FROM parts WHERE state = 'queued' AND published_at < :before ORDER BY published_at"
-)
-
-_UNMARK = _set_unlocked(
-    "published_at = NULL",
-    """SELECT id FROM parts
-       WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before""",
-)
-
-# A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
-_FORGET_FLOWS = text(
-    """
-    DELETE FROM flows WHERE NOT EXISTS (
-        SELECT FROM jobs WHERE jobs.flow = flows.id AND jobs.state IN ('queued', 'running'))
-    """
-)
-
-
-def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
-    """Record in each job's trace that parts of it were published."""
-    ended = time.time_ns()
-    for traceparent, number in Counter(message.traceparent for message in messages).items():
-        if traceparent:
-            about = tracing.messaging("send", number)
-            kind = tracing.SpanKind.PRODUCER
-            tracing.past("send", about, kind=kind, began=began, ended=ended, below=traceparent)
-
-
-async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
-    """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
-
-    Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
-    """
-    spaces = [space for space in await bus.spaces(most=limit) if space.parts]
-    async with database.begin() as connection:
-        if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
-            return 0
-        await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
-        due = await _due(connection, spaces)
-        if not due and any(space.after != NO_FLOW for space in spaces):
-            await bus.relay((), [(space, frozenset()) for space in spaces])  # begins anew
-            spaces = [replace(space, after=NO_FLOW) for space in spaces]
-            due = await _due(connection, spaces)
-        flows: defaultdict[tuple[Stage, Lane], set[UUID]] = defaultdict(set)
-        for message, attempt in due:
-            if attempt == 0:
-                flows[message.stage, message.lane].add(message.flow)
-        began, messages = time.time_ns(), [message for message, _ in due]
-        refused = await bus.relay(messages, [(space, flows[space.stage, space.lane]) for space in spaces])
-        _trace_sent(messages, began)
-        left = {message.part for message in refused}
-        marked = [(message.part, attempt) for message, attempt in due if message.part not in left]
-        if marked:
-            await connection.execute(_MARK, _listed(marked))
-        return len(marked)
-
-
-async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> list[tuple[PartMessage, int]]:
-    """Return what is to be published, each with the attempts that were made at it."""
-    lists = json.dumps([asdict(space) for space in spaces], default=str)
-    return [
-        (
-            PartMessage(
-                part=row.id,
-                stage=Stage(row.stage),
-                lane=Lane(row.lane),
-                cost=row.cost,
-                flow=row.flow,
-                deaths=row.deaths,
-                traceparent=row.traceparent,
-            ),
-            row.attempt,
-        )
-        for row in await connection.execute(_DUE, {"lists": lists})
-    ]
-
-
-async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> tuple[int, datetime]:
-    """Return how many parts Redis should hold that were published before a moment: `grace` ago, by Postgres's clock."""
-    (row,) = await fetch(database, _EXPECTED, grace=grace)
-    return row.parts, row.before
-
-
-async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *, before: datetime) -> int:
-    """Hand parts to the relay again that were published before that moment and are not `present`; return how many."""
-    missing = await find_missing(database, present, before)
-    async with database.begin() as connection:
-        for start in range(0, len(missing), _ROWS_PER_FETCH):
-            ids = missing[start : start + _ROWS_PER_FETCH]
-            await connection.execute(_UNMARK, {"ids": ids, "before": before})
-    return len(missing)
-
-
-async def forget_flows(database: AsyncEngine) -> int:
-    """Forget the flows whose jobs are over; return how many."""
-    return await change(database, _FORGET_FLOWS)
-
-
-async def find_missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:
-    """Return the parts that were published before that moment, are queued, and are not `present`."""
-    async with database.connect() as connection:
-        streaming = await connection.execution_options(yield_per=_ROWS_PER_FETCH)
-        published = (await streaming.stream(_PUBLISHED, {"before": before})).scalars()
-        return [part async for part in published if part not in present]
 
 
 # A worker that registered after the part began was taken for dead meanwhile: it has let go of the part.
@@ -333,10 +147,6 @@ async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
     """Take the death of their worker, which lives, back from its claims that did not fail; return how many."""
     deaths = [part.deaths for part in parts]
     return await change(database, _PARDON, **_listed([part.fence for part in parts]), deaths=deaths)
-
-
-def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
-    return {"ids": [part for part, _ in parts], "attempts": [attempt for _, attempt in parts]}
 
 
 async def expire_jobs(

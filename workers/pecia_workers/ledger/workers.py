@@ -26,8 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.connecting import name_of, outage_suppressed, verdict_on
 from pecia_schemas.running import ON_DUTY
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import change, fetch, open_database, open_for_questions
+from pecia_workers.protocol.base import Engine
 
 log = structlog.get_logger(__name__)
 

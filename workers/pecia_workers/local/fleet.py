@@ -34,7 +34,7 @@ from pecia_workers.local.process import (
 )
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
 from pecia_workers.local.services import Flower, answers, environment, url_of
-from pecia_workers.template import Template
+from pecia_workers.processes.template import Template
 
 _TICK_S = 0.1
 _TRIES = 6
@@ -89,12 +89,12 @@ def _worker(
 
 MODULES = (
     "pecia_workers.__main__",
-    "pecia_workers.flower",
-    "pecia_workers.metrics_page",
+    "pecia_workers.observability.flower",
+    "pecia_workers.observability.metrics_page",
     "pecia_workers.worker.pool",
     "pecia_workers.worker.runtime",
     "pecia_workers.upkeep.loop",
-    "pecia_workers.webhooks",
+    "pecia_workers.outgoing.webhooks",
 )
 """What the fleet's processes need, imported once for all of them."""
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pecia_workers.local import launcher
-from pecia_workers.template import Forked, Template, run_program
+from pecia_workers.processes import launcher
+from pecia_workers.processes.template import Forked, Template, run_program
 
 _TAIL_BYTES = 2000
 _POLL_S = 0.01

@@ -25,7 +25,6 @@ from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges, PayloadRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, verify
-from pecia_workers.attempts import waiting
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.frames import STRICT, Form
 from pecia_workers.media.pages import (
@@ -42,10 +41,11 @@ from pecia_workers.media.pages import (
 )
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.media.turns import ALL_ALIKE, SLOW_S, Turn
+from pecia_workers.protocol.attempts import waiting
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.ledger.commit import ClaimedPart
+    from pecia_workers.protocol.parts import ClaimedPart
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from pecia_schemas.blocks import Source
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
+from pecia_workers.layout.ink import View, growth_for, is_blank, levelled, turned
 from pecia_workers.media.images import ImagePages, TiffPages
-from pecia_workers.media.ink import View, growth_for, is_blank, levelled, turned
 from pecia_workers.media.orientation import line_classifier, turn_needed
 from pecia_workers.media.pages import (
     EVERY_STEP,
@@ -57,7 +57,7 @@ def initialize_process(limits: Limits) -> None:
     if _READS_LAYERS:
         import cv2  # noqa: PLC0415
 
-        from pecia_workers.reading import coverage, layout  # noqa: F401, PLC0415  OpenCV is theirs too
+        from pecia_workers.layout import blocks, coverage  # noqa: F401, PLC0415  OpenCV is theirs too
 
         cv2.setNumThreads(1)
 
@@ -94,7 +94,7 @@ def load_page(
             page = prepare(pixels, plan)
             if page.blank or page.skew or page.rotation != layer.turn:  # the layer lies otherwise
                 return page
-        from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+        from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
         found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
         if is_read:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.media.ink import View
+from pecia_workers.layout.ink import View
 
 _MODEL = Path("models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
 _INPUT_WIDTH, _INPUT_HEIGHT = 192, 48  # what the network was trained on

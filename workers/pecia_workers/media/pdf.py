@@ -42,9 +42,9 @@ from pecia_schemas.blocks import Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
+from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.media import layer_text
 from pecia_workers.media.glyphs import misnamed
-from pecia_workers.media.ink import sum_within, turned
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 
 _POINTS_PER_INCH = 72
@@ -304,7 +304,7 @@ def _faults(
         yield Distrust.TURNED
     if misnamed(seen, grey) > MOST_MISNAMED:
         yield Distrust.MISNAMED
-    from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+    from pecia_workers.layout.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     left, top, wide, high = Letters.of(pixels).boxes.T
     covered = np.zeros((grey.height + 1, grey.width + 1), dtype=np.int32)

@@ -22,9 +22,9 @@ from typing_extensions import TypedDict
 
 from pecia_schemas import media
 from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_workers.layout.ink import View, growth_for, levelled, turned
 from pecia_workers.media.decoding import Document, initialize_process, page_pixels
 from pecia_workers.media.frames import STRICT, CallFailedError, Form
-from pecia_workers.media.ink import View, growth_for, levelled, turned
 from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 

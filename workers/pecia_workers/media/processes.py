@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import TypeAdapter
 
-from pecia_workers.attempts import waiting
-from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.media import frames
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.turns import ALL_ALIKE, Call, PostponedError, Turn, Turns
-from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
+from pecia_workers.processes.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
+from pecia_workers.processes.template import Forked, Template, TemplateDiedError, imported, show_as
+from pecia_workers.protocol.attempts import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -134,8 +134,8 @@ class BoundedProcesses:
     """At most so many calls at a time, each in a process that stays for the next call.
 
     A call that times out or is cancelled costs its process, which is started again; no other call notices. Once it
-    has initialized, a process is confined: see `pecia_workers.confinement`. Use it from one loop, on a thread that
-    lives as long as the processes should: they die with it, being forked from a template that does.
+    has initialized, a process is confined: see `pecia_workers.processes.confinement`. Use it from one loop, on a thread
+    that lives as long as the processes should: they die with it, being forked from a template that does.
     """
 
     def __init__(

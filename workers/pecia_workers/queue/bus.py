@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import cast
 from uuid import UUID
@@ -19,8 +18,8 @@ from pecia_schemas import messages
 from pecia_schemas.connecting import name_of
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.redis_connections import SOCKET_TIMEOUT_S, connect_async
-from pecia_schemas.states import JobState, Lane, Stage
-from pecia_workers.ledger.commit import ClaimedPart
+from pecia_schemas.states import JobState
+from pecia_workers.protocol.parts import NO_FLOW, ClaimedPart, ListSpace
 from pecia_workers.queue.lists import QUEUES, RELAYED
 
 log = structlog.get_logger(__name__)
@@ -33,24 +32,6 @@ _PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) e
 """One call for a whole group: a reply for each job took a worker longer than the rest of its announcement."""
 
 _WITH_FAILURES = frozenset({JobState.FAILED, JobState.PARTIAL})
-
-NO_FLOW = UUID(int=0)
-"""Smaller than the id of any flow."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListSpace:
-    """What one list may take from the relay."""
-
-    stage: Stage
-    lane: Lane
-    parts: int
-    turn: int
-    """Most parts of one flow."""
-    after: UUID
-    """The flow that was served last."""
-    is_waited_for: bool
-    """Whether clients left parts to the relay because the list was full."""
 
 
 class Bus:

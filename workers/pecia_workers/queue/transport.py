@@ -29,7 +29,7 @@ from pecia_schemas import tracing
 from pecia_schemas.messages import wakeup_key
 from pecia_schemas.redis_connections import writing
 from pecia_schemas.states import Stage
-from pecia_workers import metrics
+from pecia_workers.observability import metrics
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
 
 _log = logging.getLogger(__name__)

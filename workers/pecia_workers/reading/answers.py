@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source, storable_text, text_of
 from pecia_schemas.results import Verdict
-from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
+from pecia_workers.layout.lines import box_of
+from pecia_workers.protocol.base import Generation
 from pecia_workers.reading.ladder import unfenced
-from pecia_workers.reading.lines import box_of
 from pecia_workers.reading.markup import BrokenTableError, GivenCell, blocks_of, table_block
 
 Size = tuple[int, int]

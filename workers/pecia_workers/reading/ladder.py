@@ -14,9 +14,9 @@ import structlog
 
 from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence
 from pecia_schemas.results import Change, ReadingAttempt, Verdict
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 from pecia_workers.engines.requests import resized
-from pecia_workers.reading.lines import is_value
+from pecia_workers.layout.lines import is_value
+from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 
 _WORST_FIRST: Final = (
     Verdict.UNREADABLE,

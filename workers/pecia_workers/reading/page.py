@@ -23,14 +23,14 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
-from pecia_workers.attempts import worked_s
-from pecia_workers.caching import Look, ResultCache
-from pecia_workers.engines.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
-from pecia_workers.ledger.commit import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
+from pecia_workers.protocol.attempts import worked_s
+from pecia_workers.protocol.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
+from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.reading.answers import with_blocks
+from pecia_workers.reading.caching import Look, ResultCache
 from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, unfenced
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.witnesses import Witnesses

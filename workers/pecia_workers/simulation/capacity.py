@@ -19,9 +19,9 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.profiles import EnginePlan, Profile, Speed, known_model
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
+from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
 

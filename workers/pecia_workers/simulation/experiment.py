@@ -24,11 +24,11 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching import policies
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
-from pecia_workers.engines import base
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.engines.simulated import IterationModel
-from pecia_workers.local.samples import WRITERS, sample_document
 from pecia_workers.media.images import to_rgb
+from pecia_workers.media.samples import WRITERS, sample_document
+from pecia_workers.protocol import base
 from pecia_workers.reading.page import instruction_for
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
 from pecia_workers.simulation.scenarios import SHARE, at_share

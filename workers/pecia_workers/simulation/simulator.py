@@ -12,9 +12,9 @@ from functools import partial
 
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import Item, Policy, Start
-from pecia_workers.engines.base import Budget, Load
 from pecia_workers.engines.simulated import IterationModel, IterationScheduler
 from pecia_workers.engines.simulated import Sequence as EngineSequence
+from pecia_workers.protocol.base import Budget, Load
 from pecia_workers.simulation.requests import Request
 
 

@@ -20,7 +20,8 @@ from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import fetch
-from pecia_workers.ledger.recovery import Judge, expected_in_redis, find_missing, find_orphaned
+from pecia_workers.ledger.publication import expected_in_redis, find_missing
+from pecia_workers.ledger.recovery import Judge, find_orphaned
 from pecia_workers.queue.lists import DEAD, EARLIER, held_parts
 from pecia_workers.upkeep.loop import GRACE, Stores, relay, republish_lost
 

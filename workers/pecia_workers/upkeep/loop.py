@@ -24,16 +24,16 @@ from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane
-from pecia_workers import metrics
-from pecia_workers.attempts import end
+from pecia_schemas.threads import end
 from pecia_workers.ledger import recovery, standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.ledger.workers import forget_gone, gone_of
-from pecia_workers.metrics import LIVENESS
+from pecia_workers.observability import metrics
+from pecia_workers.observability.metrics import LIVENESS
+from pecia_workers.processes.service import serve
 from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
-from pecia_workers.service import serve
 
 log = structlog.get_logger(__name__)
 

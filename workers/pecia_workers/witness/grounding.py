@@ -23,8 +23,8 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
+from pecia_workers.layout.lines import around, middle
 from pecia_workers.reading.ladder import rank
-from pecia_workers.reading.lines import around, middle
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
 

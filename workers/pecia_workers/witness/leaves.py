@@ -11,8 +11,8 @@ from typing import Any, Final
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Standing
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
+from pecia_workers.layout.lines import around, middle
 from pecia_workers.reading.ladder import rank
-from pecia_workers.reading.lines import around, middle
 from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.tokens import Token, distance, tokens_of
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Line, Word
-from pecia_workers.reading.lines import box_of, is_value, words_of
+from pecia_workers.layout.lines import box_of, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN: Final = re.compile(

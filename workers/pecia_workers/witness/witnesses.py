@@ -20,10 +20,10 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
-from pecia_workers import metrics
-from pecia_workers.attempts import waiting
-from pecia_workers.engines.base import EngineError, EngineRequest, Generator
 from pecia_workers.media.pages import PageImage
+from pecia_workers.observability import metrics
+from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generator
 from pecia_workers.reading.ladder import rank
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields

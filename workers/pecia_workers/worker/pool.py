@@ -24,7 +24,7 @@ from celery.signals import task_revoked
 from celery.worker import state
 from redis import RedisError
 
-from pecia_workers.engines.base import Budget
+from pecia_workers.protocol.base import Budget
 from pecia_workers.queue.transport import Capacity, kick
 from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, PartInFlight, PartRunner
 

@@ -24,26 +24,27 @@ from pecia_schemas import tracing
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.attempts import (
+from pecia_schemas.threads import end
+from pecia_workers.batching.batcher import EngineWatch, Priced
+from pecia_workers.engines.profiles import with_profile
+from pecia_workers.engines.registry import create_engine
+from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
+from pecia_workers.ledger.ledger import Ledger, PartLostError
+from pecia_workers.ledger.recovery import pardon
+from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
+from pecia_workers.observability.tracing import about_part, ended, processing
+from pecia_workers.protocol.attempts import (
     PartCancelledError,
     PartFailedError,
     RuntimeLostError,
     StorageUnavailableError,
     clocked,
-    end,
 )
-from pecia_workers.batching.batcher import EngineWatch, Priced
-from pecia_workers.engines.base import Budget, EngineDeadError
-from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
-from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailable
-from pecia_workers.ledger.ledger import Ledger, PartLostError
-from pecia_workers.ledger.recovery import pardon, relay_due
-from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
+from pecia_workers.protocol.base import Budget, EngineDeadError
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.queue.bus import Bus, DirectClaims
-from pecia_workers.tracing import about_part, ended, processing
 from pecia_workers.upkeep.loop import workers_watched
+from pecia_workers.upkeep.relay import relay_due
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)

@@ -19,27 +19,28 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import Witness
-from pecia_workers.attempts import StorageUnavailableError, end, limited, retry_delay
+from pecia_schemas.threads import end
 from pecia_workers.batching.batcher import Batcher, Meter, Priced
 from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.caching import ResultCache
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
-from pecia_workers.engines import base
 from pecia_workers.engines.registry import create_engine, create_witness
-from pecia_workers.ledger.commit import ClaimedPart, Failed, Outcome, Postponed
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
 from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder, Spool, keep_swept
-from pecia_workers.media.ingest import Ingest
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.turns import PostponedError
+from pecia_workers.observability.tracing import TracedGenerator
+from pecia_workers.outgoing.sources import Intake
+from pecia_workers.protocol import base
+from pecia_workers.protocol.attempts import StorageUnavailableError, limited, retry_delay
+from pecia_workers.protocol.parts import ClaimedPart, Failed, Outcome, Postponed
+from pecia_workers.reading.caching import ResultCache
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.sources import Intake
-from pecia_workers.tracing import TracedGenerator
 from pecia_workers.witness.witnesses import Witnesses, witness_processes
+from pecia_workers.worker.ingest import Ingest
 
 log = structlog.get_logger(__name__)
 

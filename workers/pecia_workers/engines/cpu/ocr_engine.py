@@ -20,14 +20,14 @@ from pecia_schemas.blocks import Block, Confidence, Doubt, DoubtReason, Line, St
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.engines import base
+from pecia_workers.layout.lines import is_value
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-from pecia_workers.reading.lines import is_value
+from pecia_workers.protocol import base
 
 if TYPE_CHECKING:
-    from pecia_workers.reading.coverage import Letters
-    from pecia_workers.reading.layout import Layout
+    from pecia_workers.layout.blocks import Layout
+    from pecia_workers.layout.coverage import Letters
 
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""

@@ -21,8 +21,8 @@ from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Source, Word
 from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, PageReader, page_read
-from pecia_workers.media.ink import strengthened
-from pecia_workers.reading.characters import (
+from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.characters import (
     Character,
     agreed,
     as_raised,
@@ -33,8 +33,8 @@ from pecia_workers.reading.characters import (
     with_lost_spaces,
     words_and_spaces,
 )
-from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.layout import layout
+from pecia_workers.layout.coverage import Letters
+from pecia_workers.layout.ink import strengthened
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""

@@ -14,10 +14,10 @@ from PIL import Image
 
 from pecia_schemas.blocks import Box, Line, Source, Word, mean_confidence
 from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
-from pecia_workers.media.ink import strengthened
-from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.layout import layout
-from pecia_workers.reading.lines import around
+from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.coverage import Letters
+from pecia_workers.layout.ink import strengthened
+from pecia_workers.layout.lines import around
 
 _LANGUAGES: Final = "kor+eng"
 _PAGE_INCHES: Final = 11.7

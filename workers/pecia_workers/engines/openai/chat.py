@@ -16,9 +16,9 @@ import httpx2
 from PIL import Image
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from pecia_workers.engines.base import EngineError, EngineRefusedError, EngineRequest
 from pecia_workers.engines.requests import LOOPS, is_loop
-from pecia_workers.outgoing import parse_retry_after
+from pecia_workers.outgoing.guard import parse_retry_after
+from pecia_workers.protocol.base import EngineError, EngineRefusedError, EngineRequest
 
 EXTRAS: Final = (
     *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own

@@ -13,11 +13,11 @@ import structlog
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import base
 from pecia_workers.engines.openai.chat import EXTRAS, Answer, Dialect, ServerUsage
 from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import RequestLimits, check_adapter, fitted_by_count, probe, verdict_of
+from pecia_workers.protocol import base
 
 log = structlog.get_logger(__name__)
 

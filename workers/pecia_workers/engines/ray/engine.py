@@ -14,9 +14,9 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.engines import base
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import fitted_by_count, is_loop, probe
+from pecia_workers.protocol import base
 
 if TYPE_CHECKING:
     from pecia_workers.engines.ray.stream import Prompts, Stream

@@ -27,10 +27,10 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RepetitionDetectionParams
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import EngineDeadError, EngineRequest
 from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.requests import LOOPS, RequestLimits
 from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
+from pecia_workers.protocol.base import EngineDeadError, EngineRequest
 
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
 _ERROR: Final = "__inference_error__"

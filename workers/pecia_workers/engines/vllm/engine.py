@@ -19,7 +19,6 @@ import structlog
 from pydantic import TypeAdapter
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import base
 from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import Preparation, Prepared, probe
@@ -32,7 +31,8 @@ from pecia_workers.engines.vllm.processes import (
 from pecia_workers.media.frames import CallFailedError, Form
 from pecia_workers.media.pages import MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-from pecia_workers.template import imported
+from pecia_workers.processes.template import imported
+from pecia_workers.protocol import base
 
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered

@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError, stages_served
 from pecia_workers.engines.models import local_checkpoint, local_model
 from pecia_workers.engines.profiles import GIB, profile_file
 from pecia_workers.engines.reader_cards import Data, card_of, packaged
+from pecia_workers.protocol.base import EngineDeadError, EngineUnavailableError, stages_served
 
 _NAMES: Final = (
     *("model", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "quantization"),

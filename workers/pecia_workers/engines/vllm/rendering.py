@@ -21,9 +21,9 @@ from vllm.renderers import ChatParams, renderer_from_config
 from vllm.v1.serial_utils import CUSTOM_TYPE_RAW_VIEW, MMF_CLASS_TO_FACTORY, MsgpackDecoder, MsgpackEncoder
 
 from pecia_schemas.failures import FailureCode
-from pecia_workers.engines.base import EngineRequest
 from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, digest, sealed
 from pecia_workers.media.pages import MediaError
+from pecia_workers.protocol.base import EngineRequest
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")

@@ -23,12 +23,12 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import base
 from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.requests import LOOPS, RequestLimits, check_adapter, verdict_of
 from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
 from pecia_workers.media.pages import MediaError
+from pecia_workers.protocol import base
 
 log = structlog.get_logger(__name__)
 

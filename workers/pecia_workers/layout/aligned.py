@@ -8,9 +8,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from pecia_schemas.blocks import Line
-from pecia_workers.reading.lines import around, middle
-from pecia_workers.reading.marks import SIGNS
-from pecia_workers.reading.ruled import Draft, Grid, Rules, cut
+from pecia_workers.layout.lines import around, middle
+from pecia_workers.layout.marks import SIGNS
+from pecia_workers.layout.ruled import Draft, Grid, Rules, cut
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
 _NEAR: Final = 2.0

@@ -1,8 +1,8 @@
 """Processes forked from one that has imported what they need: in milliseconds, where a fresh Python takes seconds.
 
-That one, the template, is run as `python -P -m pecia_workers.template PARENT DESCRIPTOR MODULE...`. It has one thread,
-opens no connection and reads no settings: a fork of a process with threads may deadlock, and two processes must not
-share a connection. It is trusted, so it is spoken to in pickles over a socket that only its owner holds.
+That one, the template, is run as `python -P -m pecia_workers.processes.template PARENT DESCRIPTOR MODULE...`. It has
+one thread, opens no connection and reads no settings: a fork of a process with threads may deadlock, and two processes
+must not share a connection. It is trusted, so it is spoken to in pickles over a socket that only its owner holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from pecia_workers.local.launcher import die_with_parent
+from pecia_workers.processes.launcher import die_with_parent
 
 _MOST_DESCRIPTORS = 4
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box
-from pecia_workers.media.ink import find_faint_ink, sum_within
-from pecia_workers.reading.lines import box_of
+from pecia_workers.layout.ink import find_faint_ink, sum_within
+from pecia_workers.layout.lines import box_of
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
 """Of a letter: in pixels, and by the page's longer side."""

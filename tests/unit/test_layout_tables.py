@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Table
-from pecia_workers.reading.layout import layout
+from pecia_workers.layout.blocks import layout
 
 Cells: TypeAlias = dict[tuple[int, int], tuple[str, int, int]]
 """By row and column: the text, with a newline between lines, and the spans."""

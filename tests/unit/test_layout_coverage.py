@@ -9,8 +9,8 @@ pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Source, Word, text_of
 from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
-from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.layout import layout
+from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.coverage import Letters
 
 DOUBTFUL = Doubtful(word=0.7, value=0.8)
 LINE = "the patient was seen in clinic with cough and fever"

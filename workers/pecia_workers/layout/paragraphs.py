@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import BlockKind, Box, Line
-from pecia_workers.reading.lines import around, middle, words_of
-from pecia_workers.reading.marks import SIGNS
-from pecia_workers.reading.ruled import Rules
+from pecia_workers.layout.lines import around, middle, words_of
+from pecia_workers.layout.marks import SIGNS
+from pecia_workers.layout.ruled import Rules
 
 _LARGE, _BOLD, _LARGE_IN_BOTH = 1.2, 1.25, 1.1
 """Height of letters, width of strokes, and both of one line, by those of most text."""

@@ -24,14 +24,14 @@ from pecia_schemas.messages import queue_name
 from pecia_schemas.results import Page
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
-from pecia_workers import metrics
-from pecia_workers.attempts import PartFailedError
-from pecia_workers.ledger.commit import ClaimedPart, Cut, Done, Failed, Outcome, Postponed
+from pecia_workers.observability import metrics
+from pecia_workers.protocol.attempts import PartFailedError
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Outcome, Postponed
 
 if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span
-    from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
     from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome
+    from pecia_workers.protocol.base import Capabilities, EngineRequest, Generation, Generator
 
 
 def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:

@@ -9,12 +9,12 @@ from pecia_schemas.blocks import text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.engines.base import EngineRequest, only_captions
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.local.samples import sample_document
 from pecia_workers.media.images import to_rgb
+from pecia_workers.media.samples import sample_document
+from pecia_workers.protocol.base import EngineRequest, only_captions
 from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.page import page_instruction
 

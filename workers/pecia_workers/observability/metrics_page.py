@@ -19,9 +19,9 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from pecia_workers import metrics
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.ledger.database import OUTAGE, answers
+from pecia_workers.observability import metrics
 from pecia_workers.queue.lists import connect
 
 if TYPE_CHECKING:

@@ -10,13 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
-
-_AGAIN_S = 1.0
 
 
 class PartFailedError(Exception):
@@ -135,13 +133,6 @@ def waited_s(part: str) -> float:
     """Return the seconds for which a part that this process runs has waited. From any thread."""
     clock = _clocks.get(part)
     return clock.waited_s if clock else 0.0
-
-
-async def end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
-    while not task.done():  # a library may swallow the first: redis-py does while it connects
-        task.cancel()
-        await asyncio.wait([task], timeout=_AGAIN_S)
 
 
 _LONGEST = timedelta(minutes=10)

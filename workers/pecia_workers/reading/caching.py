@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.results import CachedFrom, Page, Segment, Summary, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.base import Capabilities, EngineRequest
-from pecia_workers.ledger.commit import ClaimedPart, Done, Earlier
 from pecia_workers.media.frames import digest
+from pecia_workers.protocol.base import Capabilities, EngineRequest
+from pecia_workers.protocol.parts import ClaimedPart, Done, Earlier
 
 R = TypeVar("R", Page, Segment, Summary)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.reading.order import reading_order
+from pecia_workers.layout.order import reading_order
 
 PITCH, HEIGHT = 24, 18
 Place: TypeAlias = tuple[float, float, float, float]

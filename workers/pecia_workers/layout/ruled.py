@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Cell, Line, Table
-from pecia_workers.reading.lines import Mask, around, box_of, joined, middle, rows_of, words_of
+from pecia_workers.layout.lines import Mask, around, box_of, joined, middle, rows_of, words_of
 
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, Box, Line, Mark, MarkKind, MarkState, Source, Word
-from pecia_workers.reading.layout import layout
-from pecia_workers.reading.lines import around
+from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.lines import around
 
 INK = (30, 30, 40)
 LABELS = ("Cough", "Fever", "Back pain", "Other", "No", "Only at night", "Dizziness", "Yes, often")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Word
-from pecia_workers.reading.lines import Mask, around, box_of, middle, words_of
+from pecia_workers.layout.lines import Mask, around, box_of, middle, words_of
 
 SIGNS: Final = "☐☑○◉"
 """How marks stand in the text: boxes, then circles, each not ticked and ticked."""

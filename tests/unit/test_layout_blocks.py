@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from exact_pages import english_pages
 from pecia.evaluation.metrics import plain
 from pecia_schemas.blocks import BlockKind, Box, DoubtReason, Line, Source, Word
-from pecia_workers.reading.layout import layout
-from pecia_workers.reading.lines import is_value
+from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.lines import is_value
 
 WHITE = np.full((1000, 1400, 3), 255, dtype=np.uint8)
 

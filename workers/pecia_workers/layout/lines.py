@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.reading.order import Boxes, reading_order
+from pecia_workers.layout.order import Boxes, reading_order
 
 Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""

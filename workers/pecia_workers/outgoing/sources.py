@@ -23,11 +23,11 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore, open_bucket
 from pecia_schemas.threads import finish, finish_in_thread
-from pecia_workers import outgoing
-from pecia_workers.attempts import StorageUnavailableError
-from pecia_workers.ledger.commit import ClaimedPart
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.outgoing import guard as outgoing
+from pecia_workers.protocol.attempts import StorageUnavailableError
+from pecia_workers.protocol.parts import ClaimedPart
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

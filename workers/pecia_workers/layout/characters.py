@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_workers.reading.lines import is_unit
+from pecia_workers.layout.lines import is_unit
 
 _AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
 """What may stand at a word's ends and is no part of what it says; or between words."""

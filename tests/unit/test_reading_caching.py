@@ -22,10 +22,10 @@ from pecia_schemas.results import Page, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage, new_id
 from pecia_schemas.tasks import DocumentType, ReadDocument, task_to_json
-from pecia_workers.caching import Look, ResultCache, identity_of, key_of, tenant_of
-from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.engines.models import fingerprint, revision_of
-from pecia_workers.ledger.commit import ClaimedPart, Earlier
+from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Sampling
+from pecia_workers.protocol.parts import ClaimedPart, Earlier
+from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
 from samples import page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)

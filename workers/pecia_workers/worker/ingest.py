@@ -13,10 +13,10 @@ from pecia_schemas.media import PageRanges, PayloadRef
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.ledger.commit import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
 from pecia_workers.media.turns import Turn
+from pecia_workers.protocol.parts import ClaimedPart, Cut, NewPart
 
 
 class Ingest:

@@ -14,9 +14,9 @@ from pecia_workers.commands.common import UNAVAILABLE, refused, settings_or_exit
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import EmbeddedError
-from pecia_workers.local.samples import Exhibit, write_exhibits
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.media.samples import Exhibit, write_exhibits
 
 
 def own_text(path: Path) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_workers.reading.characters import (
+from pecia_workers.layout.characters import (
     Character,
     Raised,
     agreed,

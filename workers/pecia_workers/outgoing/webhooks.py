@@ -30,13 +30,13 @@ from pecia_schemas.connecting import name_of
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers import outgoing
 from pecia_workers.ledger import outbox
 from pecia_workers.ledger.database import open_database, retry_unavailable
-from pecia_workers.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
-from pecia_workers.places import Places
-from pecia_workers.service import serve
-from pecia_workers.tracing import delivering, tried
+from pecia_workers.observability.metrics import LIVENESS, WEBHOOK_SECONDS, WEBHOOKS
+from pecia_workers.observability.tracing import delivering, tried
+from pecia_workers.outgoing import guard as outgoing
+from pecia_workers.outgoing.places import Places
+from pecia_workers.processes.service import serve
 
 log = structlog.get_logger(__name__)
 

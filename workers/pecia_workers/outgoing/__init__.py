@@ -1,0 +1,1 @@
+"""What goes out to addresses that submitters chose: the guard, documents by URL, callbacks."""

@@ -1,0 +1,1 @@
+"""How processes run: forked from a template, confined, registered as services."""

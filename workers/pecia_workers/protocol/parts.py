@@ -1,0 +1,225 @@
+"""A claimed part and its outcomes: what the stages of a worker pass to each other and to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from pecia_schemas.encryption import Keyring, unseal_task
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.media import PayloadRef
+from pecia_schemas.results import Page, Segment, Summary, Timings, TokenUsage
+from pecia_schemas.states import JobState, Lane, Stage
+from pecia_schemas.tasks import Task, task_from_json
+
+Fence = tuple[UUID, int]
+"""A part and its attempt."""
+
+Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedPart:
+    """A part that this worker runs until it commits, or is taken for dead."""
+
+    id: UUID
+    job_id: UUID
+    stage: Stage
+    ordinal: int
+    """Page or segment, counted from 0."""
+    attempt: int
+    strikes: int
+    """Attempts that failed before this one."""
+    deaths: int
+    """Workers that died on it."""
+    lane: Lane
+    start_s: float | None
+    end_s: float | None
+    """Where in the video it lies, in seconds, if it is a segment."""
+    kind: str
+    stored_task: Mapping[str, Any] = field(repr=False)
+    queued_s: float
+    """Seconds since it could first have run."""
+    flow: UUID | None = None
+    """With what it takes turns as one; None: with its job alone."""
+    client: str = ""
+    """Who submitted it."""
+    tenant: str | None = None
+    """For whom, if it came through the gateway."""
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the job was submitted with."""
+    traceparent: str | None = None
+    """The span that it was submitted in."""
+    keys: Keyring = field(default=Keyring(), repr=False, compare=False)
+    """What the task may be encrypted under."""
+
+    @property
+    def fence(self) -> Fence:
+        """By which this run of the part differs from any other, also from an earlier one of the same worker."""
+        return self.id, self.attempt
+
+    @property
+    def task(self) -> Task[Any]:
+        """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
+
+        Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it, `DecryptionError` if
+        this worker's keys do not decrypt it.
+        """
+        return task_from_json(self.kind, unseal_task(self.stored_task, self.job_id, self.keys))
+
+    @property
+    def payload(self) -> PayloadRef:
+        """The document it is a part of; not to be asked of an ingest that may have to fetch it first."""
+        return cast("PayloadRef", self.task.source)  # a task that was cut has no other source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPart:
+    """A page or segment that ingest found."""
+
+    ordinal: int
+    cost: int
+    """Tokens."""
+    width: int | None = None
+    height: int | None = None
+    """Pixels."""
+    start_s: float | None = None
+    end_s: float | None = None
+    """Where in the video it lies, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The payload has been cut into these parts of that stage."""
+
+    stage: Stage
+    parts: Sequence[NewPart]
+    summary: NewPart | None = None
+    """One more part, of `Stage.SUMMARIZE`: it is held until the others are over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one attempt at a part took: added up in columns of the part by the transaction that ends the attempt.
+
+    On the part and not with its result, because results are deleted long before anybody has been charged for them, and
+    because a part that failed has spent something and has no result. What a killed or cancelled attempt spent is not
+    known, and not counted.
+    """
+
+    engine: str
+    usage: TokenUsage
+    timings: Timings
+    saved_tokens: int | None = None
+    """What it did not take, because an earlier result was used; None if none was."""
+
+    @classmethod
+    def on(cls, result: Page | Segment | Summary) -> Spent:
+        """Return what a result took."""
+        earlier = result.cached_from and result.cached_from.usage
+        saved = earlier.prompt + earlier.output if earlier else None
+        return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
+
+    @property
+    def all_wasted(self) -> Spent:
+        """The same for an attempt that failed: all its tokens are wasted."""
+        wasted = self.usage.prompt + self.usage.output
+        usage = self.usage.model_copy(update={"wasted": wasted})
+        return Spent(engine=self.engine, usage=usage, timings=self.timings)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Those of `COLUMNS`."""
+        return {
+            "engine": self.engine,
+            "saved_tokens": self.saved_tokens,
+            **{f"{name}_tokens": tokens for name, tokens in self.usage},
+            **{f"{name}_s": seconds for name, seconds in self.timings},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The part has a result."""
+
+    content: Page | Segment | Summary
+    cache_key: bytes | None = None
+    """By which later parts find it; None: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The part failed: for good, or to be tried again after `retry_in`."""
+
+    failure: Failure
+    retry_in: timedelta | None = None
+    spent: Spent | None = None
+    """None if it reached no engine."""
+    sqlstate: str = ""
+    """By which Postgres refused the outcome that this one stands for."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in one word or two, for the part's event."""
+        return f"{self.failure.code} {self.sqlstate}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The part was not worked on, and goes back to its queue for a while: no strike against it."""
+
+    retry_in: timedelta
+
+
+Outcome = Done | Cut | Failed | Postponed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A part this worker claimed, and what came of it."""
+
+    part: ClaimedPart
+    outcome: Outcome
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether the part could not be decoded in time."""
+        return isinstance(self.outcome, Failed) and self.outcome.failure.code is FailureCode.DECODE_TIMEOUT
+
+    def refused(self, sqlstate: str) -> Finished:
+        """Return what is committed instead, once Postgres has refused the outcome."""
+        found = f"Postgres refused the result ({sqlstate})."
+        failure = Failure.of(FailureCode.INTERNAL, found, attempt=self.part.attempt)
+        return replace(self, outcome=Failed(failure, sqlstate=sqlstate))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """The result of an earlier part."""
+
+    part: UUID
+    content: Mapping[str, Any]
+    read_at: datetime
+    """By the database's clock."""
+
+
+NO_FLOW = UUID(int=0)
+"""Smaller than the id of any flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSpace:
+    """What one list may take from the relay."""
+
+    stage: Stage
+    lane: Lane
+    parts: int
+    turn: int
+    """Most parts of one flow."""
+    after: UUID
+    """The flow that was served last."""
+    is_waited_for: bool
+    """Whether clients left parts to the relay because the list was full."""
