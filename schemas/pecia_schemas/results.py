@@ -60,6 +60,27 @@ class Verdict(StrEnum):
         """Whether a person should look at the page."""
         return self not in (Verdict.OK, Verdict.BLANK)
 
+    @property
+    def rank(self) -> int:
+        """A number that is larger the better the verdict."""
+        return _WORST_FIRST.index(self)
+
+    @staticmethod
+    def worst(*verdicts: Verdict) -> Verdict:
+        """Return the worst of these."""
+        return min(verdicts, key=_WORST_FIRST.index)
+
+
+_WORST_FIRST: Final = (
+    Verdict.UNREADABLE,
+    Verdict.REPETITION,
+    Verdict.TRUNCATED,
+    Verdict.INCOMPLETE,
+    Verdict.LOW_CONFIDENCE,
+    Verdict.REVIEW,
+    Verdict.BLANK,
+    Verdict.OK,
+)
 
 VerdictName = Literal[
     "ok", "blank", "review", "incomplete", "truncated", "repetition", "low_confidence", "unreadable"

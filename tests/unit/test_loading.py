@@ -123,7 +123,7 @@ WORKER = (
     "commands.engine",
     "commands.up",
     "commands.worker",
-    "engines.checking",
+    "commands.checking",
     "worker.runtime",
 )
 

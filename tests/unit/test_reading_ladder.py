@@ -20,7 +20,7 @@ from pecia_workers.protocol.base import (
     Generation,
     Sampling,
 )
-from pecia_workers.reading.ladder import Ladder, Reading, best, rank
+from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.page import spent
 from scripted_engine import Answer, ScriptedEngine
 
@@ -178,7 +178,7 @@ def test_the_ladder_ends_and_its_best_reading_wins(
     assert len(readings) <= most + falls_back
     assert len(set(changes(readings))) == len(readings)
     for other in losers:
-        assert rank(other.generation.verdict) <= rank(winner.generation.verdict)
+        assert other.generation.verdict.rank <= winner.generation.verdict.rank
     assert usage.wasted == sum(100 + one.generation.usage.output for one in losers)
     assert usage.prompt == 100 * len(readings)
     assert usage.output == usage.wasted - 100 * len(losers) + winner.generation.usage.output

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line, Source, Word, plain_blocks
 from pecia_schemas.results import Verdict
 from pecia_workers.protocol.base import Generation
-from pecia_workers.reading.ladder import doubtful_words, judged, rank, sureness
+from pecia_workers.reading.ladder import doubtful_words, judged, sureness
 
 BOX = Box(left=0, top=0, right=10, bottom=10)
 AGAINST = [Verdict.TRUNCATED, Verdict.REPETITION, Verdict.UNREADABLE]
@@ -30,7 +30,7 @@ def lines(*confidences: float) -> Generation:
 
 
 def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
-    best_first = sorted(Verdict, key=rank, reverse=True)
+    best_first = sorted(Verdict, key=lambda verdict: verdict.rank, reverse=True)
 
     assert best_first == [
         Verdict.OK,
@@ -99,7 +99,7 @@ def test_a_page_is_for_review_if_one_word_of_a_hundred_is_in_doubt(words: int, s
 
 @given(text=st.text() | st.just("dose [?] [?]"), told=st.sampled_from(AGAINST))
 def test_nothing_is_better_than_the_engine_says(text: str, told: Verdict) -> None:
-    assert rank(verdict(text, told)) <= rank(told)
+    assert verdict(text, told).rank <= told.rank
 
 
 @pytest.mark.parametrize("label", ["markdown", "md", "Markdown"])

@@ -18,16 +18,6 @@ from pecia_workers.engines.requests import resized
 from pecia_workers.layout.lines import is_value
 from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 
-_WORST_FIRST: Final = (
-    Verdict.UNREADABLE,
-    Verdict.REPETITION,
-    Verdict.TRUNCATED,
-    Verdict.INCOMPLETE,
-    Verdict.LOW_CONFIDENCE,
-    Verdict.REVIEW,
-    Verdict.BLANK,
-    Verdict.OK,
-)
 _DOUBTFUL_LINES: Final = 0.6
 """Mean confidence of its lines below which a page is doubtful."""
 _DOUBTFUL_WORDS: Final = 0.01
@@ -44,11 +34,6 @@ _LEAST_OF_A_WORD: Final = math.log(0.2)
 another token would have changed the layout alone."""
 _MARKUP: Final = "|*#`_<>"
 _FENCES: Final = ("```markdown", "```md", "```json")
-
-
-def rank(verdict: Verdict) -> int:
-    """Return a number that is larger the better the verdict."""
-    return _WORST_FIRST.index(verdict)
 
 
 def judged(generation: Generation) -> Generation:
@@ -193,7 +178,7 @@ class Reading:
 def best(readings: Iterable[Reading]) -> Reading:
     """Return the one with the best verdict, of several the one with the most text, of several the first."""
     return max(
-        readings, key=lambda reading: (rank(reading.generation.verdict), len(reading.generation.text.strip()))
+        readings, key=lambda reading: (reading.generation.verdict.rank, len(reading.generation.text.strip()))
     )
 
 

@@ -24,7 +24,6 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle
-from pecia_workers.reading.ladder import rank
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
 
@@ -114,7 +113,7 @@ class WitnessText:
 def grounded(page: Page, witness: WitnessText) -> Page:
     """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them."""
     compared = _Compared(page.blocks, witness)
-    verdict, doubts = min(page.verdict, compared.verdict(), key=rank), (*page.doubts, *compared.doubts)
+    verdict, doubts = Verdict.worst(page.verdict, compared.verdict()), (*page.doubts, *compared.doubts)
     update = {"blocks": tuple(compared.placed()), "witness": compared.report()}
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 

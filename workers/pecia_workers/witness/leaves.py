@@ -12,7 +12,6 @@ from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Stan
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle
-from pecia_workers.reading.ladder import rank
 from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.tokens import Token, distance, tokens_of
 
@@ -74,7 +73,7 @@ def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
     ]
     verdict = Verdict.REVIEW if any(doubt.on_value for doubt in doubts) else Verdict.OK
     update = {"grounding": found, "doubts": (*page.doubts, *doubts)}
-    return page.model_copy(update={**update, "verdict": min(page.verdict, verdict, key=rank)})
+    return page.model_copy(update={**update, "verdict": Verdict.worst(page.verdict, verdict)})
 
 
 class _Search:

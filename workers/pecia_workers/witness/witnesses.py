@@ -24,7 +24,6 @@ from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generator
-from pecia_workers.reading.ladder import rank
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of
@@ -161,7 +160,7 @@ class WitnessedPage:
                     return page
                 # Nothing on it is `ok` that has a value.
                 doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
-                verdict = min(page.verdict, Verdict.REVIEW, key=rank)
+                verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
                 return page.model_copy(update={"doubts": doubts, "verdict": verdict})
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
