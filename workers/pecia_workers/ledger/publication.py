@@ -23,7 +23,8 @@ from pecia_workers.protocol.parts import Fence, ListSpace
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
 _ROWS_PER_FETCH = 5_000
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
-_REQUESTED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS requested (id, attempt)"
+REQUESTED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS requested (id, attempt)"
+"""SQL: parts and attempts that a statement is about, from the parameters that `requested` returns."""
 
 
 def _set_unlocked(sets: str, chosen: str) -> TextClause:
@@ -84,7 +85,7 @@ _DUE = text(
 # Since its message went out, a part may have been claimed and queued for another attempt: the attempt shows it.
 _MARK = _set_unlocked(
     "published_at = now()",
-    f"SELECT id FROM parts JOIN {_REQUESTED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
+    f"SELECT id FROM parts JOIN {REQUESTED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
 
 _EXPECTED = text(
@@ -113,8 +114,16 @@ _FORGET_FLOWS = text(
 )
 
 
-async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> list[tuple[PartMessage, int]]:
-    """Return what is to be published, each with the attempts that were made at it."""
+async def is_free(connection: AsyncConnection) -> bool:
+    """Return whether no other relay is at work; keep others out until the transaction ends."""
+    return bool((await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one())
+
+
+async def due_parts(
+    connection: AsyncConnection, spaces: Sequence[ListSpace]
+) -> list[tuple[PartMessage, int]]:
+    """Return the parts to publish, each with the number of attempts that were made at it."""
+    await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
     lists = json.dumps([asdict(space) for space in spaces], default=str)
     return [
         (
@@ -131,6 +140,12 @@ async def _due(connection: AsyncConnection, spaces: Sequence[ListSpace]) -> list
         )
         for row in await connection.execute(_DUE, {"lists": lists})
     ]
+
+
+async def mark_published(connection: AsyncConnection, parts: Sequence[Fence]) -> None:
+    """Write down that messages of these parts went out."""
+    if parts:
+        await connection.execute(_MARK, requested(parts))
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> tuple[int, datetime]:
@@ -162,5 +177,6 @@ async def forget_flows(database: AsyncEngine) -> int:
     return await change(database, _FORGET_FLOWS)
 
 
-def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
+def requested(parts: Sequence[Fence]) -> dict[str, Any]:
+    """Return the parameters of `REQUESTED`."""
     return {"ids": [part for part, _ in parts], "attempts": [attempt for _, attempt in parts]}

@@ -1,8 +1,4 @@
-"""What keeps parts on their way: publishes what waits, queues again what was lost, judges which workers are dead.
-
-Redis holds a bounded window of each stage and lane; the relay fills it from what waits here. Parts that were claimed
-before come first, then flow after flow, each with as much as the others. No statement of publication waits for a row
-that a worker holds: it comes again with the next look.
+"""Recovery: judges which workers are dead, requeues their parts, ends the jobs whose time is over.
 
 What ends or is queued again is locked as a commit locks it, jobs before parts and each by id, so that no two wait for
 each other; all of it is safe with any number of instances. A job that many workers commit to is locked nearly always:
@@ -25,10 +21,7 @@ from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState
 from pecia_workers.ledger.database import change, fetch
-from pecia_workers.ledger.publication import (
-    _REQUESTED,
-    _listed,
-)
+from pecia_workers.ledger.publication import REQUESTED, requested
 from pecia_workers.ledger.workers import Watch, is_gone
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.parts import Announce, ClaimedPart, Fence
@@ -72,7 +65,7 @@ _REQUEUE = moving(
         SELECT parts.id, parts.state AS former, parts.deaths
                + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
         FROM parts
-        JOIN {_REQUESTED} USING (id)
+        JOIN {REQUESTED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = requested.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
@@ -126,7 +119,7 @@ async def requeue_orphaned(
     claimed meanwhile stay as they are. Returns how many did not, and the jobs of those that failed, with their state.
     """
     values = {
-        **_listed(parts),
+        **requested(parts),
         "max_deaths": max_deaths,
         "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
         "actor": _ACTOR,
@@ -146,7 +139,7 @@ async def requeue_orphaned(
 async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
     """Take the death of their worker, which lives, back from its claims that did not fail; return how many."""
     deaths = [part.deaths for part in parts]
-    return await change(database, _PARDON, **_listed([part.fence for part in parts]), deaths=deaths)
+    return await change(database, _PARDON, **requested([part.fence for part in parts]), deaths=deaths)
 
 
 async def expire_jobs(

@@ -25,7 +25,7 @@ from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.threads import end
-from pecia_workers.ledger import recovery, standing
+from pecia_workers.ledger import publication, recovery, standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.ledger.workers import forget_gone, gone_of
@@ -34,6 +34,7 @@ from pecia_workers.observability.metrics import LIVENESS
 from pecia_workers.processes.service import serve
 from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
+from pecia_workers.upkeep.relay import relay_due
 
 log = structlog.get_logger(__name__)
 
@@ -159,7 +160,7 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "taken": partial(hand_back_of_gone, stores.database, stores.redis),
         "expire": partial(expire, stores),
         **(gone if settings.keep_workers else {}),
-        "flows": partial(recovery.forget_flows, stores.database),
+        "flows": partial(publication.forget_flows, stores.database),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
         **seen,
@@ -195,7 +196,7 @@ async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
     total, relayed = 0, _BATCH
     while relayed >= _BATCH:
-        relayed = await recovery.relay_due(stores.database, stores.bus, limit=_BATCH)
+        relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
         total += relayed
     return total
 
@@ -204,7 +205,7 @@ async def republish_lost(stores: Stores, *, before: datetime) -> int:
     """Hand parts to the relay that were published before that moment and are not in Redis; return how many."""
     await asyncio.to_thread(lists.mend_turns, stores.redis)
     present = await asyncio.to_thread(lists.held_parts, stores.redis)
-    return await recovery.unpublish_missing(stores.database, present, before=before)
+    return await publication.unpublish_missing(stores.database, present, before=before)
 
 
 class Reconciler:
@@ -221,7 +222,7 @@ class Reconciler:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
         held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
-        expected, before = await recovery.expected_in_redis(stores.database, grace=GRACE)
+        expected, before = await publication.expected_in_redis(stores.database, grace=GRACE)
         began = time.monotonic()
         if began < self._at_latest and (held >= expected or began < self._not_before):
             return 0
@@ -298,7 +299,7 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
         await due.wait()
         due.clear()
         await hand_back_of_gone(database, redis)
-        await recovery.relay_due(database, bus, limit=_BATCH)
+        await relay_due(database, bus, limit=_BATCH)
 
     with lists.connect(settings.redis_url.get_secret_value()) as redis:
         tasks = [asyncio.create_task(_for_ever(step)) for step in (take_back, publish)]

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
+from pecia_workers.ledger import publication
 from pecia_workers.protocol.parts import NO_FLOW
 from pecia_workers.queue.bus import Bus
 
@@ -32,14 +33,13 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
     """
     spaces = [space for space in await bus.spaces(most=limit) if space.parts]
     async with database.begin() as connection:
-        if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
+        if not await publication.is_free(connection):
             return 0
-        await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
-        due = await _due(connection, spaces)
+        due = await publication.due_parts(connection, spaces)
         if not due and any(space.after != NO_FLOW for space in spaces):
             await bus.relay((), [(space, frozenset()) for space in spaces])  # begins anew
             spaces = [replace(space, after=NO_FLOW) for space in spaces]
-            due = await _due(connection, spaces)
+            due = await publication.due_parts(connection, spaces)
         flows: defaultdict[tuple[Stage, Lane], set[UUID]] = defaultdict(set)
         for message, attempt in due:
             if attempt == 0:
@@ -47,8 +47,7 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
         began, messages = time.time_ns(), [message for message, _ in due]
         refused = await bus.relay(messages, [(space, flows[space.stage, space.lane]) for space in spaces])
         _trace_sent(messages, began)
-        left = {message.part for message in refused}
-        marked = [(message.part, attempt) for message, attempt in due if message.part not in left]
-        if marked:
-            await connection.execute(_MARK, _listed(marked))
-        return len(marked)
+        unsent = {message.part for message in refused}
+        sent = [(message.part, attempt) for message, attempt in due if message.part not in unsent]
+        await publication.mark_published(connection, sent)
+        return len(sent)
