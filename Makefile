@@ -89,6 +89,7 @@ docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Sc
 	$(BIN)/python -m pecia_schemas.export docs
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
 	$(BIN)/python benchmarks/run.py --only-page
+	$(BIN)/python docs/house.py
 
 site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build

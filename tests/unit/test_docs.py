@@ -1,6 +1,7 @@
 """What is generated from the code is committed as the code has it."""
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,3 +83,23 @@ def test_every_script_is_in_the_catalogue_and_in_the_list() -> None:
     assert {one.script for one in CATALOGUE} == {path.name for path in HERE.glob("*.py")} - {"run.py"}
     for one in CATALOGUE:
         assert re.search(rf"^\| `{one.name}` \|.*`{one.script}`", LIST, re.MULTILINE), one.name
+
+
+WHERE = re.findall(r"^\| (.+\?) \| `(.+)` \| `(.+)` \|$", (DOCS / "where.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("question", "file", "name"), WHERE, ids=[question for question, _, _ in WHERE])
+def test_a_rule_stands_where_the_docs_say(question: str, file: str, name: str) -> None:
+    defined = rf"^(def|async def|class|local) .*\b{name}\b|^{name}\b.* = |^    {name} = "
+    assert re.search(defined, (DOCS.parent / file).read_text(), re.MULTILINE), question
+
+
+@pytest.mark.parametrize("start", ["README.md", "architecture.md"])
+def test_the_page_of_rules_is_one_step_away(start: str) -> None:
+    assert len(WHERE) >= 12
+    assert "(where.md)" in (DOCS / start).read_text()
+
+
+def test_the_picture_of_the_house_is_of_the_contract_that_is_checked() -> None:
+    house = runpy.run_path(str(DOCS / "house.py"))
+    assert house["PICTURE"].read_text() == house["drawn"](), "run `make docs`"
