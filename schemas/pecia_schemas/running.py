@@ -125,11 +125,12 @@ def _start_time(pid: int) -> int | None:
     return None
 
 
-ON_DUTY = (
-    "workers.stopped_at IS NULL AND workers.seen_at > now() - interval '30 seconds'"
-    " AND (workers.lost_at IS NULL OR workers.lost_at < workers.seen_at)"
-)
-"""SQL about a row of `workers`: it has not stopped, six heartbeats have not been missed, it is not taken for dead."""
+LOST = "coalesce(workers.lost_at >= workers.seen_at, false)"
+"""SQL about a row of `workers`: it was declared dead, and no heartbeat has come since."""
+LIVING = f"workers.stopped_at IS NULL AND NOT {LOST}"
+"""SQL about a row of `workers`: it has neither stopped nor been declared dead."""
+ON_DUTY = f"{LIVING} AND workers.seen_at > now() - interval '30 seconds'"
+"""SQL about a row of `workers`: it lives, and six heartbeats have not been missed."""
 
 
 UNSIGNED = f"""(

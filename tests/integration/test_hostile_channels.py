@@ -14,8 +14,8 @@ from redis import Redis
 from fixture_types import Picture
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
+from pecia_schemas import threads
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
-from pecia_workers.protocol import attempts
 from pecia_workers.queue.bus import Bus
 
 pytestmark = pytest.mark.gate
@@ -87,7 +87,7 @@ def _announcing(redis_url: str, channel: str, *messages: bytes) -> Iterator[None
 
 async def test_a_worker_may_stop_while_it_connects(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """redis-py may swallow a cancellation while it connects."""
-    monkeypatch.setattr(attempts, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(threads, "_AGAIN_S", 0.01)
     for steps in range(20):
         bus = Bus(redis_url)
         hearing = asyncio.create_task(bus.hear_cancelled(print))
@@ -95,5 +95,5 @@ async def test_a_worker_may_stop_while_it_connects(redis_url: str, monkeypatch: 
         for _ in range(steps):
             await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_S):
-            await attempts.end(hearing)
+            await threads.end(hearing)
         await bus.close()

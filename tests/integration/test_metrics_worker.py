@@ -115,7 +115,7 @@ def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
 def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     redis_server: Make, database_url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_workers.observability.metrics._LOOK_S", 0.05)
+    monkeypatch.setattr("pecia_workers.observability.metrics._HEALTH_EVERY_S", 0.05)
     server = redis_server()
     settings = settings_with_a_page(server.url, database_url)
     with closing(connect(server.url)) as redis:
@@ -135,7 +135,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
     house: House, redis: Redis, keeper: Keeper, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_workers.observability.metrics._LOOK_S", 0.05)
+    monkeypatch.setattr("pecia_workers.observability.metrics._HEALTH_EVERY_S", 0.05)
     monkeypatch.setattr("pecia_workers.observability.metrics._TIMEOUT_S", 0.5)
     keeper.gate = Gate()
     settings = settings_with_a_page(house.redis_url, house.database_url)

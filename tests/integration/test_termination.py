@@ -30,7 +30,7 @@ def server() -> Iterator[MetadataServer]:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set when this process was sent SIGTERM."""
-    monkeypatch.setattr(service, "_LOOK_S", 0.02)
+    monkeypatch.setattr(service, "_NOTICE_EVERY_S", 0.02)
     told = threading.Event()
     former = signal.signal(signal.SIGTERM, lambda *_: told.set())
     yield told

@@ -27,7 +27,7 @@ from pecia.records import Counts
 from pecia.waiting import Deadline
 from pecia_schemas.states import JobState
 
-_LOOK_S = 0.25
+_REDRAW_S = 0.25
 _UNSERVED_S = 15.0
 """After which it is worth asking what the fleet lacks: it may have been about to start."""
 
@@ -91,7 +91,7 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
                 return
             deadline.check(unfinished[0].id)
             with suppress(JobTimeoutError, DatabaseUnavailableError):  # whether it lasts says the next look
-                group.wait(deadline.within(_LOOK_S))
+                group.wait(deadline.within(_REDRAW_S))
 
 
 def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
@@ -205,7 +205,7 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         yield counts, sorted(newest, key=lambda job: first.get(job.state, 2))
         if all(job.done for job in jobs) and not counts.open:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_REDRAW_S)
 
 
 def _looks_at_many(client: Client, which: Which, *, whole: bool) -> Iterator[Look]:

@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Leave the terminal to what is heard."""
 
 
-_LOOK_S = 0.2
+_TRY_EVERY_S = 0.2
 
 EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only about this job.")]
@@ -167,7 +167,7 @@ def try_out(
     with Client() as client:
         sent = client.test_endpoint(endpoint)
         while not (sent.attempts or sent.state.is_terminal) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(_TRY_EVERY_S)
             sent = client.delivery(sent)
     _show_deliveries([sent], as_json=as_json)
     if sent.attempts or sent.state.is_terminal:

@@ -20,7 +20,7 @@ from pecia_workers.reading.page import page_instruction
 
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""
-_LOOK_S: Final = 0.02
+_LOAD_EVERY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
         reading = asyncio.ensure_future(engine.generate(request))
         most = engine.load().kv_used
         while not reading.done():
-            await asyncio.wait([reading], timeout=_LOOK_S)
+            await asyncio.wait([reading], timeout=_LOAD_EVERY_S)
             used = engine.load().kv_used
             most = used if most is None or used is None else max(most, used)
         generation, load = await reading, engine.load()

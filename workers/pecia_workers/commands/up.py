@@ -43,8 +43,8 @@ def sample(
         typer.echo(exhibit.path)
 
 
-_LOOK_S = 1.0
-_LOOK_WITHOUT_TERMINAL_S = 10.0
+_STATUS_EVERY_S = 1.0
+_STATUS_WITHOUT_TERMINAL_S = 10.0
 _STARTING_S = 120
 _LOADING_S = 3600  # tens of gigabytes may have to come through the network first
 
@@ -122,7 +122,7 @@ def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> No
     engine = open_for_questions(fleet.settings.database_url.get_secret_value())
     shown = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
-        while not stopping.wait(_LOOK_S if live else _LOOK_WITHOUT_TERMINAL_S):
+        while not stopping.wait(_STATUS_EVERY_S if live else _STATUS_WITHOUT_TERMINAL_S):
             try:
                 with engine.connect() as connection:
                     now = glance(connection)

@@ -22,6 +22,7 @@ from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.results import Segment
+from pecia_schemas.running import LOST
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, retry_unavailable
@@ -34,7 +35,7 @@ Answer = TypeVar("Answer")
 # A part that runs here already was claimed before, and the answer got lost. A queued part whose time has not come has
 # been published too often: the relay does it again. A worker that was taken for dead claims nothing until it has
 # registered anew.
-_ALIVE = "NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)"
+_ALIVE = f"NOT EXISTS (SELECT FROM workers WHERE name = :actor AND {LOST})"
 
 # A part that began before its worker registered is taken back: not one that is claimed after the clock was set back.
 _NOW = "greatest(now(), (SELECT started_at FROM workers WHERE name = :actor))"

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
+from pecia_schemas.running import LIVING, LOST
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState
 from pecia_workers.ledger.database import change, fetch
@@ -34,10 +35,7 @@ _JUDGE_EVERY_S = 1.0
 
 
 # A worker that registered after the part began was taken for dead meanwhile: it has let go of the part.
-_WORKER_IS_GONE = """
-    (workers.name IS NULL OR workers.stopped_at IS NOT NULL OR workers.lost_at >= workers.seen_at
-     OR workers.started_at > parts.started_at)
-"""
+_WORKER_IS_GONE = f"(workers.name IS NULL OR NOT ({LIVING}) OR workers.started_at > parts.started_at)"
 
 _ORPHANED = text(
     f"""
@@ -63,7 +61,7 @@ _REQUEUE = moving(
     f"""
     lost AS (
         SELECT parts.id, parts.state AS former, parts.deaths
-               + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
+               + CAST(workers.name IS NULL OR {LOST} AS int) AS counted
         FROM parts
         JOIN {REQUESTED} USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
@@ -176,7 +174,7 @@ def _expire(connection: Connection, lock: TextClause, limit: int) -> list[UUID]:
 
 # While no beat can be written, one that stands still says nothing.
 _BEATS = text(
-    "SELECT name, seen_at FROM workers WHERE stopped_at IS NULL AND (lost_at IS NULL OR lost_at < seen_at)"
+    f"SELECT name, seen_at FROM workers WHERE {LIVING}"  # noqa: S608  a constant
     " AND cardinality(stages) > 0 AND current_setting('transaction_read_only') = 'off'"
 )
 _DECLARE_DEAD = text(

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.connecting import name_of, outage_suppressed, verdict_on
-from pecia_schemas.running import ON_DUTY
+from pecia_schemas.running import LIVING, LOST, ON_DUTY
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import change, fetch, open_database, open_for_questions
 from pecia_workers.protocol.base import Engine
@@ -91,12 +91,11 @@ _REGISTER = text(
 ).bindparams(bindparam("capabilities", type_=JSONB(none_as_null=True)))
 
 _BEAT = text(
-    "UPDATE workers SET seen_at = clock_timestamp(), stopped_at = NULL"
-    " WHERE name = :name AND (lost_at IS NULL OR lost_at < seen_at)"
+    f"UPDATE workers SET seen_at = clock_timestamp(), stopped_at = NULL WHERE name = :name AND NOT {LOST}"  # noqa: S608  a constant
 )
 
 _REGISTERED = text(
-    "SELECT EXISTS (SELECT 1 FROM workers WHERE pid = :pid AND host = :host AND stopped_at IS NULL"
+    f"SELECT EXISTS (SELECT FROM workers WHERE pid = :pid AND host = :host AND {LIVING}"  # noqa: S608  a constant
     " AND seen_at > now() - interval '15 seconds')"
 )
 
@@ -287,8 +286,7 @@ def _here() -> str:
 
 
 _ALIVE = text(
-    "SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND stopped_at IS NULL"
-    " AND (lost_at IS NULL OR lost_at < seen_at)"
+    f"SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND {LIVING}"  # noqa: S608  a constant
 )
 
 

@@ -25,7 +25,7 @@ from pecia_schemas.states import DeliveryState
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S = 5.0
+_HEALTH_EVERY_S = 5.0
 _TIMEOUT_S = 60.0
 """How long a worker may claim nothing though something waits: it looks every second."""
 _STEP_S = 300.0
@@ -351,4 +351,4 @@ class WorkerHealth:
                 self.look()
             except Exception as error:  # noqa: BLE001  a look that fails says nothing about the worker
                 log.warning("health_unknown", error=type(error).__name__)
-            time.sleep(_LOOK_S)
+            time.sleep(_HEALTH_EVERY_S)

@@ -66,7 +66,7 @@ async def serve(
 log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each look
 
-_LOOK_S = 2.0
+_NOTICE_EVERY_S = 2.0
 _TIMEOUT_S = 5.0
 _NOTICE: Final = {"aws": timedelta(minutes=2), "gcp": timedelta(seconds=30), "azure": timedelta(seconds=30)}
 """What is left of the machine after the notice, by the clouds' documentation."""
@@ -120,7 +120,7 @@ def _watch(settings: WorkerSettings, ended: threading.Event) -> None:
                 if not unavailable:
                     log.warning("termination_notice_unavailable", error=type(error).__name__)
                 unavailable = True
-            ended.wait(_LOOK_S)
+            ended.wait(_NOTICE_EVERY_S)
     if not ended.is_set():
         log.warning("termination_notice", source=notice)
         os.kill(os.getpid(), signal.SIGTERM)

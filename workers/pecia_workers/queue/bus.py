@@ -24,7 +24,7 @@ from pecia_workers.queue.lists import QUEUES, RELAYED
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S = 1.0
+_REDIS_EVERY_S = 1.0
 _RETRY_S = 1.0
 _REST_S = 5.0
 """How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
@@ -161,7 +161,7 @@ class DirectClaims:
         """Look for ever, and run what fits while Redis is away."""
         away = False
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_REDIS_EVERY_S)
             was_away, away = away, not self._redis_serves()
             if away != was_away:
                 log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))

@@ -30,7 +30,8 @@ from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, PartInF
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.2
+_SHUTDOWN_EVERY_S = 0.2
+_SETTLE_AGAIN_S = 0.2
 _PUMP_S = 0.01
 _GATHER_S = 0.02
 """How long ends are gathered before the hub hears of them; the engine lives on what was claimed ahead meanwhile."""
@@ -86,7 +87,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _start_runtime(self) -> Budget:
         ready = self._runner.start()
         try:
-            while not concurrent.futures.wait([ready], timeout=_LOOK_S).done:
+            while not concurrent.futures.wait([ready], timeout=_SHUTDOWN_EVERY_S).done:
                 state.maybe_shutdown()
             return ready.result()
         except Exception as error:
@@ -273,7 +274,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._run_ready()
         deadline = time.monotonic() + _SETTLE_S
         while not self._keeper.settle() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(_SETTLE_AGAIN_S)
         task_revoked.disconnect(self._on_revoked)
         self._keeper.gate = None
         self._keeper.stop()

@@ -8,12 +8,12 @@ Flower see nothing of what came without a message.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from time import monotonic, time_ns
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -24,7 +24,7 @@ from pecia_schemas import tracing
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_schemas.threads import end
+from pecia_schemas.threads import end, finish
 from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
@@ -50,7 +50,9 @@ from pecia_workers.worker.stages import Stages
 log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
-_LOOK_S = 1.0
+_TURN_EVERY_S = 1.0
+_LOAD_EVERY_S = 1.0
+_REQUEUE_AFTER_FAULT_S = 1.0
 _END_S = 3.0
 _SIGHT_S = 10.0
 _RATE_S = 60
@@ -58,8 +60,6 @@ _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
 _SHORTEST_REST_S, _LONGEST_REST_S = 1.0, 60.0
-
-R = TypeVar("R")
 
 
 def unnoticed(*_news: Any) -> None:
@@ -181,7 +181,7 @@ class Runtime:
     async def _keep_turning(self) -> None:
         while True:
             self._turned_at = monotonic()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_TURN_EVERY_S)
 
     def _is_turning(self) -> bool:
         """Return whether the loop moves; a part may keep it for as long as parts may take. On any thread."""
@@ -247,7 +247,7 @@ class Runtime:
                 self._each_second.append(self._committed)
                 if self._stages.engine and self._engine_seen:
                     self._engine_seen.saw(self._stages.engine.load(), self._stages.memory)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_LOAD_EVERY_S)
         if batcher := self._stages.batcher:  # the pool may cancel the parts before they find out
             batcher.found_dead()
             self._died_on.update(batcher.died_on or ())
@@ -272,7 +272,8 @@ class Runtime:
                 self._claimed.add(part)
                 try:
                     claimed_at, taken = time_ns(), self._taken
-                    if claimed := await _finish(self._ledger.claim(part, deaths=deaths)):
+                    # a claim must be known, to be requeued
+                    if claimed := await finish(self._ledger.claim(part, deaths=deaths)):
                         if taken != self._taken:  # while the answer was on its way
                             self._pardon([claimed])
                         begun(task_arguments(claimed))
@@ -293,7 +294,7 @@ class Runtime:
             await self.requeue([part.id])
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
             log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_REQUEUE_AFTER_FAULT_S)
             await self.requeue([part.id])
         finally:
             self._claimed.discard(part.id)
@@ -304,8 +305,8 @@ class Runtime:
             self._held[part.id] = part
             try:
                 outcome = await self._work(part)
-                with tracing.span("commit"):
-                    written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
+                with tracing.span("commit"):  # what waits for Postgres is not thrown away
+                    written = await finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
             finally:
                 del self._held[part.id]
                 self._stages.cache.ended(part.id)
@@ -385,19 +386,6 @@ class Runtime:
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery."""
         await self._ledger.revoke(part)
-
-
-async def _finish(work: Coroutine[Any, Any, R]) -> R:
-    """Await work that goes on even if the caller is cancelled meanwhile.
-
-    What is claimed must be known, to be requeued; and a result that waits for Postgres is not thrown away.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 _NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}

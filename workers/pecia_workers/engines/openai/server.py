@@ -27,7 +27,7 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for e
 
 _OK: Final = 200
 _CONNECT_S: Final = 10.0
-_LOOK_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 _REPORT_S: Final = 15.0
 """How often a start that waits says so."""
@@ -217,7 +217,7 @@ class ChatServer:
     async def _ready(self) -> list[ServedModel]:
         api = self._address.api
         with _classified():
-            response = await self._client.get(f"{api}/models", timeout=_LOOK_S)
+            response = await self._client.get(f"{api}/models", timeout=_ANSWER_TIMEOUT_S)
         if response.status_code != _OK:
             error = chat.error_of(response.status_code)
             if isinstance(error, chat.UnansweredError):
@@ -244,7 +244,7 @@ class ChatServer:
     async def _status(self) -> int:
         """Return what the server's health says. Raises `UnansweredError`."""
         with _classified():
-            return (await self._client.get(self._health, timeout=_LOOK_S)).status_code
+            return (await self._client.get(self._health, timeout=_ANSWER_TIMEOUT_S)).status_code
 
 
 @contextmanager

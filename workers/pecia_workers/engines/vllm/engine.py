@@ -56,7 +56,7 @@ _SECRET: Final = ("TOKEN", "KEY")
 
 _DONE: Final = TypeAdapter(bool)
 
-_LOOK_S = 0.2
+_KILL_AGAIN_S = 0.2
 
 
 def preparers(settings: WorkerSettings) -> int:
@@ -197,7 +197,7 @@ class VllmEngine(base.Engine):
             return
         while not opening.done():
             kill_cores()
-            await asyncio.wait([opening], timeout=_LOOK_S)
+            await asyncio.wait([opening], timeout=_KILL_AGAIN_S)
         await self._end_all()
         self._session = None
         if self._preparers:

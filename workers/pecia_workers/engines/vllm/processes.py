@@ -223,7 +223,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 _GUARDED: Final = "_PECIA_GUARDS_ENGINE"
 _LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"
-_LOOK_S: Final = 1.0
+_PARENT_EVERY_S: Final = 1.0
 _GRACE_S: Final = 6.0
 _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
 """Each of these keeps vLLM or a library below it from sending anything to its maker."""
@@ -316,7 +316,7 @@ def guard() -> None:
 
     def end_after_it() -> None:
         while os.getppid() == pid:
-            time.sleep(_LOOK_S)
+            time.sleep(_PARENT_EVERY_S)
         os.kill(os.getpid(), signal.SIGTERM)  # a core ends its own children in order
         time.sleep(_GRACE_S)
         os._exit(1)
