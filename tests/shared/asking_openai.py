@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import SecretStr
 
 from chat_server import ChatServerDouble
+from pecia_schemas.backoff import Backoff
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.openai.engine import OpenAiEngine
@@ -30,7 +31,10 @@ def asked(number: int = 0, **changes: Any) -> EngineRequest:
 
 def engine_at(server: ChatServerDouble, **settings: Any) -> OpenAiEngine:
     given = {"engine_url": server.url, "engine_api_key": SecretStr(KEY), **settings}
-    return OpenAiEngine(WorkerSettings(engine="openai", **given), Retries(attempts=3, first_s=0.01))
+    return OpenAiEngine(
+        WorkerSettings(engine="openai", **given),
+        Retries(attempts=3, backoff=Backoff(first_s=0.01, longest_s=60)),
+    )
 
 
 @contextmanager

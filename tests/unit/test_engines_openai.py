@@ -74,6 +74,6 @@ def test_the_only_model_goes_by_any_of_its_names_one_of_several_and_adapters_by_
 def test_a_wait_is_at_least_what_was_asked_for_and_bounded(failed: int, asked: timedelta | None) -> None:
     retries = Retries()
     wait = retries.wait_s(failed, asked)
-    assert retries.first_s <= wait <= 1.25 * retries.longest_s
+    assert retries.backoff.first_s <= wait <= 1.25 * retries.backoff.longest_s
     if asked is not None:
-        assert wait >= min(asked.total_seconds(), retries.longest_s)
+        assert wait >= min(asked.total_seconds(), retries.backoff.longest_s)

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, NullPool, Row, TextClause, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas import connecting
+from pecia_schemas.backoff import Backoff
 from pecia_workers.observability.metrics import LIVENESS
 from pecia_workers.protocol.attempts import waiting
 
@@ -19,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 
 
 STATEMENT_TIMEOUT = timedelta(seconds=8)
@@ -141,7 +142,7 @@ async def retry_unavailable(run: Callable[[], Awaitable[R]], *, limit_s: float |
     committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone, and, if it takes
     too long by itself for `limit_s` in all, what ended it: that is no outage, others succeed meanwhile.
     """
-    pause = 0.0
+    failed = 0
     began = time.monotonic()
     noted = logged = False
     with waiting(), ExitStack() as outage:
@@ -165,5 +166,5 @@ async def retry_unavailable(run: Callable[[], Awaitable[R]], *, limit_s: float |
                     outage.enter_context(OUTAGE.noted(error))
                     noted = True
             LIVENESS.beat()  # who waits for Postgres does not stand still
-            pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-            await asyncio.sleep(pause)
+            failed += 1
+            await asyncio.sleep(_BACKOFF.wait_s(failed))

@@ -12,14 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pecia_schemas.backoff import Backoff
 from pecia_workers.processes import launcher
 from pecia_workers.processes.template import Forked, Template, run_program
 
 _TAIL_BYTES = 2000
 _POLL_S = 0.01
 _LARGEST_LOG_BYTES = 10 * 1024**2
-_FIRST_PAUSE_S = 0.25
-_LONGEST_PAUSE_S = 30.0
+_BACKOFF = Backoff(first_s=0.25, longest_s=30.0)
 _HEALTHY_S = 10.0  # a process that ran this long is restarted after the first pause again
 _SETTLED_S = 1.0  # a process that runs this long is ready, if nothing else shows it
 
@@ -248,7 +248,8 @@ class Supervised(Generic[R]):
     _running: R | None = field(default=None, init=False)
     _state: ServiceState = field(default=ServiceState.STOPPED, init=False)
     _restarts: int = field(default=0, init=False)
-    _pause: float = field(default=_FIRST_PAUSE_S, init=False)
+    _failures: int = field(default=0, init=False)
+    """In a row: a service that was healthy for a while begins anew."""
     _launched: float = field(default=0.0, init=False)
     _due: float = field(default=0.0, init=False)
 
@@ -284,7 +285,7 @@ class Supervised(Generic[R]):
             self._running.kill()  # takes the rest of its group along
             self._let_go(self._running)
             if time.monotonic() - self._launched > _HEALTHY_S:
-                self._pause = _FIRST_PAUSE_S
+                self._failures = 0
             self._wait_for_next_start()
         elif self._state is ServiceState.STARTING and (
             self.ready() if self.ready else time.monotonic() - self._launched > _SETTLED_S
@@ -310,5 +311,5 @@ class Supervised(Generic[R]):
 
     def _wait_for_next_start(self) -> None:
         self._state = ServiceState.RESTARTING
-        self._due = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+        self._failures += 1
+        self._due = time.monotonic() + _BACKOFF.wait_s(self._failures)

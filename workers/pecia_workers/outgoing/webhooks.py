@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import resource
 import ssl
 import time
@@ -26,6 +25,7 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from pecia_schemas import tracing
+from pecia_schemas.backoff import Backoff
 from pecia_schemas.connecting import name_of
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
@@ -86,10 +86,6 @@ class Signer:
         return SignedNotice(body=text.encode(), headers=headers)
 
 
-_JITTER = 0.2
-_MOST_STEPS = 64  # by then the longest wait is reached; a float holds what comes out
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySchedule:
     """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, two days and a half over fourteen tries."""
@@ -105,9 +101,13 @@ class RetrySchedule:
         """
         if retry_after is not None:
             return min(max(retry_after, self.first), self.longest)
-        steps = min(attempt - 1, _MOST_STEPS)
-        wait_s = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
-        return timedelta(seconds=wait_s * random.SystemRandom().uniform(1 - _JITTER, 1 + _JITTER))
+        backoff = Backoff(
+            first_s=self.first.total_seconds(),
+            longest_s=self.longest.total_seconds(),
+            factor=self.factor,
+            spread=(0.8, 1.2),
+        )
+        return timedelta(seconds=backoff.wait_s(attempt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ Its time limit counts work alone: a page of a long document may wait for a decod
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -13,6 +12,7 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
+from pecia_schemas.backoff import Backoff
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 
@@ -135,8 +135,7 @@ def waited_s(part: str) -> float:
     return clock.waited_s if clock else 0.0
 
 
-_LONGEST = timedelta(minutes=10)
-_MOST_DOUBLINGS = 20
+_LONGEST_S = 600.0
 
 
 def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> timedelta | None:
@@ -147,5 +146,5 @@ def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> ti
     """
     if not code.retryable or strikes + 1 >= settings.max_attempts:
         return None
-    longest: timedelta = min(settings.retry_delay * 2 ** min(strikes, _MOST_DOUBLINGS), _LONGEST)
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311  spreading load, no secret
+    backoff = Backoff(first_s=settings.retry_delay.total_seconds(), longest_s=_LONGEST_S, spread=(0.5, 1.0))
+    return timedelta(seconds=backoff.wait_s(strikes + 1))

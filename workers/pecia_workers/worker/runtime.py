@@ -21,6 +21,7 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
+from pecia_schemas.backoff import Backoff
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
@@ -59,7 +60,7 @@ _RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
-_SHORTEST_REST_S, _LONGEST_REST_S = 1.0, 60.0
+_REST = Backoff(first_s=1.0, longest_s=60.0)
 
 
 def unnoticed(*_news: Any) -> None:
@@ -73,7 +74,7 @@ class _Storage:
     """
 
     def __init__(self) -> None:
-        self._rest_s = 0.0
+        self._failures = 0
         self._until = 0.0
 
     @property
@@ -82,13 +83,14 @@ class _Storage:
 
     def failed(self, error: StorageUnavailableError) -> None:
         if not self.rests:  # else others that ran beside it have said so
-            self._rest_s = min(max(2 * self._rest_s, _SHORTEST_REST_S), _LONGEST_REST_S)
-            self._until = monotonic() + self._rest_s
+            self._failures += 1
+            rest_s = _REST.wait_s(self._failures)
+            self._until = monotonic() + rest_s
             check = "PECIA_SPOOL_DIR, PECIA_PAYLOAD_URL"
-            log.error("storage_unavailable", error=str(error), check=check, rest_s=self._rest_s)
+            log.error("storage_unavailable", error=str(error), check=check, rest_s=rest_s)
 
     def worked(self) -> None:
-        self._rest_s = 0.0
+        self._failures = 0
 
 
 class Runtime:

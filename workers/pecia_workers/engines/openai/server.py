@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from pecia_schemas import tracing
+from pecia_schemas.backoff import Backoff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.openai import chat
 from pecia_workers.protocol import base
@@ -31,7 +31,6 @@ _ANSWER_TIMEOUT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 _REPORT_S: Final = 15.0
 """How often a start that waits says so."""
-_MOST_DOUBLINGS: Final = 20
 _SPARE: Final = 2
 """Connections for looks, beside those of the requests."""
 _API: Final = "/v1"
@@ -81,21 +80,21 @@ class ServerAddress:
         )
 
 
+_BACKOFF = Backoff(first_s=0.5, longest_s=60.0, spread=(1.0, 1.25))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How a request is asked again that got no answer. The waits double and are spread, and follow `Retry-After`."""
 
     attempts: int = 6
-    first_s: float = 0.5
-    longest_s: float = 60.0
+    backoff: Backoff = _BACKOFF
 
     def wait_s(self, failed: int, retry_after: timedelta | None) -> float:
         """Return the wait after `failed` attempts."""
-        if retry_after is not None:
-            wait = max(self.first_s, retry_after.total_seconds())
-        else:
-            wait = self.first_s * 2.0 ** min(max(0, failed - 1), _MOST_DOUBLINGS)
-        return min(wait, self.longest_s) * random.uniform(1.0, 1.25)  # noqa: S311  spreading load, no secret
+        if retry_after is None:
+            return self.backoff.wait_s(failed)
+        return self.backoff.spread_s(max(self.backoff.first_s, retry_after.total_seconds()))
 
 
 class ServedModel(BaseModel):
