@@ -16,6 +16,7 @@ from pecia.aio.publishing import AsyncPublisher
 from pecia.waiting import CONFIRMATION_S, Deadline
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import ClientSettings
+from pecia_schemas.threads import end
 
 
 class Subscription:
@@ -31,15 +32,15 @@ class Subscription:
 
     async def add(self, wait: SharedAnnouncements) -> bool:
         """Let a wait hear of its jobs; return whether what is published from now on will be heard."""
-        if self.bus.resting:
-            return False
         try:
+            if (redis := await self.bus.reach()) is None:
+                return False
             async with asyncio.timeout(CONFIRMATION_S):
                 async with self._commands:
                     new = [channel for channel in wait.channels if channel not in self._waits]
                     for channel in wait.channels:
                         self._waits.setdefault(channel, set()).add(wait)
-                    self._pubsub = self._pubsub or self.bus.redis.pubsub()
+                    self._pubsub = self._pubsub or redis.pubsub()
                     if new:
                         await self._pubsub.subscribe(*new)
                     if self._reading is None or self._reading.done():
@@ -70,8 +71,7 @@ class Subscription:
         """Subscribe to nothing any more."""
         reading, self._reading = self._reading, None
         if reading is not None:
-            reading.cancel()
-            await asyncio.wait([reading])
+            await end(reading)
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):

@@ -18,6 +18,7 @@ from redis import RedisError
 from redis.asyncio.client import PubSub
 
 from pecia.aio.publishing import AsyncPublisher
+from pecia_schemas.threads import end
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ class SharedCounts:
     async def close(self) -> None:
         """Announce and hear no more."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
 
     async def _run(self) -> None:
         while True:
