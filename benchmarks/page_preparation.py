@@ -18,13 +18,13 @@ from time import process_time
 
 from harness.report import Report, Table, parser
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drawn_pages import CASES, NEEDED, Case, askew_pages
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import initialize_process, page_pixels, prepare
 from pecia_workers.media.pages import Limits, PageImage, Plan
+from tests.shared.drawn_pages import CASES, NEEDED, Case, askew_pages
 
 LIMITS = Limits.of(WorkerSettings())
 

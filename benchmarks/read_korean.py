@@ -16,15 +16,15 @@ from time import perf_counter
 
 from harness.report import Report, Table, parser
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from korean import korean_font, korean_tessdata
-from korean_pages import korean_pages
 from pecia_schemas.blocks import text_of
 from pecia_workers.engines.cpu.ocr_engine import PageReader
 from pecia_workers.engines.cpu.rapidocr import rapidocr_reader
 from pecia_workers.engines.registry import tesseract_reader
 from pecia_workers.media.samples import accuracy
+from tests.shared.korean import korean_font, korean_tessdata
+from tests.shared.korean_pages import korean_pages
 
 
 @dataclass(frozen=True, kw_only=True)

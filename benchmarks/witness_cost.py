@@ -19,12 +19,12 @@ from typing import Any
 from harness.report import Report, Table, parser, spread
 from harness.servers import READY_S, fleet
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from chat_server import Behaviour, ChatServerDouble, serving
 from pecia import Prefer, ReadDocument
 from pecia_schemas.settings import WorkerSettings
-from witnessed_pages import Drawn, drawn_page
+from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
+from tests.shared.witnessed_pages import Drawn, drawn_page
 
 SIDES = ("none", "layer", "ocr")
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from korean import NothingThereError, absent, korean_tessdata
-from limits import WAIT_S
 from pecia_workers.local.home import ScratchDirectory
+from tests.shared.korean import NothingThereError, absent, korean_tessdata
+from tests.shared.limits import WAIT_S
 
-pytest_plugins = ["left_out"]
+pytest_plugins = ["tests.shared.left_out"]
 
 _PROPERTY = settings(
     deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -12,18 +12,18 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 from pydantic import SecretStr
 
-from fixture_types import RunFleet
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
-from pictures import encoded
-from receivers import Receiver, receiving
+from tests.shared.fixture_types import RunFleet
+from tests.shared.pictures import encoded
+from tests.shared.receivers import Receiver, receiving
 
 WEBHOOK_SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgdGVzdHMsIDI0Kw=="
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.import_plugin("servers")
+    config.pluginmanager.import_plugin("tests.shared.servers")
 
 
 @dataclass

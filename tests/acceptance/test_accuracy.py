@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from chat_server import Behaviour, serving
-from chinese import chinese_font
-from command import run_pecia
-from exact_pages import blank_pages, chinese_pages, english_pages, korean_page
-from fixture_types import RunFleet
-from hand_made_pdfs import text_pdf
-from korean import NothingThereError, absent, korean_font
 from pecia import Page, Prefer, ReadDocument, Verdict
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.scores import PageScore, Report
 from pecia.evaluation.truth import TruePage, Truth
 from pecia_schemas.blocks import Source
-from witnessed_pages import KINDS, Drawn, Score, drawn_page, lied_about
+from tests.shared.chat_server import Behaviour, serving
+from tests.shared.chinese import chinese_font
+from tests.shared.command import run_pecia
+from tests.shared.exact_pages import blank_pages, chinese_pages, english_pages, korean_page
+from tests.shared.fixture_types import RunFleet
+from tests.shared.hand_made_pdfs import text_pdf
+from tests.shared.korean import NothingThereError, absent, korean_font
+from tests.shared.witnessed_pages import KINDS, Drawn, Score, drawn_page, lied_about
 
 pytestmark = pytest.mark.gate
 

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from command import run_pecia
-from fixture_types import RunFleet
-from limits import WAIT_S
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import RunFleet
+from tests.shared.limits import WAIT_S
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(2_000, marks=pytest.mark.gate)])

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from command import ran, run_pecia
-from fixture_types import RunFleet
-from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
-from videos import video
+from tests.shared.command import ran, run_pecia
+from tests.shared.fixture_types import RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.videos import video
 
 pytestmark = pytest.mark.gate
 

@@ -15,11 +15,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from collector import Collector, collecting
-from compose_stack import COMPOSE, fleet_services
-from fixture_types import Draw, Eventually
-from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
-from secured_stores import snippet
+from tests.shared.collector import Collector, collecting
+from tests.shared.compose_stack import COMPOSE, fleet_services
+from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.running_stack import (
+    WORKERS,
+    RunningStack,
+    start_postgres_of,
+    start_prometheus_of,
+    start_redis_of,
+)
+from tests.shared.secured_stores import snippet
 
 pytestmark = pytest.mark.gate
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from chat_server import Behaviour, serving
-from command import ran
-from fixture_types import Eventually, RunFleet
-from hand_made_pdfs import text_pdf
-from http_doubles import free_port
 from pecia import ReadDocument
 from pecia_workers.media.samples import write_exhibits
-from pictures import note
-from snippets import GAP, ROOT, agrees, blocks, commands, fenced
+from tests.shared.chat_server import Behaviour, serving
+from tests.shared.command import ran
+from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.hand_made_pdfs import text_pdf
+from tests.shared.http_doubles import free_port
+from tests.shared.pictures import note
+from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
 
 pytestmark = pytest.mark.gate
 

@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel, Field, SecretStr
 
-from command import run_pecia
-from fixture_types import Draw, Eventually, RunFleet
-from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas.encryption import new_key
-from tables import texts_of_tables
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Draw, Eventually, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
 

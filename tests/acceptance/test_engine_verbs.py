@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from command import run_pecia
+from tests.shared.command import run_pecia
 
 pytestmark = pytest.mark.gate
 

@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import pytest
 
-from every_input import EVERY_INPUT, Input, Outcome
-from fixture_types import Draw, RunFleet
-from limits import WAIT_S
-from memory import memory_of, processes_of
 from pecia import FailureCode, Job, ReadDocument
 from pecia_schemas.tasks import Task
+from tests.shared.every_input import EVERY_INPUT, Input, Outcome
+from tests.shared.fixture_types import Draw, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.memory import memory_of, processes_of
 
 pytestmark = pytest.mark.gate
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from tests.soak.surroundings import Proxy
 
-from failover import Standby, redis_pair
-from fixture_types import Draw, Eventually, Make, RunFleet
-from limits import WAIT_S
 from pecia import DatabaseUnavailableError, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
 from pecia_workers.local.servers import start_postgres
+from tests.shared.failover import Standby, redis_pair
+from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.soak.surroundings import Proxy
 
 pytestmark = pytest.mark.gate
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from redis import Redis
-from tests.soak.auditor import keys_left
 
-from chat_server import Behaviour, serving
-from fixture_types import Draw, Eventually, RunFleet
-from limits import WAIT_S
 from pecia import ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
+from tests.shared.chat_server import Behaviour, serving
+from tests.shared.fixture_types import Draw, Eventually, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.soak.auditor import keys_left
 
 PAGES = 30
 

@@ -20,18 +20,18 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from pydantic import SecretStr
 
-from browsers import chromium
-from chat_server import Behaviour, ChatServerDouble, Fault, serving
-from fixture_types import Eventually, RunFleet
-from http_doubles import free_port
-from limits import WAIT_S
-from npm_files import NothingThereError, absent
-from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.app import FleetApp
-from pictures import encoded, note
+from tests.shared.browsers import chromium
+from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
+from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
+from tests.shared.npm_files import NothingThereError, absent
+from tests.shared.overhearing import hears
+from tests.shared.pictures import encoded, note
 
 pytestmark = pytest.mark.gate
 

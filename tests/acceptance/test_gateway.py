@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from command import run_pecia
-from fixture_types import Draw, RunFleet
-from http_doubles import free_port
-from limits import WAIT_S
-from npm_files import NothingThereError, absent, installed, tools
 from pecia import AccessError, Client, GatewayUnavailableError, ReadDocument, Verdict
-from pictures import encoded, note
-from snippets import ROOT, blocks
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Draw, RunFleet
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
+from tests.shared.npm_files import NothingThereError, absent, installed, tools
+from tests.shared.pictures import encoded, note
+from tests.shared.snippets import ROOT, blocks
 
 pytestmark = pytest.mark.gate
 

@@ -10,11 +10,11 @@ import pytest
 from pikepdf import Dictionary, Name
 from PIL import Image
 
-from fixture_types import RunFleet
-from limits import WAIT_S
-from memory import memory_of
 from pecia import DocumentType, Job, JobState, ReadDocument
 from pecia_workers.media import samples
+from tests.shared.fixture_types import RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.memory import memory_of
 
 pytestmark = pytest.mark.gate
 

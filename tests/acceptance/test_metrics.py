@@ -14,10 +14,10 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fixture_types import Draw, Eventually, Make, RunFleet
-from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas.tasks import DocumentType
+from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

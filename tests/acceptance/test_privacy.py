@@ -23,12 +23,15 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from chat_server import Behaviour, ChatServerDouble, Fault, serving
-from dicom_files import secondary_capture
-from document_server import Answer, handing_out
-from fixture_types import Draw, Eventually, Make, RunFleet
-from limits import WAIT_S
-from overhearing import (
+from pecia import CaptionVideo, Client, ClientSettings, DocumentFate, Job, ReadDocument
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
+from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
+from tests.shared.dicom_files import secondary_capture
+from tests.shared.document_server import Answer, handing_out
+from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.overhearing import (
     celery_events,
     flower_pages,
     flower_routes,
@@ -38,10 +41,7 @@ from overhearing import (
     settled,
     told,
 )
-from pecia import CaptionVideo, Client, ClientSettings, DocumentFate, Job, ReadDocument
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.app import FleetApp
-from videos import video
+from tests.shared.videos import video
 
 pytestmark = pytest.mark.gate
 

@@ -14,13 +14,13 @@ from uuid import UUID
 import pytest
 from PIL import Image
 
-from command import ran
-from fixture_types import Draw, Eventually, Make
-from limits import WAIT_S
 from pecia import Document, JobState, NoticeType, Page, ReadDocument, Verdict
 from pecia.webhooks import verify
 from pecia_workers.media import samples
-from pictures import encoded
+from tests.shared.command import ran
+from tests.shared.fixture_types import Draw, Eventually, Make
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded
 
 Drawing = Callable[[str], Image.Image]
 

@@ -17,9 +17,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from fixture_types import Draw, Eventually
-from http_doubles import free_port
-from limits import WAIT_S
 from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia.accounts import Scope
 from pecia.configuration import resolve
@@ -29,6 +26,9 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.queue.lists import connect, count_waiting
+from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browsers import chromium
-from chat_server import Behaviour, serving
-from fixture_types import Eventually, RunFleet
-from limits import WAIT_S
-from npm_files import NothingThereError, absent
 from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
 from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
 from pecia_schemas.media import MediaType
-from receivers import Receiver, receiving
-from witnessed_pages import KINDS, Drawn, drawn_page, lied_about
+from tests.shared.browsers import chromium
+from tests.shared.chat_server import Behaviour, serving
+from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.limits import WAIT_S
+from tests.shared.npm_files import NothingThereError, absent
+from tests.shared.receivers import Receiver, receiving
+from tests.shared.witnessed_pages import KINDS, Drawn, drawn_page, lied_about
 
 pytestmark = [pytest.mark.gate, pytest.mark.timeout(1_800)]
 

@@ -17,15 +17,15 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
-from fixture_types import Eventually, RunFleet
-from http_doubles import free_port
-from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas.states import Lane
 from pecia_workers.local.servers import EmbeddedPostgres, start_redis
-from pictures import encoded
-from ready_cluster import TEMPLATE
-from secured_stores import PASSWORDS, SecuredStores, secured
+from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded
+from tests.shared.ready_cluster import TEMPLATE
+from tests.shared.secured_stores import PASSWORDS, SecuredStores, secured
 
 pytestmark = pytest.mark.gate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limits import WAIT_S
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

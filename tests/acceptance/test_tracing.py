@@ -13,16 +13,16 @@ import pytest
 from PIL import Image
 from redis import Redis
 
-from chat_server import Behaviour, ChatServerDouble, serving
-from collector import Collector, Told, application, collecting
-from fixture_types import Draw, Eventually, Make, RunFleet
-from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import tracing
 from pecia_schemas.messages import queue_name
 from pecia_schemas.results import Document
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import count_waiting
+from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
+from tests.shared.collector import Collector, Told, application, collecting
+from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 from PIL import Image
-from tests.soak.auditor import processes_with
 
-from command import run_pecia
-from fixture_types import Draw, Eventually
-from http_doubles import free_port
-from limits import WAIT_S
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
+from tests.soak.auditor import processes_with
 
 pytestmark = pytest.mark.gate
 

@@ -32,7 +32,7 @@ TIMEOUT_S = 900
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.import_plugin("servers")
+    config.pluginmanager.import_plugin("tests.shared.servers")
     # vLLM leaves a context of its sockets to the garbage collector, which may come after the last test.
     config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
 

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from pydantic import SecretStr
 
 import offline
-from asking_openai import started
 from checkpoints import make_adapter
-from engine_contract import *  # noqa: F403  the tests themselves
 from fleets import READY_S
 from offline import SCHEMA, clip, picture
 from pecia_schemas.results import TokenUsage, Verdict
@@ -26,6 +24,8 @@ from pecia_workers.engines.openai.chat import EXTRAS
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.protocol.base import Engine, Generation, Sampling
+from tests.shared.asking_openai import started
+from tests.shared.engine_contract import *  # noqa: F403  the tests themselves
 from vllm_server import KEY, VllmServer, serving
 
 MOST_TOKENS = 24

@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from fleets import READY_S
-from limits import WAIT_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.protocol.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
+from tests.shared.limits import WAIT_S
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.engines.models import fingerprint, visible_gpus
 from pecia_workers.protocol.base import Budget, Engine, EngineRefusedError, Generation, Load
+from tests.shared.asking_openai import started
 
 PIXELS_OF_A_TOKEN = 28 * 28
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine_contract import *  # noqa: F403  the tests themselves
 from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.media.samples import sample_document
 from pecia_workers.protocol.base import Engine
+from tests.shared.engine_contract import *  # noqa: F403  the tests themselves
 
 
 @pytest.fixture(scope="module")

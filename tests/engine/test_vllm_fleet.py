@@ -31,8 +31,8 @@ from pecia_schemas.results import Document
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.reading.markup import blocks_of
-from videos import RATE, video
-from witnessed_pages import KINDS, drawn_page
+from tests.shared.videos import RATE, video
+from tests.shared.witnessed_pages import KINDS, drawn_page
 
 pytestmark = pytest.mark.xdist_group("fleet")
 

@@ -17,14 +17,14 @@ import pytest
 import structlog
 from pydantic import TypeAdapter
 
-import hostile_code
-from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr, make_smolvlm
 from fleets import READY_S
 from offline import PAGES, SCHEMA, asked, clip
 from pecia_workers.engines.requests import Prepared
 from pecia_workers.media.frames import CallFailedError, InvalidMemoryError, mapped, plain, sealed
 from pecia_workers.protocol.base import Engine, Generation
+from tests.shared import hostile_code
+from tests.shared.asking_openai import started
 
 Asking = tuple[asyncio.Runner, Any]
 FULL = {"dtype": "float32"}
@@ -39,7 +39,7 @@ def asking(
     """An engine with two preparers, and where its coroutines run."""
     adapter = make_adapter(checkpoint, tmp_path_factory.mktemp("adapters") / "loud")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(hostile_code.__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(hostile_code.__file__).parents[2]))
         engine = make_vllm(
             checkpoint, preparers=2, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options=FULL
         )

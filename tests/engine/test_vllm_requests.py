@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import offline
-from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr
 from offline import SIZES, clip
 from pecia_schemas.failures import FailureCode
@@ -24,6 +23,7 @@ from pecia_workers.protocol.base import (
     EngineRequest,
     Sampling,
 )
+from tests.shared.asking_openai import started
 
 asked = partial(offline.asked, max_output_tokens=24)
 

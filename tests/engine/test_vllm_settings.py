@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asking_openai import started
 from checkpoints import make_smolvlm
 from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, asked
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.models import kv_shape, kv_tokens, layers_planned, local_model
 from pecia_workers.engines.vllm.processes import engine_arguments, engine_environment
 from pecia_workers.protocol.base import ClipTimes, Engine, EngineRequest, Load
+from tests.shared.asking_openai import started
 
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """

@@ -13,8 +13,8 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from http_doubles import free_port
 from offline import KV_CACHE_BYTES, SIZES
+from tests.shared.http_doubles import free_port
 
 KEY = "let-me-in"
 _START_S = 600

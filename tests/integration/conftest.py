@@ -18,9 +18,6 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from typer.testing import CliRunner, Result
 
-from chat_server import Behaviour, ChatServerDouble, serving
-from forking import LastingTemplate, Programs, Started, forget_templates, fork_from, own_template
-from house import House, claimed
 from pecia import Client, Document, Job, ReadDocument
 from pecia.cli.app import app
 from pecia_schemas.blocks import plain_blocks
@@ -33,13 +30,16 @@ from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.protocol.parts import Cut, Done, Failed, Finished, NewPart, Outcome, Spent
 from pecia_workers.queue.lists import connect
-from tables import Tables
+from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
+from tests.shared.forking import LastingTemplate, Programs, Started, forget_templates, fork_from, own_template
+from tests.shared.house import House, claimed
+from tests.shared.tables import Tables
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.import_plugin("servers")
+    config.pluginmanager.import_plugin("tests.shared.servers")
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
-from command import ran
-from fixture_types import Eventually, Picture
-from house import House
-from limits import WAIT_S
 from pecia import AsyncClient, AsyncJob, ClientSettings, JobState, ReadDocument, errors
 from pecia.aio.connections import AsyncConnections
 from pecia.handles import assemble
+from tests.shared.command import ran
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 PDF = b"%PDF-1.7"
 

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 import pecia.accounts
-from command import ran
-from fixture_types import Make, Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas.failures import FailureCode
+from tests.shared.command import ran
+from tests.shared.fixture_types import Make, Picture
 
 pytestmark = pytest.mark.gate
 

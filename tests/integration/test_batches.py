@@ -8,7 +8,6 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from house import House
 from pecia import Client, ClientSettings, ReadDocument, Submission
 from pecia.records import Listing
 from pecia.store import conditions, for_driver, given, sql
@@ -16,7 +15,8 @@ from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.database import open_database
-from tables import texts_of_tables
+from tests.shared.house import House
+from tests.shared.tables import texts_of_tables
 
 LABEL = "Hartwigsen.pdf"
 PDF = b"%PDF-1.7"

@@ -19,7 +19,7 @@ from harness.catalogue import CATALOGUE, Benchmark, Size
 from harness.report import Report
 from harness.servers import Servers
 from pecia_workers.local.servers import EmbeddedPostgres
-from ready_cluster import TEMPLATE
+from tests.shared.ready_cluster import TEMPLATE
 
 pytestmark = pytest.mark.gate
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from fixture_types import Eventually, Picture
-from house import House
-from limits import WAIT_S
 from pecia import UnavailableError
 from pecia.cli import endings
 from pecia.cli.endings import Ending
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

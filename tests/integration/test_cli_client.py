@@ -25,12 +25,12 @@ import psycopg
 import pytest
 from PIL import Image
 
-from command import run_pecia
-from fixture_types import Eventually
-from limits import WAIT_S
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.tables import REVISION
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Eventually
+from tests.shared.limits import WAIT_S
 
 _PECIA = (sys.executable, "-m", "pecia")
 

@@ -17,16 +17,16 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from typer.testing import Result
 
-from command import run_pecia
-from fixture_types import Eventually, Picture
-from house import House
-from limits import WAIT_S
 from pecia import CachedFrom, Client, GenerationOptions, Job, Preset, ReadDocument
 from pecia.endpoints import body_of_test
 from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
 from pecia_workers.outgoing.webhooks import Signer
-from receivers import SECRET, Answer, Receiver, receiver, settings_for, working
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.receivers import SECRET, Answer, Receiver, receiver, settings_for, working
 
 __all__ = ["receiver"]
 

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from pyarrow import parquet
 
-from contract_fleets import client, fleet, gateway, real_fleet
 from pecia import (
     Client,
     Document,
@@ -24,7 +23,8 @@ from pecia import (
     saving,
 )
 from pecia.formats import render
-from samples import page
+from tests.shared.contract_fleets import client, fleet, gateway, real_fleet
+from tests.shared.samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 

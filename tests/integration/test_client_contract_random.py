@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from contract_fleets import real_fleet
-from fixture_types import Picture
-from hand_made_pdfs import blank_pdf
-from house import House
-from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, Job, Lane, PeciaError, ReadDocument
 from pecia.testing import FakeFleet
-from real_fleet import RealFleet
+from tests.shared.contract_fleets import real_fleet
+from tests.shared.fixture_types import Picture
+from tests.shared.hand_made_pdfs import blank_pdf
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.real_fleet import RealFleet
 
 __all__ = ["real_fleet"]
 

@@ -6,9 +6,6 @@ from uuid import uuid4
 
 import pytest
 
-from contract_fleets import client, fleet, gateway, real_fleet
-from fixture_types import Picture
-from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -27,7 +24,10 @@ from pecia import (
 )
 from pecia.webhooks import verify
 from pecia_schemas.results import Timings, TokenUsage
-from samples import page
+from tests.shared.contract_fleets import client, fleet, gateway, real_fleet
+from tests.shared.fixture_types import Picture
+from tests.shared.limits import WAIT_S
+from tests.shared.samples import page
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from contract_fleets import client, fleet, gateway, real_fleet
-from gateways import Gateway
 from pecia import Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument
-from real_fleet import RealFleet
-from snippets import ROOT, blocks
+from tests.shared.contract_fleets import client, fleet, gateway, real_fleet
+from tests.shared.gateways import Gateway
+from tests.shared.real_fleet import RealFleet
+from tests.shared.snippets import ROOT, blocks
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 

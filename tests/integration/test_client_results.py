@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
-from fixture_types import Make, Picture
-from house import House
-from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Document, Job, JobState, ReadDocument, errors
-from synced import synced
+from tests.shared.fixture_types import Make, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.synced import synced
 
 PDF = b"%PDF-1.7"
 

@@ -12,9 +12,6 @@ import pytest
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from command import ran
-from fixture_types import Picture
-from house import House
 from pecia import (
     CaptionVideo,
     Client,
@@ -31,6 +28,9 @@ from pecia_schemas.tasks import page_cost
 from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.queue.bus import Bus
 from pecia_workers.upkeep.relay import relay_due
+from tests.shared.command import ran
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House
 
 
 def part_of(house: House, job: Job[Any]) -> dict[str, Any]:

@@ -16,15 +16,15 @@ import pytest
 import structlog
 from pydantic import TypeAdapter
 
-import hostile_code
 import pecia_workers
-from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Limits
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.frames import CallFailedError, plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.processes.confinement import Guard, missing_guards
+from tests.shared import hostile_code
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 
@@ -38,7 +38,7 @@ Call = Callable[..., Any]
 def in_a_decoder() -> Iterator[Call]:
     """Calls a function in a process that is ready to decode, and returns what it returns."""
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
-        patch.setenv("PYTHONPATH", str(Path(hostile_code.__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(hostile_code.__file__).parents[2]))
         patch.setenv("PYTHON_WORKER", str(os.getpid()))
         patch.setenv("PECIA_DATABASE_URL", "postgresql://fleet:PASSWORD@db/pecia")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "PASSWORD")

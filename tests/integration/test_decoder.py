@@ -21,11 +21,6 @@ from PIL import Image
 from pydantic import SecretStr, TypeAdapter
 from pydicom import uid
 
-from dicom_files import encapsulated_pdf, secondary_capture
-from fixture_types import Eventually
-from forking import forked_for, templates_of
-from hand_made_pdfs import forms_of_forms, locked_pdf
-from limits import WAIT_S
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.payloads import PayloadMissingError
@@ -36,7 +31,12 @@ from pecia_workers.media.frames import Form
 from pecia_workers.media.pages import Clip, Stretch, VideoInfo
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.media.turns import PostponedError, Turn
-from videos import second_of, video
+from tests.shared.dicom_files import encapsulated_pdf, secondary_capture
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import forked_for, templates_of
+from tests.shared.hand_made_pdfs import forms_of_forms, locked_pdf
+from tests.shared.limits import WAIT_S
+from tests.shared.videos import second_of, video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

@@ -9,14 +9,14 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually, Make, Picture
-from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
 from pecia.cli import watching
 from pecia.cli.backfill import _uncut
 from pecia.cli.watching import follow, unserved_reported
 from pecia.errors import JobTimeoutError
 from pecia_workers.ledger.standing import MOST_JOBS, Glance, engines_on_duty, glance, roles_on_duty, unserved
+from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.house import House
 
 OCR = {
     "model": "PP-OCR",

@@ -13,7 +13,6 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from house import House, claimed
 from pecia import CaptionVideo, Client, ClientSettings, FailureCode, Job, ReadDocument, errors
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.media import PayloadRef
@@ -22,7 +21,8 @@ from pecia_workers.commands.keys import Rekeyed, Rekeying
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.protocol.parts import ClaimedPart
 from pecia_workers.worker.stages import failure_of
-from tables import texts_of_tables
+from tests.shared.house import House, claimed
+from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
 

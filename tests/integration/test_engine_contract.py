@@ -6,10 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chat_server import Behaviour, ChatServerDouble, serving
-from engine_contract import *  # noqa: F403  the tests themselves
-from forking import LastingTemplate, fork_from
-from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
@@ -17,7 +13,11 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.media.samples import sample_document
 from pecia_workers.protocol.base import Engine
-from virtual_time import FixedLength
+from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
+from tests.shared.engine_contract import *  # noqa: F403  the tests themselves
+from tests.shared.forking import LastingTemplate, fork_from
+from tests.shared.korean import NothingThereError, absent, korean_tessdata
+from tests.shared.virtual_time import FixedLength
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 

@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-import hand_made_pdfs as pdfs
-import pictures
-from every_input import EVERY_INPUT
-from house import House, claimed
 from pecia import CaptionVideo, Client, ClientSettings, DocumentType, Job, ReadDocument
 from pecia_schemas.encryption import new_key
 from pecia_schemas.failures import FailureCode
@@ -27,7 +23,11 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.protocol.base import Capabilities, EngineError, EngineRequest, Generation
 from pecia_workers.worker import runtime as runtimes
-from videos import video
+from tests.shared import hand_made_pdfs as pdfs
+from tests.shared import pictures
+from tests.shared.every_input import EVERY_INPUT
+from tests.shared.house import House, claimed
+from tests.shared.videos import video
 
 LIMITS: dict[str, Any] = {
     "max_video_duration": 1,

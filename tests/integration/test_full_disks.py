@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from document_server import Answer, handing_out
-from fixture_types import Eventually
-from forking import Started
-from house import House
 from pecia import Client, ReadDocument
 from pecia.errors import PayloadStoreUnavailableError
+from tests.shared.document_server import Answer, handing_out
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import Started
+from tests.shared.house import House
 
 _MEGABYTES = 4
 PART = "SELECT state, attempt, strikes, deaths, worker FROM parts WHERE stage = 'ingest'"

@@ -14,17 +14,17 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from tests.soak.surroundings import Proxy
 
-from fixture_types import Eventually
-from house import House, hear_nothing
-from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database, Pool, connect_options
 from pecia.store import Connection
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, gone_of, is_registered
+from tests.shared.fixture_types import Eventually
+from tests.shared.house import House, hear_nothing
+from tests.shared.limits import WAIT_S
+from tests.soak.surroundings import Proxy
 
 pytestmark = pytest.mark.gate
 

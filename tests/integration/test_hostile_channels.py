@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
-from fixture_types import Picture
-from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas import threads
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_workers.queue.bus import Bus
+from tests.shared.fixture_types import Picture
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

@@ -13,14 +13,14 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateways import listening
-from limits import WAIT_S
 from pecia.gateway import bounds, protocol
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.problems import ProblemError
 from pecia.review import app as review
 from pecia.review.app import Work
 from pecia_schemas.settings import ClientSettings
+from tests.shared.gateways import listening
+from tests.shared.limits import WAIT_S
 
 GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"

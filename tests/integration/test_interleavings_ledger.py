@@ -14,8 +14,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Picture
-from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Document
@@ -23,7 +21,9 @@ from pecia_schemas.states import JobState, Stage
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
-from samples import page
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House, claimed
+from tests.shared.samples import page
 
 pytestmark = pytest.mark.gate
 

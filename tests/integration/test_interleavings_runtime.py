@@ -13,10 +13,6 @@ from celery.exceptions import Ignore
 from pydantic import SecretStr
 from redis import Redis
 
-from failing_writes import fail_writes, let_writes_pass
-from fixture_types import Eventually, Picture
-from house import House, hear_nothing
-from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.messages import CANCEL_CHANNEL
@@ -39,6 +35,10 @@ from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import failure_of
+from tests.shared.failing_writes import fail_writes, let_writes_pass
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House, hear_nothing
+from tests.shared.limits import WAIT_S
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

@@ -21,8 +21,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Picture
-from house import hear_nothing
 from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.job import AnyJob
@@ -33,6 +31,8 @@ from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import expire_jobs, requeue_orphaned
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
+from tests.shared.fixture_types import Picture
+from tests.shared.house import hear_nothing
 
 pytestmark = pytest.mark.gate
 

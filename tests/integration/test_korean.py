@@ -11,8 +11,6 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from korean import NothingThereError, absent, korean_font
-from korean_pages import KoreanPage, korean_pages
 from pecia import Document, Job, JobFailedError, ReadDocument
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Verdict
@@ -22,6 +20,8 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.decoding import prepare
 from pecia_workers.media.samples import accuracy, sample_document
 from pecia_workers.protocol.base import EngineRequest, Generation
+from tests.shared.korean import NothingThereError, absent, korean_font
+from tests.shared.korean_pages import KoreanPage, korean_pages
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

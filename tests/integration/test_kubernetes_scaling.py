@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fixture_types import Picture
-from manifests import rendered
 from pecia import Client, Lane, ReadDocument
-from snippets import blocks
+from tests.shared.fixture_types import Picture
+from tests.shared.manifests import rendered
+from tests.shared.snippets import blocks
 
 pytestmark = pytest.mark.gate
 

@@ -9,8 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from fixture_types import Picture
-from house import House, claimed
 from pecia.client import Client
 from pecia_schemas.events import JobNotice
 from pecia_schemas.failures import Failure, FailureCode
@@ -19,8 +17,10 @@ from pecia_schemas.states import JobState, PartState, Stage
 from pecia_schemas.tasks import ReadDocument
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome, Postponed
-from samples import page
-from tables import Tables
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House, claimed
+from tests.shared.samples import page
+from tests.shared.tables import Tables
 
 Add = Callable[..., list[UUID]]
 Run = Callable[..., Any]

@@ -10,10 +10,6 @@ import pytest
 from celery.exceptions import Retry
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from command import run_pecia
-from fixture_types import Picture
-from house import House, claimed
-from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, Job, JobState, ReadDocument
 from pecia.errors import InvalidOptionError
 from pecia.job import AnyJob
@@ -25,8 +21,12 @@ from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.protocol.base import EngineError
 from pecia_workers.protocol.parts import ClaimedPart, Done, Spent
 from pecia_workers.upkeep.relay import relay_due
-from pictures import encoded, note
-from relaying import RelayingBus
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House, claimed
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded, note
+from tests.shared.relaying import RelayingBus
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
 ITS_TIME = Timings(queued=1.5, decode=0.25, engine=2.0, first_token=0.5)

@@ -16,14 +16,14 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from fixture_types import Eventually
-from forking import forked_for, templates_of
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import EmbeddedError, FleetRunningError, Service, ServiceState, processes_in
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import forked_for, templates_of
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 

@@ -12,7 +12,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from fixture_types import Make
 from pecia_workers.local import servers
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import Account, EmbeddedError, spawn
@@ -23,6 +22,7 @@ from pecia_workers.local.servers import (
     start_postgres,
     start_redis,
 )
+from tests.shared.fixture_types import Make
 
 pytestmark = pytest.mark.gate
 

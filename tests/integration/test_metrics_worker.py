@@ -10,9 +10,6 @@ from urllib.request import urlopen
 import pytest
 from redis import Redis
 
-from fixture_types import Eventually, Make
-from house import House
-from limits import WAIT_S
 from pecia_schemas.messages import publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import answers
@@ -20,7 +17,10 @@ from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.observability.metrics_page import worker_page
 from pecia_workers.queue.lists import connect
 from pecia_workers.queue.transport import Capacity, Keeper
-from queueing import messages
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.queueing import messages
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
 

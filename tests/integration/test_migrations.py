@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
-from command import run_pecia
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.tables import REVISION, Base
+from tests.shared.command import run_pecia
 
 
 def tables_in(url: str) -> set[str]:

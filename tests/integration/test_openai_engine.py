@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from asking_openai import PAGE, WORDS, answer, asked, at_work
-from chat_server import Behaviour, picture_of, serving
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, DocumentType
 from pecia_workers.engines.requests import LOOPS
 from pecia_workers.protocol.base import ClipTimes, EngineError, EngineRefusedError, Sampling
+from tests.shared.asking_openai import PAGE, WORDS, answer, asked, at_work
+from tests.shared.chat_server import Behaviour, picture_of, serving
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 SMALL: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 500},)

@@ -10,9 +10,6 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from asking_openai import KEY, WORDS, answer, asked, at_work, under_way
-from chat_server import Behaviour, ChatServerDouble, Fault, serving
-from fixture_types import Eventually
 from pecia_schemas.results import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
@@ -25,6 +22,9 @@ from pecia_workers.protocol.base import (
     Generation,
     Load,
 )
+from tests.shared.asking_openai import KEY, WORDS, answer, asked, at_work, under_way
+from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
+from tests.shared.fixture_types import Eventually
 
 pytestmark = pytest.mark.gate
 

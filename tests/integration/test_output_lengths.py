@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from house import House
-from limits import WAIT_S
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.learned import (
@@ -20,6 +18,8 @@ from pecia_workers.batching.learned import (
     step_of,
 )
 from pecia_workers.ledger.workers import WorkerIdentity, share_output_lengths
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

@@ -13,14 +13,14 @@ import pypdfium2
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from fixture_types import Eventually, Picture
-from house import House
-from limits import WAIT_S
-from overhearing import redis_keys
 from pecia import Client, Job, JobState, Page, ReadDocument
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
-from snippets import blocks
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.overhearing import redis_keys
+from tests.shared.snippets import blocks
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

@@ -19,9 +19,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import pecia_migrations
-from fixture_types import Eventually, Picture
-from hand_made_pdfs import blank_pdf
-from house import House, claimed
 from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.results import Page, Verdict
@@ -32,7 +29,10 @@ from pecia_workers.local.process import Account, spawn
 from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.protocol.parts import Done, Finished
 from pecia_workers.upkeep.loop import _duties, open_stores
-from synced import synced
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.hand_made_pdfs import blank_pdf
+from tests.shared.house import House, claimed
+from tests.shared.synced import synced
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = [

@@ -11,14 +11,14 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from fixture_types import Eventually
-from house import House
-from limits import WAIT_S
 from pecia import Client, DocumentFate, Job, JobErasedError, PayloadStoreUnavailableError, ReadDocument
 from pecia_schemas import discards
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, new_id
-from tables import texts_of_tables
+from tests.shared.fixture_types import Eventually
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
 

@@ -14,7 +14,7 @@ from redis import Redis
 from pecia_schemas.messages import publish, queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import CREDIT, DEAD, SERVED, Claim, Claimed, Ended, LaneRules, taken_name
-from queueing import EVERY_LIST, claim, messages
+from tests.shared.queueing import EVERY_LIST, claim, messages
 
 
 def parts(claimed: Claim) -> list[UUID]:

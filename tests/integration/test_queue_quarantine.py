@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-import queueing
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import (
@@ -20,7 +19,8 @@ from pecia_workers.queue.lists import (
     hand_back,
     held_parts,
 )
-from queueing import let_go, messages
+from tests.shared import queueing
+from tests.shared.queueing import let_go, messages
 
 pytestmark = pytest.mark.gate
 

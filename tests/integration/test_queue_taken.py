@@ -16,9 +16,6 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-import queueing
-from fixture_types import Eventually, Make
-from limits import WAIT_S
 from pecia_schemas.messages import PartMessage, publish, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
@@ -33,7 +30,10 @@ from pecia_workers.queue.lists import (
     takers,
 )
 from pecia_workers.queue.transport import Capacity, Keeper
-from queueing import messages
+from tests.shared import queueing
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.limits import WAIT_S
+from tests.shared.queueing import messages
 
 QUEUE = "read.normal"
 HOLD_LIMIT = timedelta(minutes=1)

@@ -17,7 +17,7 @@ from pecia_workers.queue.lists import (
     held_parts,
     mend_turns,
 )
-from queueing import claim, let_go, messages
+from tests.shared.queueing import claim, let_go, messages
 
 QUEUE = "read.normal"
 FLOWS = [uuid4() for _ in range(4)]

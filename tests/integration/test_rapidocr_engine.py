@@ -16,10 +16,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from pydantic import TypeAdapter
 
-from command import ran
-from exact_pages import table_in_a_column
-from forking import forked_for
-from limits import WAIT_S
 from pecia_schemas.blocks import text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -31,6 +27,10 @@ from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
 from pecia_workers.media.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
+from tests.shared.command import ran
+from tests.shared.exact_pages import table_in_a_column
+from tests.shared.forking import forked_for
+from tests.shared.limits import WAIT_S
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 

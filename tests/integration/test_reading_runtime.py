@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from answers import ANSWERS, FormatAnswer
-from chat_server import ChatServerDouble, only_page, picture_of
-from fixture_types import Picture
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
 from pecia_schemas.blocks import BlockKind, mean_confidence
 from pecia_schemas.failures import FailureCode
@@ -19,7 +16,10 @@ from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.samples import accuracy, sample_document
 from pecia_workers.reading.page import closed, instruction_for
-from pictures import encoded
+from tests.shared.answers import ANSWERS, FormatAnswer
+from tests.shared.chat_server import ChatServerDouble, only_page, picture_of
+from tests.shared.fixture_types import Picture
+from tests.shared.pictures import encoded
 
 pytestmark = pytest.mark.gate
 

@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from chat_server import ChatServerDouble, only_page
-from hand_made_pdfs import typeset, written_pdf
 from pecia import Document, Job, Page, Prefer, ReadDocument, Verdict
 from pecia_schemas.blocks import Source
 from pecia_schemas.results import TokenUsage
-from pictures import encoded
-from witnessed_pages import Drawn, Score, drawn_page, lied_about
+from tests.shared.chat_server import ChatServerDouble, only_page
+from tests.shared.hand_made_pdfs import typeset, written_pdf
+from tests.shared.pictures import encoded
+from tests.shared.witnessed_pages import Drawn, Score, drawn_page, lied_about
 
 LINES = [
     "Arsenic in drinking water: 0.005 mg/l",

@@ -13,8 +13,6 @@ from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from failover import RedisPair, redis_pair
-from fixture_types import Eventually
 from pecia_schemas import redis_connections
 from pecia_schemas.redis_connections import connect, connect_async
 from pecia_schemas.settings import WorkerSettings
@@ -22,6 +20,8 @@ from pecia_workers.app import FleetApp
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES
 from pecia_workers.queue.transport import Capacity, Keeper
+from tests.shared.failover import RedisPair, redis_pair
+from tests.shared.fixture_types import Eventually
 
 
 @pytest.fixture

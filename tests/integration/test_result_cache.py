@@ -14,9 +14,6 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from chat_server import ChatServerDouble, only_page
-from fixture_types import Picture
-from house import House
 from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page, ReadDocument
 from pecia_schemas.encryption import new_key
 from pecia_schemas.results import Captions, TokenUsage
@@ -24,8 +21,11 @@ from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.ledger.commit import keep_results
 from pecia_workers.media.samples import sample_document
-from pictures import encoded, note
-from videos import video
+from tests.shared.chat_server import ChatServerDouble, only_page
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House
+from tests.shared.pictures import encoded, note
+from tests.shared.videos import video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

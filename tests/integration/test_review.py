@@ -17,9 +17,6 @@ from PIL import Image, ImageDraw
 from pydantic import SecretStr
 from typer.testing import Result
 
-from fixture_types import Make, Picture
-from gateways import serving
-from house import House
 from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict, errors
 from pecia.configuration import resolve
 from pecia.review.app import Work, make_app
@@ -30,7 +27,10 @@ from pecia_schemas.settings import ClientSettings
 from pecia_workers.commands.keys import Rekeying
 from pecia_workers.ledger.rekeying import holdings
 from pecia_workers.ledger.retention import RESULTS, forget
-from receivers import fan_out_all
+from tests.shared.fixture_types import Make, Picture
+from tests.shared.gateways import serving
+from tests.shared.house import House
+from tests.shared.receivers import fan_out_all
 
 Pecia = Callable[..., Result]
 TOKEN = "token"

@@ -14,13 +14,13 @@ import pytest
 from redis import Redis
 
 import pecia_migrations
-from compose_stack import COMPOSE
-from fixture_types import Eventually, Picture
-from forking import Started
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.servers import EmbeddedPostgres, postgres_programs
-from runbook import RUNBOOK, Typed, typed
-from snippets import blocks
+from tests.shared.compose_stack import COMPOSE
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.forking import Started
+from tests.shared.runbook import RUNBOOK, Typed, typed
+from tests.shared.snippets import blocks
 
 pytestmark = pytest.mark.gate
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fixture_types import Make
-from runbook import ALERTS, RUNBOOK, typed
+from tests.shared.fixture_types import Make
+from tests.shared.runbook import ALERTS, RUNBOOK, typed
 
 pytestmark = pytest.mark.gate
 

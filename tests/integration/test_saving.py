@@ -21,10 +21,6 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
-from command import run_pecia
-from fixture_types import Picture
-from house import House
-from limits import WAIT_S
 from pecia import (
     AuditAction,
     Captions,
@@ -41,6 +37,10 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Tabl
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Stage
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 

@@ -16,9 +16,6 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
-from command import ran, run_pecia
-from fixture_types import Make
-from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database
@@ -26,9 +23,12 @@ from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.queue import transport
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import celery_settings, connect
-from pictures import encoded
-from secured_stores import SecuredStores, secured
-from synced import synced
+from tests.shared.command import ran, run_pecia
+from tests.shared.fixture_types import Make
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded
+from tests.shared.secured_stores import SecuredStores, secured
+from tests.shared.synced import synced
 
 pytestmark = pytest.mark.gate
 

@@ -9,14 +9,14 @@ from uuid import UUID
 import psycopg
 import pytest
 from redis import Redis
-from tests.soak.auditor import Auditor, Finding, judge_logs, keys_left
-from tests.soak.observer import Observer
-from tests.soak.producer import Accepted, Order, Shape
-from tests.soak.receiver import Call
 
 from pecia import DocumentType, JobNotice, Lane, NoticeType, Progress
 from pecia_schemas.events import NoticeData
 from pecia_schemas.states import JobState
+from tests.soak.auditor import Auditor, Finding, judge_logs, keys_left
+from tests.soak.observer import Observer
+from tests.soak.producer import Accepted, Order, Shape
+from tests.soak.receiver import Call
 
 pytestmark = pytest.mark.gate
 

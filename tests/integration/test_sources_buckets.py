@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import fetching
-from document_server import Answer, handing_out
-from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import Buckets
 from pecia_workers.protocol.attempts import StorageUnavailableError
+from tests.shared import fetching
+from tests.shared.document_server import Answer, handing_out
+from tests.shared.fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 
 pytestmark = pytest.mark.gate
 

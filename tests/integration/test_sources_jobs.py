@@ -16,9 +16,6 @@ from celery.exceptions import Retry
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from document_server import Answer, DocumentServer, handing_out
-from house import House, claimed, hear_nothing
-from limits import WAIT_S
 from pecia import CaptionVideo, Client, ClientSettings, DocumentFate, FailureCode, Job, ReadDocument, errors
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.media import PayloadRef
@@ -32,7 +29,10 @@ from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.outgoing.sources import Intake
 from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError
 from pecia_workers.protocol.parts import ClaimedPart
-from tables import texts_of_tables
+from tests.shared.document_server import Answer, DocumentServer, handing_out
+from tests.shared.house import House, claimed, hear_nothing
+from tests.shared.limits import WAIT_S
+from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.usefixtures("shared_template")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import fetching
-from document_server import Answer, DocumentServer, handing_out
-from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
-from limits import WAIT_S
 from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import MAX_REDIRECTS, Web
-from tls_servers import Authority
+from tests.shared import fetching
+from tests.shared.document_server import Answer, DocumentServer, handing_out
+from tests.shared.fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
+from tests.shared.limits import WAIT_S
+from tests.shared.tls_servers import Authority
 
 INSIDE: dict[str, Any] = {"source_allow": ("127.0.0.0/8", "::1/128"), "source_ports": ()}
 fetch: Callable[..., bytes] = partial(fetching.fetch, Web, **INSIDE)

@@ -16,9 +16,6 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from failing_writes import PATIENT, fail_writes, let_writes_pass
-from fixture_types import Picture
-from house import House, claimed, hear_nothing
 from pecia import (
     AsyncClient,
     Client,
@@ -38,7 +35,10 @@ from pecia_workers.ledger import ledger
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.protocol.parts import ClaimedPart, Done, Failed, Finished, Outcome
-from samples import page
+from tests.shared.failing_writes import PATIENT, fail_writes, let_writes_pass
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House, claimed, hear_nothing
+from tests.shared.samples import page
 
 R = TypeVar("R")
 

@@ -21,11 +21,11 @@ from pydantic import SecretStr
 from redis import Redis
 
 import pecia_migrations
-from fixture_types import Eventually, Make, Picture
-from house import House
 from pecia import AsyncClient, Client, ClientSettings, Lane, ReadDocument, errors
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
+from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.house import House
 
 BATCH = 1_000
 """As many tasks as are written together."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fixture_types import Eventually
-from metadata_server import MetadataServer, metadata_server
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.processes import service
 from pecia_workers.processes.service import termination_heard, within_notice
+from tests.shared.fixture_types import Eventually
+from tests.shared.metadata_server import MetadataServer, metadata_server
 
 pytestmark = pytest.mark.gate
 

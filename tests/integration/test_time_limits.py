@@ -11,9 +11,6 @@ import psycopg
 import pytest
 from celery.exceptions import Retry
 
-from fixture_types import Picture
-from house import House
-from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import Clock
@@ -21,6 +18,9 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

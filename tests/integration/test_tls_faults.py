@@ -11,14 +11,14 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-import fetching
-from fetching import UNREACHABLE
-from fixture_types import Eventually
 from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import Web
-from receivers import Outbox, outbox, settings_for, working
-from tls_faults import answering, tls_faults
-from tls_servers import Authority
+from tests.shared import fetching
+from tests.shared.fetching import UNREACHABLE
+from tests.shared.fixture_types import Eventually
+from tests.shared.receivers import Outbox, outbox, settings_for, working
+from tests.shared.tls_faults import answering, tls_faults
+from tests.shared.tls_servers import Authority
 
 __all__ = ["outbox"]
 

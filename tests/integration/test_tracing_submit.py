@@ -12,13 +12,13 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
-from collector import Collector, Told, application, collecting
-from fixture_types import Picture
-from house import House
-from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
 from pecia_schemas import tracing
-from snippets import blocks
+from tests.shared.collector import Collector, Told, application, collecting
+from tests.shared.fixture_types import Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.snippets import blocks
 
 
 @pytest.fixture

@@ -10,10 +10,6 @@ import pytest
 from PIL import Image
 from redis import Redis
 
-from fixture_types import Eventually, Picture
-from forking import Started
-from house import House
-from limits import WAIT_S
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas.messages import marker, rest_name
 from pecia_schemas.payloads import PayloadStore
@@ -21,7 +17,11 @@ from pecia_schemas.states import JobState
 from pecia_workers.queue.lists import EARLIER
 from pecia_workers.upkeep.differences import Difference, Scene, differences, mend
 from pecia_workers.upkeep.loop import open_stores
-from pictures import encoded
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.forking import Started
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded
 
 QUEUE = "read.normal"
 

@@ -14,11 +14,6 @@ import psycopg.sql
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from failing_writes import fail_writes, let_writes_pass
-from fixture_types import Eventually, Make
-from forking import Started
-from house import House
-from limits import WAIT_S
 from pecia.webhooks import verify
 from pecia_migrations import upgrade
 from pecia_schemas.events import NoticeType
@@ -34,7 +29,12 @@ from pecia_workers.ledger.outbox import (
 )
 from pecia_workers.outgoing.places import Places
 from pecia_workers.outgoing.webhooks import RetrySchedule
-from receivers import (
+from tests.shared.failing_writes import fail_writes, let_writes_pass
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.forking import Started
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.receivers import (
     DOCUMENT_TEXT,
     SECRET,
     Answer,

@@ -15,10 +15,6 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from command import run_pecia
-from fixture_types import Eventually, Picture
-from house import House
-from limits import WAIT_S
 from pecia import Client, Delivery, Endpoint, ReadDocument
 from pecia.errors import EndpointLimitError, UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
@@ -39,7 +35,11 @@ from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
 from pecia_workers.ledger.standing import lag
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.outgoing.places import Places
-from receivers import (
+from tests.shared.command import run_pecia
+from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.receivers import (
     SECRET,
     Answer,
     Outbox,

@@ -11,14 +11,14 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from failing_writes import fail_writes, let_writes_pass
-from fixture_types import Eventually
-from house import House
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import outbox as ledger_outbox
 from pecia_workers.ledger.outbox import fan_out
-from receivers import (
+from tests.shared.failing_writes import fail_writes, let_writes_pass
+from tests.shared.fixture_types import Eventually
+from tests.shared.house import House
+from tests.shared.receivers import (
     Answer,
     Outbox,
     Receiver,

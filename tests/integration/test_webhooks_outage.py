@@ -10,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from fixture_types import Eventually
 from pecia import Client, Delivery
 from pecia.webhooks import verify
-from receivers import SECRET, Answer, Outbox, Receiver, client, outbox, receiving, settings_for, working
+from tests.shared.fixture_types import Eventually
+from tests.shared.receivers import (
+    SECRET,
+    Answer,
+    Outbox,
+    Receiver,
+    client,
+    outbox,
+    receiving,
+    settings_for,
+    working,
+)
 
 pytestmark = pytest.mark.gate
 

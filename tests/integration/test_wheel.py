@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from command import ran
 from pecia_schemas.connecting import sqlalchemy_url
+from tests.shared.command import ran
 
 pytestmark = pytest.mark.gate
 

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from clocks import clock_wrong_by
-from document_server import Answer, handing_out
-from fetching import fetch
-from fixture_types import Eventually
-from gateways import serving
-from house import House
 from pecia import Client, ClientSettings
 from pecia.webhooks import verify
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.retention import StraySearch
 from pecia_workers.outgoing.sources import Buckets
 from pecia_workers.protocol.attempts import StorageUnavailableError
-from receivers import SECRET, Outbox, Receiver, outbox, receiver, settings, working
+from tests.shared.clocks import clock_wrong_by
+from tests.shared.document_server import Answer, handing_out
+from tests.shared.fetching import fetch
+from tests.shared.fixture_types import Eventually
+from tests.shared.gateways import serving
+from tests.shared.house import House
+from tests.shared.receivers import SECRET, Outbox, Receiver, outbox, receiver, settings, working
 
 __all__ = ["outbox", "receiver", "settings"]
 

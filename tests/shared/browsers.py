@@ -11,7 +11,7 @@ from typing import Final
 
 from playwright.sync_api import Browser, sync_playwright
 
-from npm_files import Download, fetched
+from tests.shared.npm_files import Download, fetched
 
 _INSTALLED: Final = ("chromium", "chromium-browser", "google-chrome")
 _PACKAGE: Final = "@sparticuz/chromium@153.0.0"

@@ -15,9 +15,9 @@ from typing import Any
 
 from PIL import Image
 
-import http_doubles
-from http_doubles import LoopbackServer, QuietHandler
 from pecia import Document, Job, Page
+from tests.shared import http_doubles
+from tests.shared.http_doubles import LoopbackServer, QuietHandler
 
 PIXELS_OF_A_TOKEN = 28 * 28
 

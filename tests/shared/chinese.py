@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from npm_files import Download, fetched
+from tests.shared.npm_files import Download, fetched
 
 _FONT: Final = Download(
     package="@fontsource/noto-sans-sc@5.2.6",

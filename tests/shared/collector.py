@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from http_doubles import LoopbackServer, QuietHandler, serving
+from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
 
 
 @dataclass(frozen=True)

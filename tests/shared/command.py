@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from limits import WAIT_S
 from pecia.cli import run
+from tests.shared.limits import WAIT_S
 
 
 def ran(

@@ -10,13 +10,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from gateways import Gateway, serving
 from pecia import AsyncClient, Client
 from pecia.testing import FakeFleet
 from pecia_workers.local.servers import EmbeddedPostgres, start_redis
-from ready_cluster import TEMPLATE
-from real_fleet import RealFleet
-from synced import synced
+from tests.shared.gateways import Gateway, serving
+from tests.shared.ready_cluster import TEMPLATE
+from tests.shared.real_fleet import RealFleet
+from tests.shared.synced import synced
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 

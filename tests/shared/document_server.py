@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Literal
 
-from http_doubles import LoopbackServer, QuietHandler, serving
+from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
 
 LONGEST_S = 10.0
 _TRICKLE_S = 0.05

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-import dicom_files
-import hand_made_pdfs as pdfs
-import pictures
 from pecia import CaptionVideo, FailureCode, JobState, ReadDocument
 from pecia_schemas.tasks import Task
-from videos import video
+from tests.shared import dicom_files, pictures
+from tests.shared import hand_made_pdfs as pdfs
+from tests.shared.videos import video
 
 DAMAGED, TOO_LARGE, UNSUPPORTED = FailureCode.DAMAGED, FailureCode.TOO_LARGE, FailureCode.UNSUPPORTED_TYPE
 TOO_MANY_PAGES = FailureCode.TOO_MANY_PAGES

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from korean_pages import korean_pages
 from pecia.evaluation.truth import TruePage, Truth
 from pecia_schemas.blocks import BlockKind, Box, Cell, Line, Mark, MarkKind, MarkState, Table
+from tests.shared.korean_pages import korean_pages
 
 _DPI: Final = 150
 _A5: Final = (874, 1240)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Self
 
 import psycopg
-from tests.soak.replication import RedisPair
-from tests.soak.surroundings import Proxy
 
-from limits import WAIT_S
 from pecia_workers.local.process import Account, ChildProcess, spawn, tail, wait_until
 from pecia_workers.local.servers import ENVIRONMENT, EmbeddedPostgres, postgres_programs, start_redis
+from tests.shared.limits import WAIT_S
+from tests.soak.replication import RedisPair
+from tests.soak.surroundings import Proxy
 
 __all__ = ["RedisPair", "Standby", "redis_pair"]
 

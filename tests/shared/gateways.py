@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from limits import WAIT_S
 from pecia import ClientSettings, Lane
 from pecia.accounts import AccessKey, Scope
 from pecia.connections import Connections
@@ -18,6 +17,7 @@ from pecia.gateway import protocol
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
 from pecia_workers.local.process import wait_until
+from tests.shared.limits import WAIT_S
 
 ALL = tuple(Scope)
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from npm_files import Download, NothingThereError, absent, fetched
+from tests.shared.npm_files import Download, NothingThereError, absent, fetched
 
 __all__ = ["NothingThereError", "absent", "korean_font", "korean_tessdata"]
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from http_doubles import LoopbackServer, QuietHandler, serving
+from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
 
 MACHINE = "engine_7"
 """The name of the machine that asks."""

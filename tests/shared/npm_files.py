@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 import pytest
 
-from limits import WAIT_S
+from tests.shared.limits import WAIT_S
 
 _UNBROTLI: Final = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
 

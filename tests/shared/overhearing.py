@@ -13,7 +13,7 @@ from flower.urls import handlers
 from redis import Redis
 from tornado.routing import URLSpec
 
-from limits import WAIT_S
+from tests.shared.limits import WAIT_S
 
 _STOP = "the tests have heard enough"
 _TASK_TABLE = (

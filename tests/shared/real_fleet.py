@@ -18,8 +18,6 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
-from house import hear_nothing
-from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
@@ -35,7 +33,9 @@ from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.ledger.recovery import expire_jobs
 from pecia_workers.outgoing.webhooks import Signer
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
-from synced import synced
+from tests.shared.house import hear_nothing
+from tests.shared.limits import WAIT_S
+from tests.shared.synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 _MOMENTS = {

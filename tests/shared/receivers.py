@@ -19,8 +19,6 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 
-from http_doubles import LoopbackServer, QuietHandler, at_work, serving
-from limits import WAIT_S
 from pecia.client import Client
 from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import ClientSettings, WorkerSettings
@@ -28,6 +26,8 @@ from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.outgoing.webhooks import RetrySchedule, WebhookWorker
+from tests.shared.http_doubles import LoopbackServer, QuietHandler, at_work, serving
+from tests.shared.limits import WAIT_S
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)

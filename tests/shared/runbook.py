@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from snippets import blocks
+from tests.shared.snippets import blocks
 
 RUNBOOK = Path(__file__).parents[2] / "compose" / "README.md"
 ALERTS = RUNBOOK.parents[1] / "docs" / "alerts.md"

@@ -18,12 +18,12 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 
-from collector import Collector
-from compose_stack import COMPOSE, assignments, environment_of, stack
-from http_doubles import free_port
 from pecia_workers.local import servers
 from pecia_workers.local.process import ChildProcess, spawn
 from pecia_workers.local.servers import EmbeddedPostgres, redis_program, start_postgres
+from tests.shared.collector import Collector
+from tests.shared.compose_stack import COMPOSE, assignments, environment_of, stack
+from tests.shared.http_doubles import free_port
 
 WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")

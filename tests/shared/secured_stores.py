@@ -13,7 +13,7 @@ from psycopg.errors import DuplicateObject
 from redis import Redis
 
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis
-from tls_servers import Authority, TlsEndpoint
+from tests.shared.tls_servers import Authority, TlsEndpoint
 
 PASSWORDS = {"fleet": "Wolverhampton-1", "client": "Wolverhampton-2"}
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"

@@ -16,7 +16,7 @@ from redis import Redis
 
 from pecia_schemas.tables import Base
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
-from ready_cluster import copy_ready_cluster
+from tests.shared.ready_cluster import copy_ready_cluster
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tls_servers import Authority
+from tests.shared.tls_servers import Authority
 
 Serve = Callable[[socket.socket], None]
 

@@ -12,10 +12,10 @@ import numpy as np
 import pypdfium2
 from numpy.typing import NDArray
 
-from hand_made_pdfs import typeset, written_pdf
 from pecia_schemas.blocks import Box, DoubtReason
 from pecia_schemas.results import Page
 from pecia_workers.witness.tokens import tokens_of
+from tests.shared.hand_made_pdfs import typeset, written_pdf
 
 KINDS: Final = ("lab_result", "prescription", "invoice")
 DPI: Final = 150

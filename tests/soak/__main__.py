@@ -19,6 +19,8 @@ from pathlib import Path
 from redis import RedisError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pecia_workers.local.process import wait_until
 from tests.soak import auditor
 from tests.soak.auditor import Auditor, Finding
 from tests.soak.catalogue import FAULTS
@@ -26,8 +28,6 @@ from tests.soak.director import Director, Strike, plan
 from tests.soak.producer import Producer, orders
 from tests.soak.report import Report, Row, rows_of
 from tests.soak.rig import Rig, running
-
-from pecia_workers.local.process import wait_until
 
 _BACKLOG = 150
 """Most parts that wait or run while faults strike, so that there is always something to lose."""

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import psutil
 from redis import Redis
-from tests.soak.observer import Observer
-from tests.soak.producer import Accepted, Shape
-from tests.soak.receiver import Call
 
 from pecia_schemas.states import JobState
 from pecia_workers.queue.lists import TAKERS, taken_name
+from tests.soak.observer import Observer
+from tests.soak.producer import Accepted, Shape
+from tests.soak.receiver import Call
 
 _SHOWN = 3
 _THROWN_OUT = re.compile(r"thrown[ _]out")

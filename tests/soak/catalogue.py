@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import psycopg
 from redis import RedisError
+
 from tests.soak.observer import Held, Observer
 from tests.soak.rig import ENGINES, Rig, Server
 from tests.soak.surroundings import CannotInjectError

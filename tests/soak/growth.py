@@ -26,7 +26,6 @@ from PIL import Image, ImageDraw
 from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
-from tests.soak.receiver import Receiver
 
 from pecia import AsyncClient, Client, ClientSettings, Job, ReadDocument
 from pecia.accounts import Scope
@@ -36,6 +35,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
+from tests.soak.receiver import Receiver
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _CLIENTS = ("blocking", "asyncio", "gateway")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from redis import Redis
+
 from tests.soak.surroundings import Proxy
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
 from tests.soak.auditor import Finding
 from tests.soak.director import Injection
 

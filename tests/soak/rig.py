@@ -15,16 +15,16 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 from pydantic import SecretStr
 from redis import Redis
-from tests.soak.observer import Observer
-from tests.soak.receiver import Receiver
-from tests.soak.replication import RedisPair
-from tests.soak.surroundings import Clock, Proxy, SmallDisk
 
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.servers import start_redis
+from tests.soak.observer import Observer
+from tests.soak.receiver import Receiver
+from tests.soak.replication import RedisPair
+from tests.soak.surroundings import Clock, Proxy, SmallDisk
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _DISK_MEGABYTES = 96

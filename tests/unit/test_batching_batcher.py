@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from limits import WAIT_S
 from pecia_schemas import tracing
 from pecia_schemas.results import Summary, Timings, Verdict
 from pecia_schemas.tasks import DocumentType
@@ -19,8 +18,9 @@ from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, Iteratio
 from pecia_workers.protocol.attempts import clocked, waited_s
 from pecia_workers.protocol.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.protocol.parts import Done
-from samples import engine_request
-from virtual_time import FixedLength, VirtualClock
+from tests.shared.limits import WAIT_S
+from tests.shared.samples import engine_request
+from tests.shared.virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
 BUDGET = 2_000

@@ -12,8 +12,8 @@ from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from pecia_workers.protocol.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
-from samples import engine_request
-from virtual_time import FixedLength, VirtualClock
+from tests.shared.samples import engine_request
+from tests.shared.virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
 IDLE = Load(running=0, waiting=0)

@@ -12,7 +12,6 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from parts import claimed_part
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PayloadRef
 from pecia_schemas.results import Segment, Summary, TokenUsage, Verdict
@@ -38,8 +37,9 @@ from pecia_workers.protocol.base import EngineRefusedError, EngineRequest, Gener
 from pecia_workers.protocol.parts import ClaimedPart, Cut
 from pecia_workers.reading.caching import ResultCache
 from pecia_workers.worker.ingest import Ingest, segment_count
-from samples import segment
-from scripted_engine import ScriptedEngine
+from tests.shared.parts import claimed_part
+from tests.shared.samples import segment
+from tests.shared.scripted_engine import ScriptedEngine
 
 PAYLOAD = PayloadRef(sha256="0" * 64, size=1, media_type=MediaType.MP4)
 USED = TokenUsage(prompt=100, image=80, output=10)

@@ -12,7 +12,6 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from limits import WAIT_S
 from pecia import (
     Client,
     Counts,
@@ -38,6 +37,7 @@ from pecia.testing import FakeFleet
 from pecia_schemas import storable
 from pecia_schemas.results import Document
 from pecia_schemas.states import as_prefix, is_whole
+from tests.shared.limits import WAIT_S
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from command import run_pecia
 from pecia import Client, ClientSettings, ConfigurationError
 from pecia_schemas import running
 from pecia_schemas.running import NoFleetError, RunningFleet
+from tests.shared.command import run_pecia
 
 URLS = {
     "database_url": "postgresql://me:hunter2@db/pecia",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from command import ran
-from compose_stack import (
+from pecia_schemas.settings import known_names
+from tests.shared.command import ran
+from tests.shared.compose_stack import (
     COMPOSE,
     SIZES,
     MissingVariableError,
@@ -23,7 +24,6 @@ from compose_stack import (
     stack,
     variables_used,
 )
-from pecia_schemas.settings import known_names
 
 pytestmark = pytest.mark.gate
 

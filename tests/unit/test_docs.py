@@ -16,7 +16,7 @@ from harness.page import PAGE, page
 from harness.results import RESULTS, Results
 from pecia.cli.app import OWN, app
 from pecia_schemas.export import pages
-from snippets import fenced
+from tests.shared.snippets import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
 

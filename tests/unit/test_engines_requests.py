@@ -16,7 +16,7 @@ from pecia_workers.engines.requests import LOOPS, Preparation, Prepared, Request
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.engines.vllm.engine import preparers
 from pecia_workers.protocol.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
-from samples import engine_request
+from tests.shared.samples import engine_request
 
 
 class Ringing(SimulatedEngine):

@@ -21,8 +21,8 @@ from pecia_workers.engines.simulated import (
     SimulatedEngine,
 )
 from pecia_workers.protocol.base import EngineError, EngineRequest
-from samples import engine_request
-from virtual_time import FixedLength, VirtualClock
+from tests.shared.samples import engine_request
+from tests.shared.virtual_time import FixedLength, VirtualClock
 
 Lengths = list[tuple[int, int]]
 lengths = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 120)), min_size=1, max_size=25)

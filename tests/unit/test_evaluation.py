@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from command import run_pecia
-from hand_made_pdfs import text_pdf, typeset, written_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.cli.evaluation import figures
 from pecia.evaluation import metrics
@@ -17,7 +15,9 @@ from pecia.testing import FakeFleet
 from pecia_schemas.blocks import Box, Cell, Mark, MarkKind, MarkState, Table
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.tasks import Prefer
-from samples import page
+from tests.shared.command import run_pecia
+from tests.shared.hand_made_pdfs import text_pdf, typeset, written_pdf
+from tests.shared.samples import page
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8)
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(12)

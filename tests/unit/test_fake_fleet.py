@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, JobState, Lane, ReadDocument, Verdict, Webhook, errors
 from pecia.testing import FakeFleet, NotFakedError, ScriptError
-from pictures import encoded, noise
-from synced import synced
+from tests.shared.limits import WAIT_S
+from tests.shared.pictures import encoded, noise
+from tests.shared.synced import synced
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

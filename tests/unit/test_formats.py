@@ -23,8 +23,8 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import NoPictureError, Picture
 from pecia_schemas.rendering import markdown_of
 from pecia_schemas.results import Captions, Document, Page, PageFailure, SegmentFailure, Summary, Verdict
-from samples import page as sample_page
-from samples import segment
+from tests.shared.samples import page as sample_page
+from tests.shared.samples import segment
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)

@@ -20,7 +20,7 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
 from pecia_workers.media.pictures import compressed
-from samples import page
+from tests.shared.samples import page
 
 SIDE = (600, 800)
 LINES = (

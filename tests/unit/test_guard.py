@@ -13,10 +13,10 @@ from pathlib import Path
 import httpcore2
 import pytest
 
-from http_doubles import LoopbackServer, QuietHandler, serving
 from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.outgoing.webhooks import MAX_REPLY_BYTES, Reply, Sender, SendError
-from tls_servers import Authority
+from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
+from tests.shared.tls_servers import Authority
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 

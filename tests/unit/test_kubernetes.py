@@ -9,9 +9,9 @@ import kubernetes_validate
 import pytest
 import typer
 
-from manifests import MANIFESTS, Object, files, named_images, read, rendered
 from pecia.cli.app import app
 from pecia_schemas.settings import WorkerSettings, known_names, read_settings
+from tests.shared.manifests import MANIFESTS, Object, files, named_images, read, rendered
 
 pytestmark = pytest.mark.gate
 

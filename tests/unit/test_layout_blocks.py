@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
-from exact_pages import english_pages
 from pecia.evaluation.metrics import plain
 from pecia_schemas.blocks import BlockKind, Box, DoubtReason, Line, Source, Word
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.lines import is_value
+from tests.shared.exact_pages import english_pages
 
 WHITE = np.full((1000, 1400, 3), 255, dtype=np.uint8)
 

@@ -9,8 +9,8 @@ from graphlib import TopologicalSorter
 import grimp
 import pytest
 
-from command import ran
-from snippets import ROOT
+from tests.shared.command import ran
+from tests.shared.snippets import ROOT
 
 SLOW = (
     *("alembic", "celery", "cryptography.hazmat", "jsonschema", "kombu", "opentelemetry"),

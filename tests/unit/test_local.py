@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
-from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.home import Home, ScratchDirectory, default_home
 from pecia_workers.local.process import EmbeddedError
 from pecia_workers.local.services import Flower, environment
 from pecia_workers.media.samples import accuracy, sample_document
+from tests.shared.command import run_pecia
 
 
 @pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])

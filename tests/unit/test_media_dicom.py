@@ -14,15 +14,15 @@ from pydicom import uid
 from pydicom.filebase import DicomIO
 from pydicom.filewriter import write_dataset
 
-from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
-from fixture_types import MakeFile
-from hand_made_pdfs import blank_pdf, locked_pdf
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.pages import Limits, MediaError
-from pictures import encoded
+from tests.shared.dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
+from tests.shared.fixture_types import MakeFile
+from tests.shared.hand_made_pdfs import blank_pdf, locked_pdf
+from tests.shared.pictures import encoded
 
 LIMITS = Limits.of(WorkerSettings())
 RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)

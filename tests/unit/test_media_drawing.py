@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from command import ran
 from pecia_schemas.media import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
 from pecia_workers.media.decoding import prepare
 from pecia_workers.media.pictures import as_read, compressed, open_pictures
 from pecia_workers.processes.template import Forked
+from tests.shared.command import ran
 
 pytestmark = pytest.mark.gate
 

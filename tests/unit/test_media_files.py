@@ -12,15 +12,15 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from fixture_types import MakeFile
-from hand_made_pdfs import box, document, locked_pdf, stream
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 from pecia_workers.media.pdf import PdfPages
-from pictures import encoded, marked
-from videos import video
+from tests.shared.fixture_types import MakeFile
+from tests.shared.hand_made_pdfs import box, document, locked_pdf, stream
+from tests.shared.pictures import encoded, marked
+from tests.shared.videos import video
 
 LOCKED = locked_pdf(user="user", owner="owner")
 pillow_heif.register_heif_opener()

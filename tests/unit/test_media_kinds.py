@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from fixture_types import MakeFile
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import images
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.pages import Limits, MediaError
-from pictures import encoded, marked
+from tests.shared.fixture_types import MakeFile
+from tests.shared.pictures import encoded, marked
 
 LIMITS = Limits.of(WorkerSettings())
 pillow_heif.register_heif_opener()

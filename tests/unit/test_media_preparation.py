@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from command import ran
-from drawn_pages import NEEDED, askew_pages, synthetic_page, turned
 from pecia_schemas.results import Page, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page, prepare
 from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.reading.page import _moved
+from tests.shared.command import ran
+from tests.shared.drawn_pages import NEEDED, askew_pages, synthetic_page, turned
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")
 
@@ -172,7 +172,7 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
         import sys
         sys.modules["cv2"] = sys.modules["rapidocr"] = None
         import numpy as np
-        from drawn_pages import synthetic_page, turned
+        from tests.shared.drawn_pages import synthetic_page, turned
         from PIL import Image
         from pecia_workers.media.decoding import prepare
         page = Image.fromarray(synthetic_page(5)).rotate(-3, expand=True, fillcolor="white")

@@ -14,7 +14,6 @@ import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-import hand_made_pdfs as pdfs
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
@@ -24,7 +23,8 @@ from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.media.pages import Limits, MediaError, PageImage, Plan
 from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
 from pecia_workers.processes.confinement import Guard, missing_guards
-from pictures import encoded
+from tests.shared import hand_made_pdfs as pdfs
+from tests.shared.pictures import encoded
 
 PROSE = [
     "The patient was seen in clinic with cough and fever for 3 days; pressure 140/90",

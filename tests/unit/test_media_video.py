@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fixture_types import MakeFile
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_clip, probe_video
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, spread
-from videos import second_of, turned, video, with_durations, with_edits, with_sizes, with_tracks
+from tests.shared.fixture_types import MakeFile
+from tests.shared.videos import second_of, turned, video, with_durations, with_edits, with_sizes, with_tracks
 
 CONTAINERS = [
     ("mp4", "h264", MediaType.MP4),

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from prometheus_client import Metric, ProcessCollector
 
-from command import ran
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.observability import metrics
+from tests.shared.command import ran
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "compose" / "prometheus" / "alerts.yml"

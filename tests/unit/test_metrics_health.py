@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from http_doubles import free_port
-from limits import WAIT_S
 from pecia_workers.observability.metrics import Condition, Liveness, WorkerHealth
 from pecia_workers.observability.metrics_page import serve_page
+from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
 
 HOLD_LIMIT_S = 315.0
 

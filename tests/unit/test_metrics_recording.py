@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from parts import claimed_part
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_schemas.states import Stage
@@ -17,7 +16,8 @@ from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.observability.tracing import ended, processing
 from pecia_workers.protocol.base import Generation, Load
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, NewPart, Outcome, Spent
-from samples import page
+from tests.shared.parts import claimed_part
+from tests.shared.samples import page
 
 WORD = "Quillfeather"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from command import run_pecia
 from pecia import Lane
 from pecia.testing import FakeFleet
-from snippets import ROOT, blocks
+from tests.shared.command import run_pecia
+from tests.shared.snippets import ROOT, blocks
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md")] + sorted(

@@ -21,7 +21,7 @@ from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.tasks import task_from_json
-from samples import page as sample_page
+from tests.shared.samples import page as sample_page
 
 WORD = "Quillfeather"
 ELSEWHERE = f"http://{WORD}.example/"

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from answers import ANSWERS, PAGE, FormatAnswer
 from pecia_schemas.blocks import Block, BlockKind, Box, text_of
 from pecia_schemas.results import Verdict
 from pecia_workers.engines.reader_cards import AnswerFormat
@@ -15,6 +14,7 @@ from pecia_workers.protocol.base import Generation
 from pecia_workers.reading.answers import answer_blocks, with_blocks
 from pecia_workers.reading.ladder import judged
 from pecia_workers.reading.markup import blocks_of
+from tests.shared.answers import ANSWERS, PAGE, FormatAnswer
 
 WIDTH, HEIGHT = PAGE
 MARKUP = [

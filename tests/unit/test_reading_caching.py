@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from parts import claimed_part
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.results import Page, TokenUsage, Verdict
@@ -26,7 +25,8 @@ from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Sampling
 from pecia_workers.protocol.parts import ClaimedPart, Earlier
 from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
-from samples import page
+from tests.shared.parts import claimed_part
+from tests.shared.samples import page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 REQUEST = EngineRequest(id="part:1", images=(PIXELS,), workload=DocumentType.MIXED, instruction="Copy it.")

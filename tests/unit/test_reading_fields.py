@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chat_server import serving
 from pecia_schemas.blocks import storable
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.protocol.base import Generation
 from pecia_workers.reading.ladder import Reading
 from pecia_workers.reading.page import Fields, closed, fields_instruction, instruction_for, judge, parser
+from tests.shared.chat_server import serving
 
 SCHEMA = {
     "type": "object",

@@ -22,7 +22,7 @@ from pecia_workers.protocol.base import (
 )
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.page import spent
-from scripted_engine import Answer, ScriptedEngine
+from tests.shared.scripted_engine import Answer, ScriptedEngine
 
 PAGE = EngineRequest(
     id="part:1", images=(np.zeros((400, 800, 3), dtype=np.uint8),), workload=DocumentType.MIXED, language="en"

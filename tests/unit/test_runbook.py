@@ -7,10 +7,10 @@ import pytest
 import typer
 import yaml
 
-from compose_stack import COMPOSE, assignments, environment_of, stack
 from pecia.cli.app import app
 from pecia_schemas.settings import known_names
-from runbook import ALERTS, RUNBOOK, Typed, typed
+from tests.shared.compose_stack import COMPOSE, assignments, environment_of, stack
+from tests.shared.runbook import ALERTS, RUNBOOK, Typed, typed
 
 PAGE = RUNBOOK.read_text()
 SOMETHING = "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"

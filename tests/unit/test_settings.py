@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from command import run_pecia
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
 from pecia_schemas.states import Lane
 from pecia_workers.queue.lists import LaneRules
+from tests.shared.command import run_pecia
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command import run_pecia
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
@@ -28,6 +27,7 @@ from pecia_workers.simulation.capacity import (
 )
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated
+from tests.shared.command import run_pecia
 
 pytestmark = pytest.mark.gate
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from command import run_pecia
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import common
@@ -18,7 +17,8 @@ from pecia_workers.simulation.experiment import _request_of, limits_of, measured
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.requests import Mix, drawn, poisson
 from pecia_workers.simulation.scenarios import simulated_seed
-from virtual_time import FixedLength
+from tests.shared.command import run_pecia
+from tests.shared.virtual_time import FixedLength
 
 
 def typed(*words: str) -> CompletedProcess[str]:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from limits import WAIT_S
 from pecia import InvalidSourceError, ReadDocument, SubmitManyError
 from pecia.aio.publishing import AsyncPublisher
 from pecia.bulk import Backlog, RoomWait
@@ -29,6 +28,7 @@ from pecia_schemas.states import Lane
 from pecia_workers.media.decoder import Spool
 from pecia_workers.media.pages import Limits
 from pecia_workers.outgoing.sources import Arriving
+from tests.shared.limits import WAIT_S
 
 
 def submitted_on_a_loop(fleet: FakeFleet, task: ReadDocument) -> object:

@@ -19,7 +19,7 @@ from pecia_schemas.encryption import Keyring, task_digest
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.tables import Base
-from samples import page
+from tests.shared.samples import page
 
 
 class Drug(BaseModel):

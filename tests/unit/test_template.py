@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from forking import LastingTemplate
 from pecia_workers.local.process import wait_until
 from pecia_workers.processes.template import TemplateDiedError
+from tests.shared.forking import LastingTemplate
 
 
 class Fatal:

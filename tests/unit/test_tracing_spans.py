@@ -8,11 +8,11 @@ import sys
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from parts import claimed_part
 from pecia_schemas import tracing
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_workers.observability.tracing import ended, processing
 from pecia_workers.protocol.parts import ClaimedPart, Failed
+from tests.shared.parts import claimed_part
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 JOB = f"00-{TRACE}-{SPAN}-01"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command import run_pecia
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.profiles import profile_named
@@ -28,7 +27,8 @@ from pecia_workers.simulation.experiment import (
 )
 from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
 from pecia_workers.simulation.scenarios import simulated
-from virtual_time import FixedLength
+from tests.shared.command import run_pecia
+from tests.shared.virtual_time import FixedLength
 
 PRESCRIPTIONS = Mix(types={DocumentType.PRESCRIPTION: 1})
 

@@ -14,14 +14,14 @@ import pytest
 import standardwebhooks
 from pydantic import SecretStr
 
-from command import run_pecia
-from limits import WAIT_S
-from npm_files import NothingThereError, absent, installed, tools
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.events import NoticeType
 from pecia_schemas.states import JobState, new_id
 from pecia_workers.outgoing.webhooks import SignedNotice, Signer
+from tests.shared.command import run_pecia
+from tests.shared.limits import WAIT_S
+from tests.shared.npm_files import NothingThereError, absent, installed, tools
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()

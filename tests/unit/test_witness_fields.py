@@ -23,7 +23,7 @@ from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.reading.page import closed, merge_rules
 from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
-from samples import page
+from tests.shared.samples import page
 
 LINES = (
     "Invoice 4711 Date 12.03.2024",

@@ -11,9 +11,9 @@ from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Sourc
 from pecia_workers.media.pages import PageImage
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
 from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
-from samples import engine_request
-from samples import page as sample_page
-from scripted_engine import ScriptedEngine
+from tests.shared.samples import engine_request
+from tests.shared.samples import page as sample_page
+from tests.shared.scripted_engine import ScriptedEngine
 
 TEXT = "Sodium 140 mmol/l"
 PIXELS = np.full((100, 300, 3), 255, np.uint8)

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from fixture_types import Eventually
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.database import retry_unavailable
@@ -21,6 +20,7 @@ from pecia_workers.protocol.attempts import clocked, limited, waited_s, waiting,
 from pecia_workers.protocol.base import Budget
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
+from tests.shared.fixture_types import Eventually
 
 LIMIT_S = 0.2
 LONG_S = 3 * LIMIT_S

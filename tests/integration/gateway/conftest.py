@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract_fleets import real_fleet
-from gateways import Gateway, serving
 from pecia import Client
-from real_fleet import RealFleet
+from tests.shared.contract_fleets import real_fleet
+from tests.shared.gateways import Gateway, serving
+from tests.shared.real_fleet import RealFleet
 
 __all__ = ["real_fleet"]
 

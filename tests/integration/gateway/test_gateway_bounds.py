@@ -16,15 +16,15 @@ from uuid import uuid4
 
 import pytest
 
-from gateways import Gateway, serving
-from limits import WAIT_S
 from pecia import Client, GatewayUnavailableError, QueueFullError, ReadDocument
 from pecia.aio.job import AsyncJob
 from pecia.gateway import bounds, identity
 from pecia.gateway.sharing import SharedCounts, Taken
 from pecia.remote.calls import error_of
 from pecia_workers.local.process import wait_until
-from real_fleet import RealFleet
+from tests.shared.gateways import Gateway, serving
+from tests.shared.limits import WAIT_S
+from tests.shared.real_fleet import RealFleet
 
 FORM: dict[str, Any] = {"files": [("file", ("a.pdf", b"%PDF-1.7"))]}
 PART = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n'

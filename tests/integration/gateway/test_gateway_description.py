@@ -17,9 +17,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateways import Gateway
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
+from tests.shared.gateways import Gateway
 
 SETTINGS = GatewayConfiguration().with_stores(
     database_url="postgresql://x/x", redis_url="redis://x", payload_url="x"

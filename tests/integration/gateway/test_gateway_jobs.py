@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import http_doubles
-from gateways import Gateway, serving
 from pecia import Client, Document, FailureCode, GatewayUnavailableError, ReadDocument
 from pecia_schemas.media import MediaType
-from real_fleet import RealFleet
+from tests.shared import http_doubles
+from tests.shared.gateways import Gateway, serving
+from tests.shared.real_fleet import RealFleet
 
 PDF = b"%PDF-1.7"
 STREAM = {"Accept": "text/event-stream"}

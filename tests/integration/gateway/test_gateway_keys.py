@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 import pytest
 from fastapi.routing import APIRoute
 
-from gateways import Gateway, serving
 from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import AccessUsage, Scope
 from pecia.errors import EndpointLimitError
 from pecia.gateway import identity, jobs, submitting, webhooks
-from real_fleet import RealFleet
+from tests.shared.gateways import Gateway, serving
+from tests.shared.real_fleet import RealFleet
 
 STREAM = {"Accept": "text/event-stream"}
 FORM: dict[str, Any] = {"files": [("file", ("a.pdf", b"%PDF-1.7"))]}

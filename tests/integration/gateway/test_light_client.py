@@ -14,14 +14,14 @@ import httpx2
 import pytest
 from packaging.requirements import Requirement
 
-from command import ran
-from gateways import Gateway
 from pecia import ReadDocument
 from pecia.remote.calls import Caller
 from pecia.remote.stores import RemoteStore, RemoteTransitions
-from pictures import encoded, note
-from real_fleet import RealFleet
-from snippets import blocks
+from tests.shared.command import ran
+from tests.shared.gateways import Gateway
+from tests.shared.pictures import encoded, note
+from tests.shared.real_fleet import RealFleet
+from tests.shared.snippets import blocks
 
 ROOT = Path(__file__).parents[3]
 OURS = {"pecia": ROOT / "producer" / "pecia", "pecia_schemas": ROOT / "schemas" / "pecia_schemas"}

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from fixture_types import Eventually
-from forking import Program, Programs, Started
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
 from pecia_workers.queue.lists import Ended, Lists, connect, count_taken, count_waiting, hand_back, taken_name
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import Program, Programs, Started
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from limits import WAIT_S
 from pecia_schemas.messages import queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
+from tests.shared.limits import WAIT_S
 
 BROADCAST = "/0.celery.pidbox"
 LANE = queue_name(Stage.READ, Lane.NORMAL)

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from fixture_types import Eventually
-from limits import WAIT_S
-from overhearing import celery_events
 from pecia_schemas.states import Lane
 from pecia_workers.app import FleetApp
+from tests.shared.fixture_types import Eventually
+from tests.shared.limits import WAIT_S
+from tests.shared.overhearing import celery_events
 
 SECRET = "Jane Doe"
 

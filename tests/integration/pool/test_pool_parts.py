@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fixture_types import Make
-from limits import WAIT_S
 from pecia_schemas.states import Lane
+from tests.shared.fixture_types import Make
+from tests.shared.limits import WAIT_S
 
 
 def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from fixture_types import Eventually
-from forking import Program, Started
-from house import House
-from limits import WAIT_S
-from metadata_server import MetadataServer, metadata_server
 from pecia import Client, DocumentType, FailureCode, Job, JobState, Lane, ReadDocument
 from pecia_workers.queue.lists import connect, held_parts
-from pictures import encoded, note
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import Program, Started
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.metadata_server import MetadataServer, metadata_server
+from tests.shared.pictures import encoded, note
 
 DEADLY_WORKER = Path(__file__).with_name("deadly_worker.py")
 DEADLY_WIDTH = 77

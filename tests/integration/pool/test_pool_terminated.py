@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from document_server import Answer, handing_out
-from fixture_types import Eventually
-from forking import Started
-from house import House
-from limits import WAIT_S
 from pecia import Client, JobState, ReadDocument
-from receivers import SECRET, Receiver, receiver
+from tests.shared.document_server import Answer, handing_out
+from tests.shared.fixture_types import Eventually
+from tests.shared.forking import Started
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
+from tests.shared.receivers import SECRET, Receiver, receiver
 
 pytestmark = pytest.mark.gate
 

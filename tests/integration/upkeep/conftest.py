@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 from redis import Redis
 
-from http_doubles import at_work
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.queue.lists import Lists
 from pecia_workers.upkeep.loop import Stores, Upkeep, open_stores
+from tests.shared.http_doubles import at_work
 
 R = TypeVar("R")
 

@@ -13,16 +13,16 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from failing_writes import fail_writes, let_writes_pass
-from fixture_types import Eventually, Make
-from forking import Started
-from limits import WAIT_S
 from pecia_migrations import upgrade
 from pecia_schemas.events import NoticeType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.queue.lists import connect, count_waiting, held_parts
 from pecia_workers.upkeep import loop
-from tables import Tables
+from tests.shared.failing_writes import fail_writes, let_writes_pass
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.forking import Started
+from tests.shared.limits import WAIT_S
+from tests.shared.tables import Tables
 
 QUEUE = "read.normal"
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from fixture_types import Make
 from pecia_schemas.messages import WINDOW
 from pecia_workers.observability.metrics import FLEET
 from pecia_workers.upkeep.loop import Measurement, relay
+from tests.shared.fixture_types import Make
 
 pytestmark = pytest.mark.gate
 

@@ -15,9 +15,6 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from command import ran
-from fixture_types import Eventually, Make
-from house import House, claimed, hear_nothing
 from pecia_schemas.events import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
@@ -27,6 +24,9 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import _DECLARE_DEAD, Judge, pardon
 from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
 from pecia_workers.upkeep.loop import Stores, expire, relay
+from tests.shared.command import ran
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.house import House, claimed, hear_nothing
 
 LEASE = timedelta(seconds=15)
 WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -12,10 +12,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually, Make
-from forking import Started
-from house import House
-from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.engines.registry import create_engine
@@ -29,6 +25,10 @@ from pecia_workers.ledger.workers import (
     register,
     stages_on_duty,
 )
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.forking import Started
+from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from fixture_types import Make, Picture
 from pecia import Client, ReadDocument
 from pecia_schemas.messages import IN_POSTGRES, TURN, publish, reserve_of, standing_name
 from pecia_schemas.states import new_id
@@ -20,8 +19,9 @@ from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import count_waiting, held_parts
 from pecia_workers.upkeep.loop import Reconciler, Stores, relay
 from pecia_workers.upkeep.relay import relay_due
-from queueing import messages
-from relaying import RelayingBus
+from tests.shared.fixture_types import Make, Picture
+from tests.shared.queueing import messages
+from tests.shared.relaying import RelayingBus
 
 QUEUE = "read.normal"
 

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fixture_types import Eventually, Make, Picture
-from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas.failures import FailureCode
 from pecia_workers.ledger.retention import JOBS, PayloadsStayedError, StraySearch, forget, retention_steps
+from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.house import House
 
 pytestmark = pytest.mark.gate
 
