@@ -191,10 +191,14 @@ class Proxy:
 
     async def _close(self) -> None:
         self._server.close()
+        self._away = True
         self._flowing.set()
-        for connection in tuple(self._connections):
-            connection.abort()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        # Some may have been accepted whose task has not begun, or reaches the server only now.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for connection in tuple(self._connections):
+                connection.abort()
+            await asyncio.wait(others, timeout=0.1)
+        await asyncio.sleep(0)  # transports that were aborted close
 
     async def _serve(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         near.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

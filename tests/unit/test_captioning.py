@@ -33,6 +33,7 @@ from pecia_workers.captioning.captions import (
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
+from pecia_workers.media.turns import Turn
 from pecia_workers.protocol.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.protocol.parts import ClaimedPart, Cut
 from pecia_workers.reading.caching import ResultCache
@@ -57,10 +58,10 @@ class OneVideo:
         self._duration = duration
         self._damaged = damaged
 
-    async def probe(self, _path: Path) -> VideoInfo:
+    async def probe(self, _path: Path, *, turn: Turn) -> VideoInfo:  # noqa: ARG002  it is alone
         return VideoInfo(duration=self._duration, fps=10, width=640, height=360)
 
-    async def clip(self, _path: Path, stretch: Stretch) -> Clip:
+    async def clip(self, _path: Path, stretch: Stretch, *, turn: Turn) -> Clip:  # noqa: ARG002  it is alone
         times = (stretch.start, stretch.start + 0.01, stretch.end - 0.1)
         frames = np.zeros((3, 36, 64, 3), dtype=np.uint8)
         return Clip(frames=frames, times=times, fps=10.0, damaged=self._damaged)

@@ -245,7 +245,7 @@ import sys
 from pathlib import Path
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers import confinement
+from pecia_workers.processes import confinement
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.glyphs import scripts_without_a_font
 from pecia_workers.media.pages import Limits

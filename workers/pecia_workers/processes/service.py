@@ -48,19 +48,21 @@ async def serve(
     Its row says what it is capable of.
     """
     identity = replace(WorkerIdentity.new(role), capabilities=capabilities)
-    service = open_service(settings)
-    async with Heartbeat(settings.database_url.get_secret_value(), identity, lease=settings.lease):
-        loop = asyncio.get_running_loop()
-        running = asyncio.create_task(service.run())
+    service, loop = open_service(settings), asyncio.get_running_loop()
 
-        def stop() -> None:
-            service.stop()
-            loop.call_later(settings.drain_timeout.total_seconds(), running.cancel)
+    async def run() -> None:
+        async with Heartbeat(settings.database_url.get_secret_value(), identity, lease=settings.lease):
+            await service.run()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        with suppress(asyncio.CancelledError):
-            await running
+    def stop() -> None:
+        service.stop()
+        loop.call_later(settings.drain_timeout.total_seconds(), running.cancel)
+
+    running = asyncio.create_task(run())
+    for number in (signal.SIGTERM, signal.SIGINT):  # before anything shows that this process is there
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 log = structlog.get_logger(__name__)
