@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
+from redis.asyncio import ConnectionPool
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixDomainSocketConnection
@@ -97,6 +98,8 @@ class _Judging:
 
     def _begin(self) -> None:
         self._connected_at, self._probes = monotonic(), 0
+        # No health check of redis-py's while it connects: one that gets no answer would connect, and so on.
+        self._next_probe = self._connected_at + HEALTH_CHECK_S
 
     def _note_probe(self) -> None:
         self._probes += 1
@@ -130,6 +133,10 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
         self._begin()
         super().on_connect_check_health(check_health=check_health)
         self._send_ping()  # type: ignore[no-untyped-call]
+
+    def check_health(self) -> None:
+        if monotonic() > self._next_probe:  # tried once: the command is tried again, on a new connection
+            self._send_ping()  # type: ignore[no-untyped-call]
 
     def send_command(self, *words: Any, **options: Any) -> None:
         if words[0] == "PING":
@@ -166,6 +173,10 @@ class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatible
         self._begin()
         await super().on_connect_check_health(check_health=check_health)
         await self._send_ping()  # type: ignore[no-untyped-call]
+
+    async def check_health(self) -> None:
+        if monotonic() > self._next_probe:
+            await self._send_ping()  # type: ignore[no-untyped-call]
 
     async def send_command(self, *words: Any, **options: Any) -> None:
         if words[0] == "PING":
@@ -214,9 +225,12 @@ def connect(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **options
 
 def connect_async(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **options: Any) -> AsyncRedis:
     """Return its twin for the running loop."""
-    kind = _parse_async(url).get("connection_class", AsyncConnection)
+    named = _parse_async(url)
+    kind = named.get("connection_class", AsyncConnection)
     options |= _options(kind, connect_timeout_s) | {"retry": AsyncRetry(NoBackoff(), _RETRIES)}
-    return AsyncRedis.from_url(url, **options)
+    # Not by `from_url`: there the class that belongs to the URL comes before ours.
+    pool = ConnectionPool(**{**options, **named, "connection_class": options["connection_class"]})
+    return AsyncRedis.from_pool(pool)
 
 
 def _options(kind: type, connect_timeout_s: float) -> dict[str, Any]:

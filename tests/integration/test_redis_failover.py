@@ -1,6 +1,8 @@
 """A Redis that answers and takes no writes is an outage: every connection to it ends, and new ones reach the master."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -12,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 
 from pecia_schemas import redis_connections
 from pecia_schemas.redis_connections import connect, connect_async
@@ -70,6 +73,25 @@ async def test_so_it_is_on_a_loop(pair: RedisPair, eventually: Eventually) -> No
     await redis.eval("return redis.call('SET', KEYS[1], 2)", 1, "key")
     assert pair.servers[1].get("key") == b"2"
     await asyncio.to_thread(eventually, lambda: not pair.left_behind())
+    await redis.aclose()
+
+
+async def test_so_it_is_on_a_unix_socket(pair: RedisPair) -> None:
+    redis = connect_async(f"unix://{pair.socket}")
+    await redis.set("key", 1)
+    pair.fail_over()
+    with pytest.raises(RedisConnectionError):
+        await redis.set("key", 2)
+    await redis.aclose()
+
+
+async def test_a_redis_that_stands_still_is_given_up_on_a_loop(redis_server: Make) -> None:
+    server = redis_server()
+    redis = connect_async(server.url)
+    os.kill(server.pid, signal.SIGSTOP)
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(RedisError):
+            await redis.get("key")
     await redis.aclose()
 
 
