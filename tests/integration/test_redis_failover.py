@@ -24,7 +24,8 @@ from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES
 from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared.failover import RedisPair, redis_pair
-from tests.shared.fixture_types import Eventually
+from tests.shared.fixture_types import Eventually, Make
+from tests.shared.limits import WAIT_S
 
 
 @pytest.fixture
