@@ -177,7 +177,11 @@ def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: 
         told, _ = listener.communicate(timeout=WAIT_S)
     notice = json.loads(told)
     assert (notice["type"], notice["data"]["job_id"]) == ("job.succeeded", job["job"])
-    assert [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))] == ["delivered"]
+
+    def states() -> list[str]:
+        return [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))]
+
+    desk.eventually(lambda: states() == ["delivered"], what="the outcome")
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:

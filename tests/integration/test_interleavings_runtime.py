@@ -53,10 +53,13 @@ def part(client: Client, picture: Picture, house: House) -> UUID:
     return house.part_of(client.submit(ReadDocument(picture())))
 
 
+NO_REDIS = SecretStr("unix:///nowhere/redis.sock")
+
+
 @asynccontextmanager
 async def working(settings: WorkerSettings, handler: Any) -> AsyncIterator[Runtime]:
     """A worker whose pages go to this stage."""
-    runtime = Runtime(settings, {Stage.READ})
+    runtime = Runtime(settings, {Stage.READ}, redis_serves=lambda: settings.redis_url != NO_REDIS)
     await runtime.start()
     runtime._stages.handlers[Stage.READ] = handler
     try:
@@ -123,7 +126,7 @@ async def until(predicate: Callable[[], object]) -> None:
 
 
 def without_redis(settings: WorkerSettings) -> WorkerSettings:
-    return settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
+    return settings.model_copy(update={"redis_url": NO_REDIS})
 
 
 def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(

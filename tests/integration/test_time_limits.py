@@ -15,6 +15,7 @@ from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, Re
 from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.media.turns import ALL_ALIKE, Call
 from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
 from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
@@ -112,7 +113,7 @@ async def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
     limit = timedelta(seconds=5)
     async with working(house, part_timeout=limit) as runtime:
         decoders = runtime._stages.handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
-        async with decoders._free:  # another page has the only one
+        async with decoders._places.held(Call(ALL_ALIKE)):  # another page has the only one
             reading = asyncio.create_task(runtime.run(house.part_of(job), deaths=0))
             done, _ = await asyncio.wait([reading], timeout=1.2 * limit.total_seconds())
             assert not done
