@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -21,11 +21,13 @@ _MOST_INFLATED: Final = 1 << 28
 """Bytes of one stream after which the rest of it is not looked at."""
 _MOST_OBJECTS: Final = 100_000
 _JPEG_END: Final = b"\xff\xd9"
+_JPEG_START: Final = b"\xff\xd8"
+_ENDINGS: Final = tuple(byte * 256 + _JPEG_END for byte in (b"\0", b"\xaa"))
 _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
 """What a deflated stream ends with that was flushed instead of finished."""
 _ADLER: Final = 4
-_TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 2
+_TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
 """How far the length of a Group 4 stream may be from that of the same pixels encoded again: as a share and in bytes;
 and in bytes, of one without an end mark."""
 _EOFB: Final = 0x001001
@@ -62,12 +64,18 @@ def is_jpeg_cut(content: bytes) -> bool:
     """Whether a JPEG or JPEG 2000 picture ends early."""
     if content.rstrip(_PADDING).endswith(_JPEG_END):
         return False
+    # Of a JPEG that lacks nothing but its end, it does not matter what follows.
+    endings = _ENDINGS if content.startswith(_JPEG_START) else (b"",)
     try:
-        with Image.open(io.BytesIO(content), formats=["JPEG", "JPEG2000"]) as image:
-            image.load()
+        pixels = [_decoded(content + ending) for ending in endings]
     except Exception:  # noqa: BLE001  a broken picture can break a decoder in any way
         return True
-    return False
+    return any((other != pixels[0]).any() for other in pixels[1:])
+
+
+def _decoded(content: bytes) -> NDArray[np.uint8]:
+    with Image.open(io.BytesIO(content), formats=["JPEG", "JPEG2000"]) as image:
+        return np.asarray(image)
 
 
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
@@ -105,19 +113,23 @@ def _noise_bytes(pixels: NDArray[np.bool_]) -> int:
     return sum(len(band) for band in bands if len(zlib.compress(band, 1)) > _NOISE * len(band))
 
 
-def is_fax_broken(length: int, tail: bytes, pixels: NDArray[np.bool_], *, rows: int = 0) -> bool:
-    """Whether a Group 4 picture of this many bytes is not what was decoded from it.
+def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
+    """Whether a Group 4 picture, or strip, is not what was decoded from it.
 
-    The same pixels encode to the same length, whichever program does it. `tail`: the last bytes of it; `rows`: of each
-    strip, 0 if it is one.
+    The same pixels encode to the same length, whichever program does it; which colour is white shows at the start.
     """
-    lengths = [_fax_length(pixels ^ inverted, rows) for inverted in (False, True)]
-    nearest = min(lengths, key=lambda other: abs(other - length))
-    if _has_end(tail):
-        return abs(nearest - length) > _SLACK + _TOLERANCE * length
-    strips = -(-len(pixels) // rows) if rows else 1
-    without = nearest - strips * _EOFB_BITS // 8
-    return without - length > _UNALIGNED * strips or length - nearest > _SLACK + _TOLERANCE * length
+    encoded = max(_as_fax(pixels), _as_fax(~pixels), key=lambda other: _common_start(content, other))
+    longer = len(encoded) - len(content)
+    if not _has_end(content):
+        longer -= _EOFB_BITS // 8
+        if longer > _UNALIGNED:
+            return True
+    return abs(longer) > _SLACK + _TOLERANCE * len(content)
+
+
+def _common_start(content: bytes, other: bytes) -> int:
+    """Return how many bytes both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(content, other, strict=False)))
 
 
 def _has_end(tail: bytes) -> bool:
@@ -126,12 +138,12 @@ def _has_end(tail: bytes) -> bool:
     return any((bits >> shift) & ((1 << _EOFB_BITS) - 1) == _EOFB for shift in range(2 * _TAIL))
 
 
-def _fax_length(pixels: NDArray[np.bool_], rows: int) -> int:
+def _as_fax(pixels: NDArray[np.bool_]) -> bytes:
     file = io.BytesIO()
-    image = Image.fromarray(pixels)
-    image.save(file, "TIFF", compression="group4", tiffinfo={278: rows or len(pixels)})
+    Image.fromarray(pixels).save(file, "TIFF", compression="group4", tiffinfo={278: len(pixels)})
     with Image.open(file) as written:
-        return sum(written.tag_v2[279])  # type: ignore[attr-defined]
+        [start], [length] = written.tag_v2[273], written.tag_v2[279]  # type: ignore[attr-defined]
+    return file.getvalue()[start : start + length]
 
 
 class SavedPage:

@@ -23,7 +23,8 @@ from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _COMPRESSION, _GROUP_4, _FILL_ORDER = 259, 4, 266
-_HEIGHT, _STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 257, 273, 278, 279
+_STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 273, 278, 279
+_REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 
@@ -80,13 +81,18 @@ class TiffPages:
         """Whether rows of a frame in Group 4 are lost, which Pillow does not say."""
         if image.tag_v2.get(_COMPRESSION) != _GROUP_4 or image.mode != "1" or not image.tag_v2.get(_STRIPS):
             return False
-        offsets, lengths = image.tag_v2[_STRIPS], image.tag_v2[_STRIP_LENGTHS]
-        rows = image.tag_v2.get(_ROWS_A_STRIP, image.tag_v2[_HEIGHT])
-        tail = b""
-        if image.tag_v2.get(_FILL_ORDER, 1) == 1:
-            self._file.seek(offsets[-1])
-            tail = self._file.read(lengths[-1])
-        return is_fax_broken(sum(lengths), tail, np.asarray(image), rows=min(rows, image.tag_v2[_HEIGHT]))
+        pixels, is_reversed = np.asarray(image), image.tag_v2.get(_FILL_ORDER, 1) != 1
+        rows = min(len(pixels), image.tag_v2.get(_ROWS_A_STRIP, len(pixels)))
+        for number, (at, length) in enumerate(
+            zip(image.tag_v2[_STRIPS], image.tag_v2[_STRIP_LENGTHS], strict=False)
+        ):
+            self._file.seek(at)
+            content = self._file.read(length)
+            if is_reversed:
+                content = content.translate(_REVERSED)
+            if is_fax_broken(content, pixels[number * rows : (number + 1) * rows]):
+                return True
+        return False
 
     def close(self) -> None:
         """Free what was read; the file is its opener's."""

@@ -439,13 +439,14 @@ class _EncodedPicture:
         if last in ("FlateDecode", "Fl") and not outer:
             return is_deflate_cut(self._content(), self._bytes())
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
-            return raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < self._bytes()
-        if last == "JBIG2Decode":
-            return is_jbig2_broken(self._content(decoded=bool(outer)), self._bilevel())
-        if last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height):
-            content = self._content(decoded=bool(outer))
-            return is_fax_broken(len(content), content, self._bilevel())
-        return False
+            return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < self._bytes())
+        is_fax = last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height)
+        if not is_fax and last != "JBIG2Decode":
+            return False
+        content, pixels = self._content(decoded=bool(outer)), self._bilevel()
+        if pixels is None:
+            return True
+        return is_fax_broken(content, pixels) if is_fax else is_jbig2_broken(content, pixels)
 
     def _bytes(self) -> int:
         """Return how many bytes its pixels have at least."""
@@ -457,12 +458,15 @@ class _EncodedPicture:
         read(self.item, buffer, len(buffer))
         return buffer.raw
 
-    def _bilevel(self) -> NDArray[np.bool_]:
-        """Return its pixels as pdfium decodes them; True is light."""
+    def _bilevel(self) -> NDArray[np.bool_] | None:
+        """Return its pixels as pdfium decodes them, True is light; None if it cannot."""
         bitmap = raw.FPDFImageObj_GetBitmap(self.item)
+        if not bitmap:
+            return None
         try:
             pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()
-            return (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
+            light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
+            return light
         finally:
             raw.FPDFBitmap_Destroy(bitmap)
 
