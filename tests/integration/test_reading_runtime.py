@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
-from pecia_schemas.blocks import BlockKind, mean_confidence
+from pecia_schemas.blocks import BlockKind, DoubtReason, mean_confidence
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Change, Document
 from pecia_schemas.settings import WorkerSettings
@@ -19,6 +19,7 @@ from pecia_workers.reading.page import closed, instruction_for
 from tests.shared.answers import ANSWERS, FormatAnswer
 from tests.shared.chat_server import ChatServerDouble, only_page, picture_of
 from tests.shared.fixture_types import Picture
+from tests.shared.hand_made_pdfs import picture_pdf
 from tests.shared.pictures import encoded
 
 pytestmark = pytest.mark.gate
@@ -47,6 +48,17 @@ def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
     assert page.usage.output == 9
     assert page.usage.wasted == sum(one.usage.prompt + one.usage.output for one in page.attempts)
     assert [body.get("temperature") for body in server.pages] == [0, 0.4, 0]
+
+
+def test_what_a_model_reads_of_a_damaged_scan_is_incomplete(work: Work) -> None:
+    image = SAMPLE.pages[0].image.convert("L")
+    scan = encoded(image, "JPEG")
+    about = b"/ColorSpace /DeviceGray /Filter /DCTDecode"
+
+    page = only_page(work(ReadDocument(picture_pdf(scan[: len(scan) // 2], image.size, about))))
+
+    assert (page.text, page.verdict, page.coverage) == ("Amoxicillin 500 mg", Verdict.INCOMPLETE, None)
+    assert [doubt.reason for doubt in page.doubts] == [DoubtReason.UNCOVERED]
 
 
 def test_the_cpu_engine_reads_what_a_model_cannot(server: ChatServerDouble, work: Work, scan: bytes) -> None:

@@ -7,7 +7,7 @@ import atexit
 import importlib.util
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import SecretStr
 
-from pecia_schemas.blocks import Source
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Source
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
@@ -82,24 +82,58 @@ def load_page(
     """
     with _bounded_memory():
         source = _open_file.get(document, limits, password)
-        pixels, layer = source.pixels(index), None
-        is_read = plan.prefer is not Prefer.PIXELS
-        if _READS_LAYERS and isinstance(source, PdfPages) and (is_read or plan.witness):
-            layer = source.layer(index, pixels, plan)
-        if layer is None:
-            return prepare(pixels, plan)
-        if is_read:  # turned by its layer: nothing else is as certain
-            page = _scaled_down(PageImage(pixels=turned(pixels, layer.turn), rotation=layer.turn), plan)
-        else:
-            page = prepare(pixels, plan)
-            if page.blank or page.skew or page.rotation != layer.turn:  # the layer lies otherwise
-                return page
-        from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+        pixels = source.pixels(index)
+        damage = source.damage if isinstance(source, PdfPages | TiffPages) else ()
+        return _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
 
-        found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
-        if is_read:
-            return replace(page, blocks=found.blocks, doubts=found.doubts)
-        return replace(page, witness=found.blocks)
+
+def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: Plan) -> PageImage:
+    """Return a page as planned: with the text that it brings itself, if that is to be read."""
+    layer = None
+    is_read = plan.prefer is not Prefer.PIXELS
+    if _READS_LAYERS and isinstance(source, PdfPages) and (is_read or plan.witness):
+        layer = source.layer(index, pixels, plan)
+    if layer is None:
+        return prepare(pixels, plan)
+    if is_read:  # turned by its layer: nothing else is as certain
+        page = _scaled_down(PageImage(pixels=turned(pixels, layer.turn), rotation=layer.turn), plan)
+    else:
+        page = prepare(pixels, plan)
+        if page.blank or page.skew or page.rotation != layer.turn:  # the layer lies otherwise
+            return page
+    from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
+    if is_read:
+        return replace(page, blocks=found.blocks, doubts=found.doubts)
+    return replace(page, witness=found.blocks)
+
+
+def _with_damage(
+    page: PageImage, drawn: NDArray[np.uint8], damage: Sequence[tuple[float, float, float, float]]
+) -> PageImage:
+    """Return a page with a doubt for each place of the drawn one at which it is not whole.
+
+    Raises `MediaError` if there is nothing else on it.
+    """
+    if damage and page.blank:
+        raise MediaError(FailureCode.DAMAGED, "A picture on the page cannot be decoded.")
+    height, width = drawn.shape[:2]
+    tall, wide = page.pixels.shape[:2]
+    turn = math.radians(page.rotation + page.skew)
+    doubts = []
+    for left, top, right, bottom in damage:
+        corners = [(x - width / 2, y - height / 2) for x in (left, right) for y in (top, bottom)]
+        across = [wide / 2 + page.scale * (x * math.cos(turn) - y * math.sin(turn)) for x, y in corners]
+        down = [tall / 2 + page.scale * (x * math.sin(turn) + y * math.cos(turn)) for x, y in corners]
+        box = Box(
+            left=max(0, math.floor(min(across))),
+            top=max(0, math.floor(min(down))),
+            right=min(wide, math.ceil(max(across))),
+            bottom=min(tall, math.ceil(max(down))),
+        )
+        doubts.append(Doubt(reason=DoubtReason.UNCOVERED, box=box))
+    return replace(page, doubts=(*page.doubts, *doubts))
 
 
 def page_pixels(

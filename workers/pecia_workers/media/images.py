@@ -18,9 +18,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
+from pecia_workers.media.damage import is_fax_broken
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
+_COMPRESSION, _GROUP_4, _FILL_ORDER = 259, 4, 266
+_STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 273, 278, 279
+_REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 
@@ -43,6 +47,8 @@ class TiffPages:
             self._layout = _Layout.of(self._file)
         self._frames: list[int] = []
         self._further = self._layout.directories(self._file)
+        self.damage: tuple[tuple[float, float, float, float], ...] = ()
+        """Where the frame that was decoded last is not whole, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each frame asked for; reads headers only."""
@@ -66,8 +72,27 @@ class TiffPages:
             image = self._open(index)
             self._limits.check_page(*image.size)
             inverted = image.mode[0] == "I" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+            is_broken = self._is_broken(image)
             pixels = to_rgb(ImageOps.exif_transpose(image))
+            self.damage = ((0, 0, pixels.shape[1], pixels.shape[0]),) if is_broken else ()
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
+
+    def _is_broken(self, image: TiffImageFile) -> bool:
+        """Whether rows of a frame in Group 4 are lost, which Pillow does not say."""
+        if image.tag_v2.get(_COMPRESSION) != _GROUP_4 or image.mode != "1" or not image.tag_v2.get(_STRIPS):
+            return False
+        pixels, is_reversed = np.asarray(image), image.tag_v2.get(_FILL_ORDER, 1) != 1
+        rows = min(len(pixels), image.tag_v2.get(_ROWS_A_STRIP, len(pixels)))
+        for number, (at, length) in enumerate(
+            zip(image.tag_v2[_STRIPS], image.tag_v2[_STRIP_LENGTHS], strict=False)
+        ):
+            self._file.seek(at)
+            content = self._file.read(length)
+            if is_reversed:
+                content = content.translate(_REVERSED)
+            if is_fax_broken(content, pixels[number * rows : (number + 1) * rows]):
+                return True
+        return False
 
     def close(self) -> None:
         """Free what was read; the file is its opener's."""

@@ -153,7 +153,7 @@ class PageImage:
     blocks: tuple[Block, ...] = ()
     """What the file itself says is on it, if that is to be its text; empty: the page is read from its pixels."""
     doubts: tuple[Doubt, ...] = ()
-    """About the blocks."""
+    """About the blocks, and about places where the file is damaged."""
     witness: tuple[Block, ...] = ()
     """What the file itself says is on it, where the page is read from its pixels all the same."""
     blank: bool = False

@@ -22,7 +22,9 @@ from its pixels. It is trusted if
 from __future__ import annotations
 
 import ctypes
+import io
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.media import layer_text
+from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
 from pecia_workers.media.glyphs import misnamed
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 
@@ -63,8 +66,11 @@ class PdfPages:
             self._content, self._held = get_bufreader(content)
         self._limits = limits
         self._password = password
+        self._size = len(content) if isinstance(content, bytes) else content.seek(0, os.SEEK_END)
         self._document = self._open()
         self._rendered = 0
+        self.damage: tuple[layer_text.Rectangle, ...] = ()
+        """Where the page that was rendered last is not whole, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size that each page asked for is rendered at.
@@ -104,10 +110,37 @@ class PdfPages:
                 pixels = np.array(bitmap.to_numpy()[:, :, :3])
             # What it cannot decode pdfium leaves out: a scan would pass as blank, or as the number stamped on it.
             is_plain = bool((pixels == pixels[0, 0]).all())
+            lost = list(_lost_places(page, pixels, self._limits, every=is_plain))
             most = 0.0 if is_plain else _MOST_LOST * width * height * scale**2
-            if sum(_lost_areas(page, pixels, self._limits, every=is_plain)) > most:
+            if sum(_area(place, *pixels.shape[1::-1]) for place in lost) > most:
                 raise MediaError(FailureCode.DAMAGED, "A picture on the page cannot be decoded.")
+            lost += self._cut_places(page, index, pixels)
+            self.damage = tuple(place for place in lost if _area(place, *pixels.shape[1::-1]) >= 1)
             return pixels
+
+    def _cut_places(
+        self, page: pypdfium2.PdfPage, index: int, pixels: NDArray[np.uint8]
+    ) -> Iterator[layer_text.Rectangle]:
+        """Yield where what pdfium has drawn comes from a stream that ends early or is broken."""
+        height, width = pixels.shape[:2]
+        pictures = list(islice(_encoded_pictures(page, pixels, self._limits), _MOST_PICTURES))
+        is_small = sum(picture.length for picture in pictures if not picture.filters) < _MOST_RAW
+        saved = SavedPage(self._saved(index) if is_small and self._size <= _MOST_SAVED else b"")
+        if saved.has_cut_content():
+            yield (0, 0, width, height)
+        left = _MOST_CHECKED
+        for picture in pictures:
+            left -= picture.length
+            if left >= 0 and picture.is_cut(saved):
+                yield picture.place
+
+    def _saved(self, index: int) -> bytes:
+        """Return a file of one page."""
+        buffer = io.BytesIO()
+        with closing(pypdfium2.PdfDocument.new()) as single, suppress(pypdfium2.PdfiumError):
+            single.import_pages(self._document, [index])
+            single.save(buffer)
+        return buffer.getvalue()
 
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
         """Return the page's own text, if it is to be read from that; `pixels` are those that it was rendered to.
@@ -213,6 +246,10 @@ _DEPTH, _MOST_OBJECTS = 8, 100_000
 """Of forms within forms, and of what is looked at on a page."""
 _MOST_LOST: Final = 0.1
 """Of a page below pictures that cannot be decoded."""
+_MOST_PICTURES, _MOST_CHECKED = 10_000, 1 << 28
+"""Pictures of a page, and bytes of them, that are looked at for damage."""
+_MOST_SAVED, _MOST_RAW = 1 << 27, 1 << 22
+"""Bytes of a file, of which a page may bring all with it; and of pictures that saving would compress."""
 _LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
 
 
@@ -358,10 +395,10 @@ def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[in
     return orders, pictures
 
 
-def _lost_areas(
+def _lost_places(
     page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], limits: Limits, *, every: bool
-) -> Iterator[float]:
-    """Yield the area, in pixels of the page, of each picture that cannot be decoded.
+) -> Iterator[layer_text.Rectangle]:
+    """Yield where each picture stands that cannot be decoded, in pixels of the page.
 
     Without `every`, only those are tried whose header leaves it open.
     """
@@ -377,7 +414,88 @@ def _lost_areas(
         if bitmap := raw.FPDFImageObj_GetBitmap(item):
             raw.FPDFBitmap_Destroy(bitmap)
         else:
-            yield _area(_rectangle(item, at), width, height)
+            yield _rectangle(item, at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EncodedPicture:
+    """A picture of a page as the file has it."""
+
+    item: Any
+    place: layer_text.Rectangle
+    width: int
+    height: int
+    bits: int
+    """Of a pixel."""
+    filters: tuple[str, ...]
+    length: int
+    """Bytes before any filter is undone."""
+
+    def is_cut(self, saved: SavedPage) -> bool:
+        """Whether its data ends early or is broken; `saved`: its page."""
+        *outer, last = self.filters or ("",)
+        if last in ("DCTDecode", "DCT", "JPXDecode"):
+            return is_jpeg_cut(self._content(decoded=bool(outer)))
+        if last in ("FlateDecode", "Fl") and not outer:
+            return is_deflate_cut(self._content(), self._bytes())
+        if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
+            return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < self._bytes())
+        is_fax = last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height)
+        if not is_fax and last != "JBIG2Decode":
+            return False
+        content, pixels = self._content(decoded=bool(outer)), self._bilevel()
+        if pixels is None:
+            return True
+        return is_fax_broken(content, pixels) if is_fax else is_jbig2_broken(content, pixels)
+
+    def _bytes(self) -> int:
+        """Return how many bytes its pixels have at least."""
+        return self.height * -(-self.width * self.bits // 8)
+
+    def _content(self, *, decoded: bool = False) -> bytes:
+        read = raw.FPDFImageObj_GetImageDataDecoded if decoded else raw.FPDFImageObj_GetImageDataRaw
+        buffer = ctypes.create_string_buffer(read(self.item, None, 0))
+        read(self.item, buffer, len(buffer))
+        return buffer.raw
+
+    def _bilevel(self) -> NDArray[np.bool_] | None:
+        """Return its pixels as pdfium decodes them, True is light; None if it cannot."""
+        bitmap = raw.FPDFImageObj_GetBitmap(self.item)
+        if not bitmap:
+            return None
+        try:
+            pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()
+            light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
+            return light
+        finally:
+            raw.FPDFBitmap_Destroy(bitmap)
+
+
+def _encoded_pictures(
+    page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], limits: Limits
+) -> Iterator[_EncodedPicture]:
+    """Yield the pictures of a page that pdfium can decode within the limits."""
+    height, width = pixels.shape[:2]
+    known, name = raw.FPDF_IMAGEOBJ_METADATA(), ctypes.create_string_buffer(32)
+    for item, at in _items(page, layer_text.placing(page, width, height)):
+        if raw.FPDFPageObj_GetType(item) != raw.FPDF_PAGEOBJ_IMAGE:
+            continue
+        raw.FPDFImageObj_GetImageMetadata(item, page, known)
+        if not known.bits_per_pixel or not 0 < known.width * known.height <= limits.page_pixels:
+            continue
+        filters = []
+        for number in range(raw.FPDFImageObj_GetImageFilterCount(item)):
+            raw.FPDFImageObj_GetImageFilter(item, number, name, len(name))
+            filters.append(name.value.decode("latin-1"))
+        yield _EncodedPicture(
+            item=item,
+            place=_rectangle(item, at),
+            width=known.width,
+            height=known.height,
+            bits=known.bits_per_pixel,
+            filters=tuple(filters),
+            length=raw.FPDFImageObj_GetImageDataRaw(item, None, 0),
+        )
 
 
 def _rectangle(item: Any, place: pypdfium2.PdfMatrix) -> layer_text.Rectangle:

@@ -17,7 +17,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from pecia_schemas import tracing
-from pecia_schemas.blocks import MergeRule, mean_confidence, storable, storable_text, text_of
+from pecia_schemas.blocks import DoubtReason, MergeRule, mean_confidence, storable, storable_text, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
@@ -193,12 +193,12 @@ class ReadPage:
         requested = clock()
         timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:
-            return Done(_moved(look.found, part, image, timings))
+            return Done(_with_doubts(_moved(look.found, part, image, timings), image))
         with closing(self._witnesses.begin(task, request, image)) as witnessed:
             readings = await self._read(request, image)
             fields = await self._fill(request, task, readings)
             took = timings.model_copy(update={"engine": clock() - requested})
-            page = page_of(part.ordinal + 1, image, readings, fields, took)
+            page = _with_doubts(page_of(part.ordinal + 1, image, readings, fields, took), image)
             if fields:
                 page = page.model_copy(update={"merge": merge_rules(_schema_of(task))})
             page = await witnessed.compared(page)
@@ -306,6 +306,15 @@ def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings)
     if image.blocks:  # only the fields were found
         update |= {"blocks": image.blocks, "doubts": image.doubts}
     return earlier.model_copy(update=update)
+
+
+def _with_doubts(page: Page, image: PageImage) -> Page:
+    """Return the page with what its decoder doubts: where the file is damaged, no engine can read what was there."""
+    doubts = tuple(doubt for doubt in image.doubts if doubt not in page.doubts)
+    if not any(doubt.reason is DoubtReason.UNCOVERED for doubt in image.doubts):
+        return page
+    verdict = Verdict.worst(page.verdict, Verdict.INCOMPLETE)
+    return page.model_copy(update={"verdict": verdict, "doubts": (*page.doubts, *doubts), "coverage": None})
 
 
 _MERGE: Final = "x-merge"

@@ -1,0 +1,256 @@
+"""Damage inside containers: whatever of a stream is lost, its page says so; and no whole one does."""
+
+import io
+import re
+import struct
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pypdfium2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from pecia_schemas.blocks import Doubt, DoubtReason
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.tasks import Preparation
+from pecia_workers.media.decoding import load_page
+from pecia_workers.media.pages import Limits, MediaError, PageImage, Plan
+from tests.shared.fixture_types import MakeFile
+from tests.shared.hand_made_pdfs import box, deflated, document, picture_pdf, stream, typeset
+from tests.shared.pictures import encoded
+
+WIDE, HIGH = 400, 300
+_GREY = b"/ColorSpace /DeviceGray "
+_EXAMPLES = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def printed(mode: str = "L") -> Image.Image:
+    """Return a picture with print from its first rows to its last."""
+    image = Image.new("L", (WIDE, HIGH), 255)
+    draw = ImageDraw.Draw(image)
+    for top in range(2, HIGH - 10, 12):
+        draw.text((5, top), f"{top} mg of it, twice a day, for {top * 7} days", fill=0)
+    draw.rectangle((0, HIGH - 3, WIDE, HIGH), fill=0)
+    return image.convert(mode)
+
+
+def group4() -> bytes:
+    content = encoded(printed("1"), "TIFF", compression="group4")
+    with Image.open(io.BytesIO(content)) as image:
+        [start], [length] = image.tag_v2[273], image.tag_v2[279]  # type: ignore[attr-defined]
+    return content[start : start + length]
+
+
+_PIXELS = printed().tobytes()
+_FAX = b"/DecodeParms << /K -1 /Columns %d /Rows %d >> " % (WIDE, HIGH)
+PICTURES = {
+    "jpeg": (encoded(printed(), "JPEG"), _GREY + b"/Filter /DCTDecode"),
+    "jpeg 2000": (encoded(printed(), "JPEG2000", no_jp2=True), _GREY + b"/Filter /JPXDecode"),
+    "flate": (zlib.compress(_PIXELS), _GREY + b"/Filter /FlateDecode"),
+    "flate in hexadecimals": (
+        zlib.compress(_PIXELS).hex().encode() + b">",
+        _GREY + b"/Filter [/ASCIIHexDecode /FlateDecode]",
+    ),
+    "not encoded": (_PIXELS, _GREY),
+    "group 4": (group4(), b"/BitsPerComponent 1 " + _GREY + b"/Filter /CCITTFaxDecode " + _FAX),
+}
+
+
+def showing(name: str, content: bytes | None = None) -> bytes:
+    """Return a PDF that shows a picture, of this content if it is not its own."""
+    whole, about = PICTURES[name]
+    file = picture_pdf(whole if content is None else content, (WIDE, HIGH), about)
+    return file.replace(b"/BitsPerComponent 8", b"", 1) if b"/BitsPerComponent 1 " in about else file
+
+
+def lines(count: int = 40) -> bytes:
+    return typeset([f"Line {number}: {number * 37} mg" for number in range(count)], size=9)
+
+
+def written(content: bytes) -> bytes:
+    """Return a PDF of a page with this content stream."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>"
+    return document([page], [content, font])
+
+
+@pytest.fixture
+def load(file: MakeFile, limits: Limits) -> Callable[[bytes], PageImage | None]:
+    """Return the page of a file; None if it is damaged."""
+
+    def loaded(content: bytes) -> PageImage | None:
+        try:
+            return load_page(file(content), 0, limits, Plan(steps=(Preparation.BLANK,)))
+        except MediaError as error:
+            if error.code is not FailureCode.DAMAGED:
+                raise
+            return None
+
+    return loaded
+
+
+Load = Callable[[bytes], PageImage | None]
+
+
+def damage(page: PageImage | None) -> list[Doubt]:
+    assert page is not None
+    return [doubt for doubt in page.doubts if doubt.reason is DoubtReason.UNCOVERED]
+
+
+def is_marked(page: PageImage | None) -> bool:
+    return page is None or bool(damage(page))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_whole_picture_is_not_doubted(name: str, load: Load) -> None:
+    assert not damage(load(showing(name)))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+@_EXAMPLES
+@given(share=st.floats(0.05, 0.97))
+def test_a_picture_that_is_cut_is_doubted_wherever_it_is_cut(name: str, share: float, load: Load) -> None:
+    whole, _ = PICTURES[name]
+    assert is_marked(load(showing(name, whole[: int(share * len(whole))])))
+
+
+def test_bytes_that_no_pixel_needs_may_be_missing(load: Load) -> None:
+    for name, missing in (("flate", 4), ("jpeg", 2), ("group 4", 3)):
+        whole, _ = PICTURES[name]
+        assert not damage(load(showing(name, whole[:-missing]))), name
+
+
+def test_a_stream_that_was_flushed_and_not_finished_is_whole(load: Load) -> None:
+    packer = zlib.compressobj()
+    content = packer.compress(lines()) + packer.flush(zlib.Z_SYNC_FLUSH)
+    assert not damage(load(written(stream(content, b"/Filter /FlateDecode"))))
+
+
+@_EXAMPLES
+@given(share=st.floats(0.05, 0.99))
+def test_a_page_whose_content_is_cut_says_that_text_is_missing(share: float, load: Load) -> None:
+    content = zlib.compress(lines())
+    cut = content[: int(share * (len(content) - 5))]
+    assert is_marked(load(written(stream(cut, b"/Filter /FlateDecode"))))
+
+
+def test_a_page_whose_content_is_whole_is_not_doubted(load: Load) -> None:
+    page = load(written(deflated(lines())))
+    assert page is not None
+    assert page.blocks
+    assert not damage(page)
+
+
+def test_a_form_that_is_cut_is_doubted(load: Load) -> None:
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    whole = zlib.compress(lines())
+    about = b"/Type /XObject /Subtype /Form /BBox [0 0 595 842] /Filter /FlateDecode"
+    about += b" /Resources << /Font << /F 4 0 R >> >>"
+    for content, is_cut in ((whole, False), (whole[: len(whole) // 2], True)):
+        page = box(595, 842) + b" /Contents 5 0 R /Resources << /XObject << /X 3 0 R >> >>"
+        file = document([page], [stream(content, about), font, stream(b"/X Do")])
+        assert is_marked(load(file)) is is_cut
+
+
+def test_one_strip_of_a_scan_that_is_cut_is_the_place_to_look_at(load: Load) -> None:
+    strips = 15
+    image = encoded(printed(), "JPEG")
+    about = b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width %d /Height %d /Filter /DCTDecode "
+    pictures = [
+        stream(image if strip != 7 else image[: len(image) // 3], about % (WIDE, HIGH) + _GREY)
+        for strip in range(strips)
+    ]
+    names = b" ".join(b"/P%d %d 0 R" % (strip, strip + 4) for strip in range(strips))
+    shown = b" ".join(b"q 400 0 0 40 0 %d cm /P%d Do Q" % (40 * strip, strip) for strip in range(strips))
+    page = box(400, 600) + b" /Contents 3 0 R /Resources << /XObject << %b >> >>" % names
+    loaded = load(document([page], [stream(shown), *pictures]))
+    [doubt] = damage(loaded)
+    assert loaded is not None
+    assert doubt.box is not None
+    scale = loaded.pixels.shape[0] / 600
+    assert abs(doubt.box.top - (600 - 8 * 40) * scale) <= 2
+    assert abs(doubt.box.bottom - (600 - 7 * 40) * scale) <= 2
+
+
+@pytest.mark.parametrize("rotate", [0, 90, 180, 270])
+def test_the_place_follows_the_pages_rotation(rotate: int, load: Load) -> None:
+    image = encoded(printed(), "JPEG")
+    cut, about = image[: len(image) // 2], PICTURES["jpeg"][1]
+    described = b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width %d /Height %d " % (WIDE, HIGH)
+    page = box(400, 600) + b" /Rotate %d /Contents 3 0 R /Resources << /XObject << /P 4 0 R >> >>" % rotate
+    shown = stream(b"q 200 0 0 150 0 450 cm /P Do Q 20 20 300 30 re f")  # top left
+    [doubt] = damage(load(document([page], [shown, stream(cut, described + about)])))
+    assert doubt.box is not None
+    wide, high = (600, 400) if rotate % 180 else (400, 600)
+    middle = (doubt.box.left + doubt.box.right) / 2 < wide, (doubt.box.top + doubt.box.bottom) / 2 < high
+    assert middle == {0: (True, True), 90: (False, True), 180: (False, False), 270: (True, False)}[rotate]
+
+
+def jbig2(content: bytes, *, promised: int | None = None) -> bytes:
+    """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6)."""
+    size = struct.pack(">II", WIDE, HIGH)
+    page = struct.pack(">IBBBI", 0, 48, 0, 1, 19) + size + bytes(8) + bytes(3)
+    head = size + bytes(9) + b"\0" + bytes((3, 0xFF, 0xFD, 0xFF, 2, 0xFE, 0xFE, 0xFE))
+    length = len(head) + (len(content) if promised is None else promised)
+    region = struct.pack(">IBBBI", 1, 38, 0, 1, length) + head + content
+    file = picture_pdf(page + region, (WIDE, HIGH), _GREY + b"/Filter /JBIG2Decode")
+    return file.replace(b"/BitsPerComponent 8", b"/BitsPerComponent 1", 1)
+
+
+def test_a_jbig2_segment_that_ends_early_is_doubted(load: Load) -> None:
+    assert is_marked(load(jbig2(b"\x12\x34" * 20 + b"\xff\xac", promised=400)))
+
+
+def test_noise_that_a_broken_jbig2_picture_decodes_to_is_doubted(load: Load) -> None:
+    noise = np.random.default_rng(1).integers(0, 255, 60, dtype=np.uint8).tobytes()
+    assert is_marked(load(jbig2(noise + b"\xff\xac")))
+
+
+def fax_tiff(rows: int = HIGH) -> bytes:
+    return encoded(printed("1"), "TIFF", compression="group4", tiffinfo={278: rows})
+
+
+@pytest.mark.parametrize("rows", [HIGH, 64])
+@_EXAMPLES
+@given(share=st.floats(0.05, 0.9))
+def test_a_group_4_tiff_whose_rows_are_lost_is_doubted(rows: int, share: float, load: Load) -> None:
+    whole = fax_tiff(rows)
+    assert not damage(load(whole))
+    with Image.open(io.BytesIO(whole)) as image:
+        starts, lengths = image.tag_v2[273], image.tag_v2[279]  # type: ignore[attr-defined]
+    start = int(starts[0] + share * lengths[0])
+    broken = whole[:start] + bytes(starts[0] + lengths[0] - start) + whole[starts[0] + lengths[0] :]
+    assert is_marked(load(broken))
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])
+@_EXAMPLES
+@given(share=st.floats(0.05, 0.9))
+def test_a_tiff_whose_strip_is_cut_is_damaged(compression: str, share: float, load: Load) -> None:
+    whole = encoded(printed(), "TIFF", compression=compression)
+    with Image.open(io.BytesIO(whole)) as image:
+        lengths = image.tag_v2[279]  # type: ignore[attr-defined]
+    at = whole.rindex(struct.pack("<HHI", 279, 4, len(lengths))) + 8
+    cut = int(share * lengths[-1])
+    if len(lengths) > 1:
+        at = struct.unpack_from("<I", whole, at)[0] + 4 * (len(lengths) - 1)
+    broken = whole[:at] + struct.pack("<I", cut) + whole[at + 4 :]
+    assert is_marked(load(broken))
+
+
+def test_a_damaged_page_with_nothing_else_on_it_is_no_blank_page(load: Load) -> None:
+    assert load(written(stream(zlib.compress(lines())[:8], b"/Filter /FlateDecode"))) is None
+
+
+def test_saving_a_page_leaves_the_document_as_it_was(load: Load) -> None:
+    file = written(deflated(lines(5)))
+    first, second = load(file), load(file)
+    assert first is not None
+    assert second is not None
+    assert (first.pixels == second.pixels).all()
+    assert len(pypdfium2.PdfDocument(file)) == len(re.findall(rb"/Type /Page\b(?!s)", file))

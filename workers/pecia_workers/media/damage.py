@@ -1,0 +1,210 @@
+"""Damage inside containers: streams of a PDF or TIFF that end early or break, and are drawn as far as they go.
+
+A cheap sign comes first: the marker or checksum that a whole stream ends with. Only a stream without it is decoded once
+more, strictly. A stream of a kind that has no such sign is compared with what was decoded from it.
+"""
+
+import io
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, takewhile
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_CHUNK: Final = 1 << 20
+_MOST_INFLATED: Final = 1 << 28
+"""Bytes of one stream after which the rest of it is not looked at."""
+_MOST_OBJECTS: Final = 100_000
+_JPEG_END: Final = b"\xff\xd9"
+_JPEG_START: Final = b"\xff\xd8"
+_ENDINGS: Final = tuple(byte * 256 + _JPEG_END for byte in (b"\0", b"\xaa"))
+_PADDING: Final = b"\0\t\n\f\r "
+_FLUSHED: Final = b"\0\0\xff\xff"
+"""What a deflated stream ends with that was flushed instead of finished."""
+_ADLER: Final = 4
+_TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
+"""How far the length of a Group 4 stream may be from that of the same pixels encoded again: as a share and in bytes;
+and in bytes, of one without an end mark."""
+_EOFB: Final = 0x001001
+_EOFB_BITS, _TAIL = 24, 8
+_BAND: Final = 16
+"""Rows, of which it is measured together how far they can be compressed."""
+_NOISE, _IMPOSSIBLE = 0.5, 2.0
+"""Noise is what cannot be compressed below this share; noise of more bytes than a stream has, by this factor, is not
+what was encoded."""
+
+
+def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
+    """Whether a Flate stream ends early or is broken; not if it inflates to `least` bytes all the same."""
+    total, check, is_ended, rest = 0, 1, False, b""
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    pending = content[2:]
+    try:
+        while not inflate.eof and total <= _MOST_INFLATED:
+            part = inflate.decompress(pending, _CHUNK)
+            if not part and not inflate.unconsumed_tail and not inflate.eof:
+                break
+            total, check, pending = total + len(part), zlib.adler32(part, check), inflate.unconsumed_tail
+        is_ended, rest = inflate.eof or total > _MOST_INFLATED, inflate.unused_data[:_ADLER]
+    except zlib.error:
+        return least is None or total < least
+    if is_ended:  # some programs leave the checksum out
+        return inflate.eof and len(rest) == _ADLER and any(rest) and int.from_bytes(rest, "big") != check
+    if least is not None:
+        return total < least
+    return not content.rstrip(b"\r\n").endswith(_FLUSHED)
+
+
+def is_jpeg_cut(content: bytes) -> bool:
+    """Whether a JPEG or JPEG 2000 picture ends early."""
+    if content.rstrip(_PADDING).endswith(_JPEG_END):
+        return False
+    # Of a JPEG that lacks nothing but its end, it does not matter what follows.
+    endings = _ENDINGS if content.startswith(_JPEG_START) else (b"",)
+    try:
+        pixels = [_decoded(content + ending) for ending in endings]
+    except Exception:  # noqa: BLE001  a broken picture can break a decoder in any way
+        return True
+    return any((other != pixels[0]).any() for other in pixels[1:])
+
+
+def _decoded(content: bytes) -> NDArray[np.uint8]:
+    with Image.open(io.BytesIO(content), formats=["JPEG", "JPEG2000"]) as image:
+        return np.asarray(image)
+
+
+def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
+    """Whether a segment of a JBIG2 picture ends early, or the pixels hold more than its bytes can say."""
+    return _is_jbig2_cut(content) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
+
+
+def _is_jbig2_cut(content: bytes) -> bool:
+    """Whether the segments promise more bytes than there are (ITU-T T.88, section 7.2)."""
+    at = 0
+    while at < len(content.rstrip(b"\r\n")):
+        try:
+            number, flags, referred = struct.unpack_from(">IBB", content, at)
+            at += 6
+            if referred >> 5 == 7:  # noqa: PLR2004  the long form
+                count = struct.unpack_from(">I", content, at - 1)[0] & 0x1FFFFFFF
+                at += 3 + (count + 8) // 8
+            else:
+                count = referred >> 5
+            at += count * (1 if number <= 256 else 2 if number <= 65536 else 4)  # noqa: PLR2004
+            at += 4 if flags & 0x40 else 1
+            (length,) = struct.unpack_from(">I", content, at)
+        except struct.error:
+            return True
+        if length == 0xFFFFFFFF:  # noqa: PLR2004  it is not known
+            return False
+        at += 4 + length
+    return at > len(content)
+
+
+def _noise_bytes(pixels: NDArray[np.bool_]) -> int:
+    """Return how many bytes the bands of a picture have that cannot be compressed."""
+    packed = np.packbits(pixels, axis=1)
+    bands = (packed[top : top + _BAND].tobytes() for top in range(0, len(packed), _BAND))
+    return sum(len(band) for band in bands if len(zlib.compress(band, 1)) > _NOISE * len(band))
+
+
+def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
+    """Whether a Group 4 picture, or strip, is not what was decoded from it.
+
+    The same pixels encode to the same length, whichever program does it; which colour is white shows at the start.
+    """
+    encoded = max(_as_fax(pixels), _as_fax(~pixels), key=lambda other: _common_start(content, other))
+    longer = len(encoded) - len(content)
+    if not _has_end(content):
+        longer -= _EOFB_BITS // 8
+        if longer > _UNALIGNED:
+            return True
+    return abs(longer) > _SLACK + _TOLERANCE * len(content)
+
+
+def _common_start(content: bytes, other: bytes) -> int:
+    """Return how many bytes both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(content, other, strict=False)))
+
+
+def _has_end(tail: bytes) -> bool:
+    """Whether the bytes end with the end of a facsimile block (ITU-T T.6, 2.4.1.1), at any bit."""
+    bits = int.from_bytes(tail.rstrip(b"\r\n\0")[-_TAIL:] + b"\0", "big")
+    return any((bits >> shift) & ((1 << _EOFB_BITS) - 1) == _EOFB for shift in range(2 * _TAIL))
+
+
+def _as_fax(pixels: NDArray[np.bool_]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "TIFF", compression="group4", tiffinfo={278: len(pixels)})
+    with Image.open(file) as written:
+        [start], [length] = written.tag_v2[273], written.tag_v2[279]  # type: ignore[attr-defined]
+    return file.getvalue()[start : start + length]
+
+
+class SavedPage:
+    """The objects of one page of a PDF, from a file of it alone that pdfium saved: decrypted, none in another."""
+
+    def __init__(self, file: bytes) -> None:
+        self._objects = dict(_objects(file))
+
+    def has_cut_content(self) -> bool:
+        """Whether a content stream of the page ends early or is broken, or one of the forms that it may show."""
+        contents: set[int] = set()
+        for about, _ in self._objects.values():
+            if re.search(rb"/Type/Page\b", about) and (listed := re.search(_CONTENTS, about)):
+                contents |= _references(listed[1])
+        for number in [*contents]:  # their array may be an object of its own
+            about, _ = self._objects.get(number, (b"", b""))
+            contents |= _references(about) if about.startswith(b"[") else set()
+        return any(
+            is_deflate_cut(content)
+            for number, (about, content) in self._objects.items()
+            if content and (number in contents or b"/Subtype/Form" in about) and re.search(_DEFLATED, about)
+        )
+
+    def has_group4(self, width: int, height: int) -> bool:
+        """Whether each facsimile picture of this size is encoded by Group 4, and by no variant of it."""
+        parameters = [
+            self._resolved(about)
+            for about, _ in self._objects.values()
+            if b"/CCITTFaxDecode" in about
+            and re.search(rb"/Width %d\b" % width, about)
+            and re.search(rb"/Height %d\b" % height, about)
+        ]
+        return bool(parameters) and all(
+            re.search(rb"/K -", about) and not re.search(rb"/EncodedByteAlign true", about)
+            for about in parameters
+        )
+
+    def _resolved(self, about: bytes) -> bytes:
+        reference = re.search(rb"/DecodeParms\s*\[?\s*(\d+) 0 R", about)
+        return self._objects.get(int(reference[1]), (b"", b""))[0] if reference else about
+
+
+_CONTENTS: Final = rb"/Contents\s*(\[[^\]]*\]|\d+ 0 R)"
+_DEFLATED: Final = rb"/Filter\s*(/FlateDecode|\[\s*/FlateDecode\s*\])"
+
+
+def _references(about: bytes) -> set[int]:
+    return {int(number) for number in re.findall(rb"(\d+) 0 R", about)}
+
+
+def _objects(page: bytes) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Yield the number of each object of a PDF that pdfium saved, with its dictionary and the bytes of its stream."""
+    start = re.search(rb"startxref\s+(\d+)\s+%%EOF\s*$", page[-64:])
+    if not start:
+        return
+    offsets = re.findall(rb"(\d{10}) 00000 n", page[int(start[1]) :])[:_MOST_OBJECTS]
+    ends: Sequence[int] = sorted([*map(int, offsets), int(start[1])])
+    for begin, end in pairwise(ends):
+        if head := re.compile(rb"(\d+) 0 obj\s*").match(page, begin):
+            body = page.find(b"stream\r\n", head.end(), end)
+            about = page[head.end() : end if body < 0 else body]
+            length = re.search(rb"/Length (\d+)", about)
+            content = page[body + 8 : body + 8 + int(length[1])] if body >= 0 and length else b""
+            yield int(head[1]), (about, content)
