@@ -10,9 +10,10 @@ import pydicom
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from pydicom import uid
+from pydicom import Dataset, uid
 from pydicom.filebase import DicomIO
 from pydicom.filewriter import write_dataset
+from pydicom.pixels.utils import pack_bits
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
@@ -101,6 +102,105 @@ def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
     bits = np.packbits(RAMP > 127, bitorder="little")
     content = secondary_capture(RAMP, PixelData=bits.tobytes(), BitsAllocated=1, BitsStored=1, HighBit=0)
     assert (shades(file(content)) == np.where(RAMP > 127, 255, 0)).all()
+
+
+def overlaid(
+    content: bytes,
+    plane: NDArray[np.bool_],
+    *,
+    group: int = 0x6000,
+    origin: tuple[int, int] = (1, 1),
+    frame: int | None = None,
+    kind: str = "G",
+) -> bytes:
+    """The file with an overlay of one frame, over all of its own or over one of them, counted from 1."""
+    dataset, buffer = pydicom.dcmread(io.BytesIO(content)), io.BytesIO()
+    elements: dict[int, tuple[str, Any]] = {
+        0x10: ("US", plane.shape[0]),
+        0x11: ("US", plane.shape[1]),
+        0x40: ("CS", kind),
+        0x50: ("SS", list(origin)),
+        0x100: ("US", 1),
+        0x102: ("US", 0),
+        0x3000: ("OW", pack_bits(plane)),
+    }
+    if frame:
+        elements |= {0x15: ("IS", 1), 0x51: ("US", frame)}
+    for element, (form, value) in elements.items():
+        dataset.add_new(group << 16 | element, form, value)
+    dataset.save_as(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("group", [0x6000, 0x600A, 0x601E])
+@pytest.mark.parametrize("origin", [(1, 1), (31, 11), (-4, -9), (95, 55), (200, 200)])
+@pytest.mark.parametrize("ground", [0, 255])
+def test_an_overlay_is_drawn_where_it_lies_so_that_it_is_seen(
+    group: int, origin: tuple[int, int], ground: int, file: MakeFile
+) -> None:
+    plane = np.zeros((20, 30), dtype=bool)
+    plane[5:15:4, 10:20] = True
+    expected = np.full((200, 160), ground, dtype=np.uint8)  # with a margin of 50
+    top, left = max(0, 49 + origin[0]), max(0, 49 + origin[1])
+    drawn = expected[top : top + 20, left : left + 30]
+    drawn[plane[: drawn.shape[0], : drawn.shape[1]]] = 255 - ground
+    content = secondary_capture(np.full((100, 60), ground, dtype=np.uint8))
+    seen = shades(file(overlaid(content, plane, group=group, origin=origin)))
+    assert (seen == expected[50:150, 50:110]).all()
+
+
+@pytest.mark.parametrize(("frame", "on"), [(None, [True, True, True]), (2, [False, True, False])])
+def test_an_overlay_lies_over_the_frames_that_it_names(
+    frame: int | None, on: list[bool], file: MakeFile
+) -> None:
+    content = secondary_capture(np.zeros((3, 100, 60), dtype=np.uint8), frames=3)
+    path = file(overlaid(content, np.eye(100, 60, dtype=bool), frame=frame))
+    assert [page_pixels(path, index, LIMITS).any() for index in range(3)] == on
+
+
+def test_a_region_of_interest_covers_nothing(file: MakeFile) -> None:
+    path = file(overlaid(secondary_capture(RAMP), np.ones((100, 60), dtype=bool), kind="R"))
+    assert (shades(path) == RAMP).all()
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("first", [0, 50, -100])
+def test_a_lookup_table_chooses_the_shades(bits: int, first: int, file: MakeFile) -> None:
+    table = Dataset()
+    darkening = ((2**bits - 1) * np.linspace(1, 0, 256)).astype(np.uint16)
+    table.LUTDescriptor = [256, first % 2**16, bits]
+    table["LUTDescriptor"].VR = "US"
+    table.LUTData = darkening.astype(np.uint8).tobytes() if bits == 8 else darkening.tobytes()
+    table["LUTData"].VR = "OW"
+    content = secondary_capture(RAMP.astype(np.int16) + first, VOILUTSequence=[table])
+    assert np.abs(shades(file(content)).astype(int) - (255 - RAMP)).max() <= 1
+
+
+def test_a_lookup_table_that_is_none_leaves_the_picture_as_it_is(file: MakeFile) -> None:
+    assert (shades(file(secondary_capture(RAMP, VOILUTSequence=[Dataset()]))) == RAMP).all()
+
+
+def functional_group(center: float, slope: float = 1) -> Dataset:
+    window, rescaling, group = Dataset(), Dataset(), Dataset()
+    window.WindowCenter, window.WindowWidth = center, 256
+    rescaling.RescaleSlope, rescaling.RescaleIntercept = slope, 0
+    group.FrameVOILUTSequence, group.PixelValueTransformationSequence = [window], [rescaling]
+    return group
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_frame_is_shown_as_its_functional_groups_say(is_shared: bool, file: MakeFile) -> None:
+    deep = RAMP.astype(np.uint16) + 1000
+    own = [functional_group(1128), functional_group(2256, slope=2)]
+    about: dict[str, Any] = {"PerFrameFunctionalGroupsSequence": own}
+    if is_shared:
+        about = {"SharedFunctionalGroupsSequence": own[:1]}
+    content = secondary_capture(np.stack([deep, deep]), frames=2, WindowCenter=50, WindowWidth=100, **about)
+    path = file(content)
+    first, second = (page_pixels(path, index, LIMITS)[:, :, 0].astype(int) for index in range(2))
+    assert np.abs(first - RAMP).max() <= 1
+    expected = RAMP if is_shared else np.clip((RAMP.astype(int) + 1000) * 2 - 2256 + 128, 0, 255)
+    assert np.abs(second - expected).max() <= 1
 
 
 def in_run_lengths() -> bytes:

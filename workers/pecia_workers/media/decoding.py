@@ -144,6 +144,15 @@ def page_pixels(
         return _open_file.get(document, limits, password).pixels(index)
 
 
+def page_pixels_and_dpi(
+    document: Document, index: int, limits: Limits, password: SecretStr | None = None
+) -> tuple[NDArray[np.uint8], float | None]:
+    """Decode one page as `page_pixels` does; return its resolution too if it is one of a PDF."""
+    with _bounded_memory():
+        source = _open_file.get(document, limits, password)
+        return source.pixels(index), source.dpi(index) if isinstance(source, PdfPages) else None
+
+
 def probe_video(document: Document, limits: Limits) -> VideoInfo:
     """Return a video's length and size, from its headers. Raises `MediaError`."""
     from pecia_workers.media import video  # noqa: PLC0415  loads FFmpeg, which pages do not need

@@ -4,32 +4,46 @@ Only the elements that describe pixels are read; names and numbers of patients a
 """
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageFilter
 from pydantic import SecretStr
-from pydicom import Dataset, config, dcmread, uid
+from pydicom import DataElement, Dataset, config, dcmread, uid
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply_windowing
 from pydicom.pixels.utils import pixel_array
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
-from pecia_workers.media.images import translated_errors
+from pecia_workers.media.images import resized, translated_errors
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 from pecia_workers.media.pdf import PdfPages
 
 config.settings.reading_validation_mode = config.IGNORE
 logging.getLogger("pydicom").disabled = True  # it quotes values that it does not understand
 
+_SPACINGS: Final = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
+_SHOWING: Final = (
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+    *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
+    *("PixelAspectRatio", *_SPACINGS),
+)
+"""What shows stored values as shades, at the root of a file or, for its frames, in functional groups."""
+_GROUPS: Final = ("FrameVOILUTSequence", "PixelValueTransformationSequence", "PixelMeasuresSequence")
+_OVERLAYS: Final = range(0x6000, 0x6020, 2)
+_OF_OVERLAY: Final = (0x10, 0x11, 0x15, 0x40, 0x50, 0x51, 0x100, 0x102, 0x3000)
+_AROUND: Final = 8  # pixels, whose mean decides whether an overlay is seen better in black or in white
 _PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
-_HEADER: Final = [
+_HEADER: Final[list[str | int]] = [
     *("SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames"),
     *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
-    *("WindowCenter", "WindowWidth", "VOILUTFunction"),
-    *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
+    *_SHOWING,
+    *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
+    *(group << 16 | element for group in _OVERLAYS for element in _OF_OVERLAY),
     *(f"{colour}PaletteColorLookupTableDescriptor" for colour in _PALETTES),
     *(f"{colour}PaletteColorLookupTableData" for colour in _PALETTES),
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _PALETTES),
@@ -76,7 +90,8 @@ class DicomPages:
             width, height = int(self._header.Columns), int(self._header.Rows)
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
             self._limits.check_page(width, height)
-            self._limits.check_total(len(chosen) * width * height)
+            sizes = [self._limits.square(width, height, _aspect(self._showing(index))) for index in chosen]
+            self._limits.check_total(sum(wide * high for wide, high in sizes))
             try:
                 decoder = get_decoder(self._syntax)
                 is_decoded = decoder.is_available
@@ -91,11 +106,14 @@ class DicomPages:
                 found = f"The pixels of the DICOM file are compressed as {name}, which is not decoded here"
                 hint = "export it uncompressed (Explicit VR Little Endian)."
                 raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: {hint}")
-        return tuple(PageInfo(index=index, width=width, height=height) for index in chosen)
+        return tuple(
+            PageInfo(index=index, width=wide, height=high)
+            for index, (wide, high) in zip(chosen, sizes, strict=True)
+        )
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """Decode one frame."""
-        self.infos(PageRanges(((index + 1, index + 1),)))
+        (info,) = self.infos(PageRanges(((index + 1, index + 1),)))
         with _errors():
             if not isinstance(self._source, Dataset):
                 self._source.seek(0)
@@ -107,30 +125,49 @@ class DicomPages:
                 # Some writers keep 8 bits in entries of 16: then none of them is larger.
                 stored = _eight_bits(stored, _BYTE if palette.max() <= _FULL else 2 * _BYTE)
             elif stored.ndim == 2:  # noqa: PLR2004  as above
-                stored = np.repeat(self._grey(stored)[:, :, np.newaxis], 3, axis=2)
+                stored = np.repeat(self._grey(stored, self._showing(index))[:, :, np.newaxis], 3, axis=2)
             else:
                 stored = _eight_bits(stored, self._header.BitsStored)
-            return np.ascontiguousarray(stored[:, :, :3])
+            pixels = np.ascontiguousarray(stored[:, :, :3])
+            for group in _OVERLAYS:
+                self._lay_over(pixels, group, index)
+            return resized(pixels, info.width, info.height)
 
     def close(self) -> None:
         """Free what was read."""
         self._source = Dataset()
 
-    def _grey(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
+    def _showing(self, index: int) -> Dataset:
+        """Return what shows a frame: the elements of its own functional groups, of all frames', or of the root."""
+        header, showing = self._header, Dataset()
+        frames = header.get("PerFrameFunctionalGroupsSequence") or ()
+        groups = [*(header.get("SharedFunctionalGroupsSequence") or ())[:1], *frames[index : index + 1]]
+        items = (item for group in groups for name in _GROUPS for item in (group.get(name) or ())[:1])
+        for source in (header, *items):
+            showing.update(
+                {source[name].tag: source[name] for name in _SHOWING if source.get(name) is not None}
+            )
+        showing.file_meta = header.file_meta
+        return showing
+
+    def _grey(self, stored: NDArray[Any], showing: Dataset) -> NDArray[np.uint8]:
         header = self._header
-        values: NDArray[Any] = apply_modality_lut(stored, header)
+        values: NDArray[Any] = apply_modality_lut(stored, showing)
         is_rescaled = not np.array_equal(values, stored)  # by 1 and 0 it is not
         center = width = None
-        if "WindowCenter" in header and "WindowWidth" in header:
-            elements = header["WindowCenter"], header["WindowWidth"]
+        if "WindowCenter" in showing and "WindowWidth" in showing:
+            elements = showing["WindowCenter"], showing["WindowWidth"]
             center, width = (one.value[0] if one.VM > 1 else one.value for one in elements)
         shades: NDArray[Any] = np.zeros(1)
         if center is not None and width is not None and width >= 1:
             window = Dataset()  # the first one, as pydicom wants it, mapping onto 8 bits
             window.PhotometricInterpretation, window.PixelRepresentation = "MONOCHROME2", 0
             window.WindowCenter, window.WindowWidth, window.BitsStored = center, width, _BYTE
-            window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
+            window.VOILUTFunction = showing.get("VOILUTFunction") or "LINEAR"
             shades = apply_windowing(values, window)
+        if not np.ptp(shades) and (tables := showing.get("VOILUTSequence")):
+            with suppress(AttributeError, TypeError, ValueError):
+                shades = self._looked_up(values, tables[0])
         if not np.ptp(shades):  # no window, or one that shows nothing
             if header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
                 shades = stored * (_FULL / (2**header.BitsStored - 1))
@@ -139,6 +176,51 @@ class DicomPages:
                 shades = (values - low) * (_FULL / max(high - low, 1e-9))
         grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
+
+    def _looked_up(self, values: NDArray[Any], table: Dataset) -> NDArray[Any]:
+        """Return shades by a VOI LUT. pydicom's own takes none of 8 bits an entry that lie packed in words."""
+        entries, first, bits = map(int, table.LUTDescriptor)
+        if self._header.PixelRepresentation and first >= 2**15:  # written without its sign
+            first -= 2**16
+        shades, entries = table.LUTData, entries or 2**16
+        if isinstance(shades, bytes):
+            order = "<" if self._syntax.is_little_endian else ">"
+            shades = np.frombuffer(shades, f"{order}u{1 if len(shades) < 2 * entries else 2}")
+        shades = np.asarray(shades)[:entries]
+        places = np.clip(np.rint(values).astype(np.int64) - first, 0, len(shades) - 1)
+        return shades[places] * (_FULL / max(2**bits - 1, int(shades.max())))  # type: ignore[no-any-return]
+
+    def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int) -> None:
+        """Draw what an overlay lays over a frame, as text and lines; a region of interest may cover what is read."""
+        header, tag = self._header, group << 16
+        if not header.get(tag | 0x3000, _NOTHING).value or header.get(tag | 0x40, _NOTHING).value == "R":
+            return
+        plane: NDArray[Any] = header.overlay_array(group)
+        if tag | 0x15 in header or tag | 0x51 in header:  # else it lies over every frame
+            index -= int(header.get(tag | 0x51, _NOTHING).value or 1) - 1
+            if not 0 <= index < int(header.get(tag | 0x15, _NOTHING).value or 1):
+                return
+            plane = plane if plane.ndim == 2 else plane[index]  # noqa: PLR2004  of one frame alone
+        top, left = (int(place) - 1 for place in header.get(tag | 0x50, _NOTHING).value or (1, 1))
+        rows, columns = np.nonzero(plane)
+        rows, columns = rows + top, columns + left
+        is_inside = (rows >= 0) & (rows < len(pixels)) & (columns >= 0) & (columns < pixels.shape[1])
+        rows, columns = rows[is_inside], columns[is_inside]
+        around = np.asarray(Image.fromarray(pixels).convert("L").filter(ImageFilter.BoxBlur(_AROUND)))
+        is_light = around[rows, columns] > _FULL // 2
+        pixels[rows, columns] = np.where(is_light, 0, _FULL)[:, np.newaxis]
+
+
+_NOTHING: Final = DataElement(0x60000015, "IS", None)
+
+
+def _aspect(showing: Dataset) -> float:
+    """Return how much higher than wide a pixel is."""
+    for name in ("PixelAspectRatio", *_SPACINGS):
+        with suppress(TypeError, ValueError, ZeroDivisionError):
+            down, across = map(float, showing.get(name))
+            return down / across
+    return 1.0
 
 
 def _read(file: BinaryIO, **options: Any) -> Dataset:

@@ -13,7 +13,7 @@ from typing import IO, BinaryIO, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
@@ -25,6 +25,12 @@ _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _COMPRESSION, _GROUP_4, _FILL_ORDER = 259, 4, 266
 _STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 273, 278, 279
 _REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_X_RESOLUTION, _Y_RESOLUTION = 282, 283
+_KIND, _REDUCED, _MASK = 254, 1, 4  # NewSubfileType, two bits of it
+_OLD_KIND, _OLD_REDUCED = 255, 2  # SubfileType
+_WIDTH, _HEIGHT = 256, 257
+_FIRST_ENTRIES: Final = 4  # entries are sorted by tag, and these have the lowest
+_SHORT: Final = 3
 _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 
@@ -46,7 +52,7 @@ class TiffPages:
         with translated_errors():
             self._layout = _Layout.of(self._file)
         self._frames: list[int] = []
-        self._further = self._layout.directories(self._file)
+        self._further = self._layout.pages(self._file)
         self.damage: tuple[tuple[float, float, float, float], ...] = ()
         """Where the frame that was decoded last is not whole, in its pixels."""
 
@@ -57,7 +63,7 @@ class TiffPages:
         total, size = 0, _A4
         for index in self._limits.choose(count, pages):
             with suppress(MediaError), translated_errors():
-                size = self._open(index).size  # Pillow has turned it as the file says
+                size = self._size(self._open(index))
             self._limits.check_page(*size)
             total += size[0] * size[1]
             self._limits.check_total(total)
@@ -72,8 +78,8 @@ class TiffPages:
             image = self._open(index)
             self._limits.check_page(*image.size)
             inverted = image.mode[0] == "I" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-            is_broken = self._is_broken(image)
-            pixels = to_rgb(ImageOps.exif_transpose(image))
+            is_broken, size = self._is_broken(image), self._size(image)
+            pixels = resized(to_rgb(ImageOps.exif_transpose(image)), *size)
             self.damage = ((0, 0, pixels.shape[1], pixels.shape[0]),) if is_broken else ()
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
@@ -102,6 +108,13 @@ class TiffPages:
         with translated_errors():
             self._frames += islice(self._further, max(0, enough - len(self._frames)))
         return len(self._frames)
+
+    def _size(self, image: TiffImageFile) -> tuple[int, int]:
+        across, down = (image.tag_v2.get(tag) for tag in (_X_RESOLUTION, _Y_RESOLUTION))
+        aspect = _aspect(across, down)
+        # Pillow has turned the size as the file says, but not its resolution.
+        is_sideways = image.tag_v2.get(_ORIENTATION_TAG) in _SIDEWAYS
+        return self._limits.square(*image.size, 1 / aspect if is_sideways else aspect)
 
     def _open(self, index: int) -> TiffImageFile:
         file = _StartingElsewhere(self._file, self._layout.header(self._frames[index]))
@@ -154,6 +167,36 @@ class _Layout:
                 following = 0
             yield offset
             offset = following
+
+    def pages(self, file: BinaryIO) -> Iterator[int]:
+        """Yield where the directory of each page stands: smaller copies of pages and their masks are none.
+
+        Unless there is nothing else.
+        """
+        others, largest = [], 0
+        for offset in self.directories(file):
+            about = self._about(file, offset)
+            size = about.get(_WIDTH, 0) * about.get(_HEIGHT, 0)
+            is_reduced = about.get(_KIND, 0) & _REDUCED or about.get(_OLD_KIND) == _OLD_REDUCED
+            if about.get(_KIND, 0) & _MASK or (is_reduced and size < (largest or math.inf)):
+                others.append(offset)
+            else:
+                largest = max(largest, size)
+                yield offset
+        if not largest:
+            yield from others
+
+    def _about(self, file: BinaryIO, directory: int) -> dict[int, int]:
+        """Return the numbers in a directory that tell whether it is a page; what is not there is left out."""
+        entry, length, form = (20, 8, "Q") if self.big else (12, 2, "H")
+        about = {}
+        with suppress(struct.error, OverflowError, OSError):
+            for index in range(min(self._number(file, directory, form), _FIRST_ENTRIES)):
+                at = directory + length + index * entry
+                tag, kind = self._number(file, at, "H"), self._number(file, at + 2, "H")
+                if tag in (_KIND, _OLD_KIND, _WIDTH, _HEIGHT):
+                    about[tag] = self._number(file, at + entry // 2 + 2, "H" if kind == _SHORT else "I")
+        return about
 
     def _number(self, file: BinaryIO, at: int, form: str = "") -> int:
         layout = struct.Struct(self.order + (form or ("Q" if self.big else "I")))
@@ -226,11 +269,14 @@ class ImagePages:
         self._limits.choose(1, pages)
         with translated_errors():
             width, height = self._image.size
+            aspect = self._aspect()
             # asking a PNG without it would decode the picture in search of a late chunk
             has_exif = self._media is not MediaType.PNG or "exif" in self._image.info
             if has_exif and self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS:
                 width, height = height, width
+                aspect = 1 / aspect
         self._limits.check_page(width, height)
+        width, height = self._limits.square(width, height, aspect)
         return (PageInfo(index=0, width=width, height=height),)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
@@ -239,17 +285,41 @@ class ImagePages:
             raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
         with translated_errors():
             self._limits.check_page(*self._image.size)
-            return to_rgb(ImageOps.exif_transpose(self._image))
+            (info,) = self.infos()
+            pixels = to_rgb(ImageOps.exif_transpose(self._image))
+            return resized(pixels, info.width, info.height)
+
+    def _aspect(self) -> float:
+        about = self._image.info
+        if self._media is MediaType.JPEG:
+            return _aspect(*about.get("jfif_density", (1, 1)))
+        if self._media is MediaType.PNG:
+            return _aspect(*(about.get("dpi") or about.get("aspect") or (1, 1)))
+        return 1.0
 
     def close(self) -> None:
         """Close the file."""
         self._image.close()
 
 
+def _aspect(across: object, down: object) -> float:
+    """Return how much higher than wide a pixel is by the resolutions that a file states; 1 if they are none."""
+    with suppress(TypeError, ValueError, ZeroDivisionError):
+        return float(cast("float", across)) / float(cast("float", down))
+    return 1.0
+
+
+def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """Return pixels of another size, as where they have to be made square."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+
+
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
 
-    What would not be seen there is put on black.
+    What would not be seen there is put on black, and ink that would not be seen is read as none.
     """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
@@ -265,6 +335,10 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         if _contrast(image) < _LEAST_SEEN:  # as of white print
             on_black = Image.alpha_composite(Image.new("RGBA", layer.size, "black"), layer)
             image = max(image, on_black, key=_contrast)
+    elif (
+        image.mode == "CMYK" and _contrast(image) < _LEAST_SEEN
+    ):  # some writers take 0 for all ink, some for none
+        image = max(image, ImageChops.invert(image), key=_contrast)
     return np.array(image.convert("RGB"))
 
 

@@ -32,6 +32,9 @@ class MediaError(Exception):
 
 
 _SHARE_OF_TIMEOUT = 0.9
+_SQUARE: Final = 1.15
+"""As far as sides of a pixel may differ without a change: those of a fine fax, of 204 x 196 dpi, do."""
+_LARGEST_ASPECT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,19 @@ class Limits:
             allowed = f"{self.page_pixels} in all (PECIA_MAX_PAGE_PIXELS) and {MAX_SIDE} a side are allowed"
             found = f"A page or frame has {width} x {height} pixels: {allowed}."
             raise MediaError(FailureCode.TOO_LARGE, found)
+
+    def square(self, width: int, height: int, aspect: float) -> tuple[int, int]:
+        """Return the size that makes the pixels square, of a picture whose pixels are `aspect` times as high as wide.
+
+        The coarser direction grows; where that would be too large, the finer one shrinks. What no scanner or fax
+        does is a mistake, and left.
+        """
+        if not (1 / _LARGEST_ASPECT <= aspect <= _LARGEST_ASPECT) or 1 / _SQUARE <= aspect <= _SQUARE:
+            return width, height
+        wide, high = (width, height * aspect) if aspect > 1 else (width / aspect, height)
+        if wide * high > self.page_pixels or max(wide, high) > MAX_SIDE:
+            wide, high = (width / aspect, height) if aspect > 1 else (width, height * aspect)
+        return max(1, round(wide)), max(1, round(high))
 
     def check_total(self, pixels: int) -> None:
         """Raise `MediaError` if all pages together have too many pixels."""

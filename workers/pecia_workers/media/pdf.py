@@ -26,7 +26,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -48,10 +48,16 @@ from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
 from pecia_workers.media.glyphs import misnamed
+from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
+_SMALL: Final = 0.45
+"""Of A4's area: pages below it, smaller than A5, may have a wrong size."""
+_LEAST_SHOWN: Final = 0.1
+"""Of a page: smaller pictures on it do not say how fine it is."""
+_FINE: Final = 10_000
 _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 
 
@@ -68,6 +74,7 @@ class PdfPages:
         self._password = password
         self._size = len(content) if isinstance(content, bytes) else content.seek(0, os.SEEK_END)
         self._document = self._open()
+        self._tree = self._walked(content)
         self._rendered = 0
         self.damage: tuple[layer_text.Rectangle, ...] = ()
         """Where the page that was rendered last is not whole, in its pixels."""
@@ -83,7 +90,7 @@ class PdfPages:
         for index in self._limits.choose(count, pages):
             try:
                 width, height = self._document.get_page_size(index)
-                scale = _render_scale(width, height, self._limits)
+                scale = self._scale(index, width, height)
             except (pypdfium2.PdfiumError, MediaError):
                 width, height = _A4
                 scale = _render_scale(width, height, self._limits)
@@ -103,7 +110,7 @@ class PdfPages:
         self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
             width, height = page.get_size()
-            scale: Any = _render_scale(width, height, self._limits)  # typed as int there
+            scale: Any = self._scale(index, width, height, page)  # typed as int there
             with closing(
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
@@ -142,6 +149,12 @@ class PdfPages:
             single.save(buffer)
         return buffer.getvalue()
 
+    def dpi(self, index: int) -> float:
+        """Return the resolution at which a page is rendered."""
+        with _translated_errors():
+            scale = self._scale(index, *self._document.get_page_size(index))
+            return scale / self._tree.unit(index, len(self._document)) * _POINTS_PER_INCH
+
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
         """Return the page's own text, if it is to be read from that; `pixels` are those that it was rendered to.
 
@@ -164,6 +177,43 @@ class PdfPages:
     def close(self) -> None:
         """Free the document."""
         self._document.close()
+
+    def _scale(self, index: int, width: float, height: float, page: pypdfium2.PdfPage | None = None) -> float:
+        """Return pixels per unit of a page of this size in its units.
+
+        A small page may be a large one whose size is wrong: it is rendered as finely as its pictures are, up to the
+        pixels of A4.
+        """
+        unit = self._tree.unit(index, len(self._document))
+        scale = _render_scale(width, height, self._limits, unit)
+        share = width * height * unit**2 / (_A4[0] * _A4[1])
+        if share >= _SMALL:
+            return scale
+        with nullcontext(page) if page else closing(self._document[index]) as opened:
+            density = math.sqrt(max(_densities(opened), default=0.0) / (width * height))
+        most = _render_scale(width, height, self._limits, unit / math.sqrt(share))
+        return max(scale, min(density, most))
+
+    def _walked(self, content: BinaryIO | bytes) -> PageTree:
+        """Return the page tree; a document that has more pages than it counts is opened again. Raises `MediaError`."""
+        tree = PageTree.of(content)
+        if tree.is_portfolio and self._document.count_attachments():
+            self.close()
+            found = (
+                "The PDF is a portfolio, whose pages say only that the viewer cannot show what is attached"
+            )
+            raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: send the files in it one by one.")
+        if len(tree.pages) > len(self._document):
+            self.close()
+            if tree.counts is None:
+                found = "The PDF has more pages than it counts: save it anew with a program that repairs it."
+                raise MediaError(FailureCode.DAMAGED, found)
+            if not isinstance(content, bytes):
+                content.seek(0)
+                content = content.read()
+            self._content, self._held = tree.uncounted(content), ()
+            self._document = self._open()
+        return tree
 
     def _open(self) -> pypdfium2.PdfDocument:
         """Open the content, which must stay where it is until the document is closed.
@@ -194,14 +244,14 @@ class PdfPages:
             return document
 
 
-def _render_scale(width: float, height: float, limits: Limits) -> float:
-    """Return pixels per point for a page of this size in points: the fleet's resolution, or less to keep the limits.
+def _render_scale(width: float, height: float, limits: Limits, unit: float = 1.0) -> float:
+    """Return pixels per unit of a page, in 1/72 inch: the fleet's resolution, or less to keep the limits.
 
     Raises `MediaError` for a size that is no size.
     """
     if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
         raise MediaError(FailureCode.DAMAGED, "A page has no size.")
-    scale = min(limits.render_dpi / _POINTS_PER_INCH, (MAX_SIDE - 1) / max(width, height))
+    scale = min(limits.render_dpi / _POINTS_PER_INCH * unit, (MAX_SIDE - 1) / max(width, height))
     while math.ceil(width * scale) * math.ceil(height * scale) > limits.page_pixels:
         scale *= min(math.sqrt(limits.page_pixels / (width * scale * height * scale)), 0.99)
     return scale
@@ -496,6 +546,16 @@ def _encoded_pictures(
             filters=tuple(filters),
             length=raw.FPDFImageObj_GetImageDataRaw(item, None, 0),
         )
+
+
+def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:
+    """Yield the pixels that a whole page would have, if it were as fine as each picture on much of it."""
+    across, down = ctypes.c_uint(), ctypes.c_uint()
+    for item, at in _items(page, layer_text.placing(page, _FINE, _FINE)):
+        if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_IMAGE:
+            share = _area(_rectangle(item, at), _FINE, _FINE) / _FINE**2
+            if share > _LEAST_SHOWN and raw.FPDFImageObj_GetImagePixelSize(item, across, down):
+                yield across.value * down.value / share
 
 
 def _rectangle(item: Any, place: pypdfium2.PdfMatrix) -> layer_text.Rectangle:

@@ -5,7 +5,6 @@ Not by `multiprocessing`'s own start, which runs the caller's script again: one 
 
 import asyncio
 import io
-import os
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from typing_extensions import TypedDict
 from pecia_schemas import media
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.layout.ink import View, growth_for, levelled, turned
-from pecia_workers.media.decoding import Document, initialize_process, page_pixels
+from pecia_workers.media.decoding import Document, initialize_process, page_pixels_and_dpi
 from pecia_workers.media.frames import STRICT, CallFailedError, Form
 from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -129,14 +128,10 @@ def draw(
     quality: int,
 ) -> media.Picture:
     """Return a page, counted from 0, turned clockwise by `rotation` and then `skew` degrees. Raises `MediaError`."""
-    same = os.dup(document) if isinstance(document, int) else document
-    with open(same, "rb") as file:  # noqa: PTH123  may be a descriptor, which is given away below
-        file.seek(0)
-        is_pdf = media.sniff(file.read(media.HEAD_BYTES)) is media.MediaType.PDF
-    pixels = as_read(page_pixels(document, index, limits, password), rotation, skew)
+    decoded, dpi = page_pixels_and_dpi(document, index, limits, password)
+    pixels = as_read(decoded, rotation, skew)
     encoding, data = compressed(pixels, quality)
     height, width = pixels.shape[:2]
-    dpi = limits.render_dpi if is_pdf else None
     return media.Picture(encoding=encoding, data=data, width=width, height=height, dpi=dpi)
 
 

@@ -1,0 +1,160 @@
+"""PDFs whose page tree, page size or collection says something that pdfium does not see."""
+
+import io
+from dataclasses import replace
+from typing import TypeAlias
+
+import pikepdf
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import PageRanges
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import inspect_file, page_pixels, page_pixels_and_dpi
+from pecia_workers.media.page_tree import PageTree
+from pecia_workers.media.pages import Limits, MediaError
+from tests.shared.fixture_types import MakeFile
+from tests.shared.hand_made_pdfs import assembled, blank_pdf, box, document, stream
+
+LIMITS = Limits.of(WorkerSettings())
+Tree: TypeAlias = "int | list[Tree]"
+"""A page by its width in points, or a node by its kids."""
+
+
+def tree_pdf(tree: list[Tree], count: int) -> bytes:
+    """Return a PDF whose every node states this many pages."""
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>"]
+
+    def add(part: Tree) -> int:
+        number = len(objects) + 1
+        objects.append(b"")
+        if isinstance(part, int):
+            objects[number - 1] = b"<< /Type /Page %b >>" % box(part, 60)
+        else:
+            kids = b" ".join(b"%d 0 R" % add(kid) for kid in part)
+            objects[number - 1] = b"<< /Kids [ %b ] /Type/Pages /Count %d >>" % (kids, count)
+        return number
+
+    add(tree)
+    return assembled(objects)
+
+
+def leaves(tree: Tree) -> list[int]:
+    return [tree] if isinstance(tree, int) else [leaf for kid in tree for leaf in leaves(kid)]
+
+
+def widths(content: bytes, file: MakeFile, pages: PageRanges | None = None) -> list[int]:
+    return [page.width for page in inspect_file(file(content), replace(LIMITS, render_dpi=72), pages)]
+
+
+def refusal(content: bytes, file: MakeFile) -> MediaError:
+    with pytest.raises(MediaError) as caught:
+        inspect_file(file(content), LIMITS)
+    return caught.value
+
+
+def compressed(content: bytes) -> bytes:
+    """The same with its objects in object streams."""
+    buffer = io.BytesIO()
+    with pikepdf.open(io.BytesIO(content)) as pdf:
+        pdf.save(buffer, object_stream_mode=pikepdf.ObjectStreamMode.generate)
+    return buffer.getvalue()
+
+
+_nested = st.recursive(
+    st.integers(50, 90), lambda kids: st.lists(kids, min_size=1, max_size=4), max_leaves=12
+)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=st.lists(_nested, min_size=1, max_size=4), count=st.integers(1, 14))
+def test_every_page_of_the_tree_is_read_whatever_its_nodes_count(
+    tree: list[Tree], count: int, file: MakeFile
+) -> None:
+    expected = leaves(tree)
+    content = tree_pdf(tree, min(count, len(expected)))
+    assert widths(content, file) == expected
+    assert page_pixels(file(content), len(expected) - 1, LIMITS).any()
+
+
+def test_a_document_changed_later_is_counted_by_its_last_tree(file: MakeFile) -> None:
+    content = tree_pdf([50, 60], 2)
+    place = len(content)
+    later = b"2 0 obj\n<< /Type /Pages /Kids [3 0 R] /Count 1 >>\nendobj\n"
+    ending = (
+        b"xref\n2 1\n%010d 00000 n \ntrailer << /Root 1 0 R /Size 5 /Prev %d >>\nstartxref\n%d\n%%%%EOF\n"
+    )
+    changed = content + later + ending % (place, content.index(b"xref\n"), place + len(later))
+    assert widths(changed, file) == [50]
+
+
+def test_a_tree_that_is_compressed_and_counts_too_few_is_refused_by_name(file: MakeFile) -> None:
+    sound = compressed(blank_pdf(2))
+    assert widths(sound, file) == [72, 72]
+    nodes = b"<< /Type /Catalog /Pages 3 0 R >>      << /Type /Pages /Count 1 /Kids [4 0 R 5 0 R] >>"
+    content = b"%PDF-1.7\n1 0 obj\n" + stream(b"2 0 3 39 " + nodes, b"/Type /ObjStm /N 2 /First 9")
+    found = PageTree.of(content + b"\nendobj\n")
+    assert (found.pages, found.counts) == ((4, 5), None)
+
+
+@pytest.mark.parametrize("unit", [2, 72, 0.5, 1])
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_page_is_as_large_as_its_unit_says(unit: float, is_compressed: bool, file: MakeFile) -> None:
+    pages = [box(720 / unit, 1440 / unit) + b" /UserUnit %g" % unit, box(200, 100)]
+    content = document(pages)
+    assert widths(compressed(content) if is_compressed else content, file) == [720, 200]
+    pixels, dpi = page_pixels_and_dpi(file(content), 0, LIMITS)
+    assert pixels.shape[:2] == (3000, 1500)
+    assert dpi == pytest.approx(150)
+
+
+@pytest.mark.parametrize(
+    ("points", "picture", "pixels"),
+    [
+        ((149, 211), (2480, 3508), (1240, 1754)),  # an A4 scan on a stamp
+        ((298, 419), (1240, 1754), (1240, 1754)),
+        ((100, 100), (600, 600), (600, 600)),
+        ((100, 100), (20, 20), (209, 209)),  # coarser than the fleet's resolution
+        ((595, 842), (4960, 7016), (1240, 1755)),
+        ((420, 595), (2480, 3508), (875, 1240)),
+    ],
+)
+def test_a_small_page_is_rendered_as_finely_as_its_pictures_are(
+    points: tuple[int, int], picture: tuple[int, int], pixels: tuple[int, int], file: MakeFile
+) -> None:
+    buffer = io.BytesIO()
+    Image.new("1", picture, 1).save(buffer, "PDF", resolution=72 * picture[0] / points[0])
+    path = file(buffer.getvalue())
+    (page,) = inspect_file(path, LIMITS)
+    assert page.width == pytest.approx(pixels[0], abs=3)
+    assert page.height == pytest.approx(pixels[1], abs=5)
+    drawn, dpi = page_pixels_and_dpi(path, 0, LIMITS)
+    assert drawn.shape[:2] == (page.height, page.width)
+    assert dpi == pytest.approx(72 * page.width / points[0], rel=0.02)
+
+
+def attached(view: str | None) -> bytes:
+    buffer = io.BytesIO()
+    with pikepdf.open(io.BytesIO(blank_pdf())) as pdf:
+        pdf.attachments["chart.pdf"] = blank_pdf()
+        if view:
+            pdf.Root.Collection = pikepdf.Dictionary(Type=pikepdf.Name.Collection, View=pikepdf.Name(view))
+        pdf.save(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("view", ["/D", "/T"])
+def test_a_portfolio_is_refused_by_name(view: str, is_compressed: bool, file: MakeFile) -> None:
+    content = attached(view)
+    error = refusal(compressed(content) if is_compressed else content, file)
+    assert error.code is FailureCode.UNSUPPORTED_TYPE
+    assert "portfolio" in error.found
+
+
+@pytest.mark.parametrize("view", [None, "/H"])
+def test_a_document_with_attachments_is_read(view: str | None, file: MakeFile) -> None:
+    assert widths(attached(view), file) == [72]
