@@ -26,7 +26,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -80,7 +80,7 @@ class PdfPages:
         """Where the page that was rendered last is not whole, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size that each page asked for is rendered at.
+        """Return the size that each page asked for is rendered at, or less if it is small and its pictures are fine.
 
         A page whose own description is broken counts as A4 here, so that it fails alone when it is rendered.
         """
@@ -90,7 +90,7 @@ class PdfPages:
         for index in self._limits.choose(count, pages):
             try:
                 width, height = self._document.get_page_size(index)
-                scale = self._scale(index, width, height)
+                scale = _render_scale(width, height, self._limits, self._unit(index))
             except (pypdfium2.PdfiumError, MediaError):
                 width, height = _A4
                 scale = _render_scale(width, height, self._limits)
@@ -110,7 +110,7 @@ class PdfPages:
         self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
             width, height = page.get_size()
-            scale: Any = self._scale(index, width, height, page)  # typed as int there
+            scale: Any = self._scale(index, page)  # typed as int there
             with closing(
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
@@ -151,9 +151,8 @@ class PdfPages:
 
     def dpi(self, index: int) -> float:
         """Return the resolution at which a page is rendered."""
-        with _translated_errors():
-            scale = self._scale(index, *self._document.get_page_size(index))
-            return scale / self._tree.unit(index, len(self._document)) * _POINTS_PER_INCH
+        with _translated_errors(), closing(self._document[index]) as page:
+            return self._scale(index, page) / self._unit(index) * _POINTS_PER_INCH
 
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
         """Return the page's own text, if it is to be read from that; `pixels` are those that it was rendered to.
@@ -178,19 +177,21 @@ class PdfPages:
         """Free the document."""
         self._document.close()
 
-    def _scale(self, index: int, width: float, height: float, page: pypdfium2.PdfPage | None = None) -> float:
-        """Return pixels per unit of a page of this size in its units.
+    def _unit(self, index: int) -> float:
+        return self._tree.unit(index, len(self._document))
+
+    def _scale(self, index: int, page: pypdfium2.PdfPage) -> float:
+        """Return pixels per unit of a page.
 
         A small page may be a large one whose size is wrong: it is rendered as finely as its pictures are, up to the
         pixels of A4.
         """
-        unit = self._tree.unit(index, len(self._document))
+        (width, height), unit = page.get_size(), self._unit(index)
         scale = _render_scale(width, height, self._limits, unit)
         share = width * height * unit**2 / (_A4[0] * _A4[1])
         if share >= _SMALL:
             return scale
-        with nullcontext(page) if page else closing(self._document[index]) as opened:
-            density = math.sqrt(max(_densities(opened), default=0.0) / (width * height))
+        density = math.sqrt(max(_densities(page), default=0.0) / (width * height))
         most = _render_scale(width, height, self._limits, unit / math.sqrt(share))
         return max(scale, min(density, most))
 
