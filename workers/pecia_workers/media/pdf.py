@@ -514,12 +514,9 @@ class _EncodedPicture:
         bitmap = raw.FPDFImageObj_GetBitmap(self.item)
         if not bitmap:
             return None
-        try:
-            pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()
-            light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
-            return light
-        finally:
-            raw.FPDFBitmap_Destroy(bitmap)
+        pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()  # which frees the bitmap with its buffer
+        light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
+        return light
 
 
 def _encoded_pictures(
