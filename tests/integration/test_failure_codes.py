@@ -33,6 +33,7 @@ LIMITS: dict[str, Any] = {
     "max_video_duration": 1,
     "max_attempts": 1,
     "part_timeout": 6,
+    "decode_timeout": 4,
     "source_allow": ("127.0.0.0/8",),
     "source_ports": (),
 }
@@ -132,6 +133,7 @@ SCENARIOS: dict[FailureCode, Callable[[Hospital], Job[Any]]] = {
     ),
     FailureCode.ADAPTER_UNAVAILABLE: lambda hospital: hospital.read(line(), adapter="radiology"),
     FailureCode.TOO_LONG: a_video_that_lasts_too_long,
+    FailureCode.DECODE_TIMEOUT: lambda hospital: hospital.read(pdfs.forms_of_forms(9)),
     FailureCode.SOURCE_UNREACHABLE: lambda hospital: hospital.read("http://127.0.0.1:1/scan.pdf"),
     FailureCode.PAYLOAD_MISSING: a_document_that_left_the_store,
     FailureCode.PAYLOAD_CORRUPT: a_document_that_changed_in_the_store,
