@@ -210,6 +210,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  httpcore2's signature
     ) -> httpcore2.AsyncNetworkStream:
+        # A system's own Python may speak what nothing should any more.
+        ssl_context.minimum_version = max(ssl_context.minimum_version, ssl.TLSVersion.TLSv1_2)
         try:
             return await self._stream.start_tls(ssl_context, server_hostname, timeout)
         except asyncio.CancelledError:
