@@ -45,7 +45,7 @@ _OUTAGES: Final = (
     "UNBLOCKED",  # a master that is demoted, to those that wait for a list
     "LOADING",  # it reads its data
     "MISCONF",  # it cannot write to its disk
-    "BUSY",  # somebody's script runs for too long
+    "BUSY",  # a script runs for too long
     "UNKILLABLE",  # the same, after it has written
     "CLUSTERDOWN",
     "TRYAGAIN",

@@ -36,7 +36,7 @@ _MOST_KNOWN: Final = 10_000
 _COUNTED_S: Final = 1.0
 _SUBMITTING: Final = 4
 _LOOKED_UP: Final = (4, 64)
-"""Keys that are looked up for the first time, at a time and in line: whoever guesses ids takes no more of Postgres."""
+"""Keys that are looked up for the first time, at a time and in line: guessing ids takes no more of Postgres."""
 _WAITING_DRAWINGS: Final = 16
 _DAY_S: Final = 3_600
 

@@ -73,7 +73,7 @@ class ProblemError(HTTPException):
 
 
 def too_many(code: str, detail: str, wait: int) -> ProblemError:
-    """Return what is raised for more than a key may do."""
+    """Return the refusal of a request that exceeds a limit of its key."""
     return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
 
 
@@ -156,7 +156,7 @@ def response_to(error: Exception) -> JSONResponse:
             headers = None if wait is None else {"Retry-After": str(max(1, round(wait)))}
         case ProblemError():
             problem, headers = _problem(error.status, error.code, error.detail), error.headers
-        case ClientDisconnect():  # which nobody reads
+        case ClientDisconnect():  # the client is gone: it reads no answer
             problem = _problem(HTTPStatus.BAD_REQUEST, "disconnected", "The request broke off.")
         case HTTPException():
             status = HTTPStatus(error.status_code)

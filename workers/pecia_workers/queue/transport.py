@@ -145,7 +145,7 @@ class Keeper:
     def redis_serves(self) -> bool:
         """Whether claims reach Redis, and Redis takes what is published. On any thread.
 
-        Judged here and by nobody else: another connection may reach another server, and while Celery does not consume,
+        Judged here alone: another connection may reach another server, and while Celery does not consume,
         a Redis that answers is of no use.
         """
         return time.monotonic() - self.reached_at < _AWAY_AFTER_S
