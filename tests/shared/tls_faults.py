@@ -95,8 +95,9 @@ def _speak(context: ssl.SSLContext, reply: bytes, connection: socket.socket, *, 
             with context.wrap_socket(connection, server_side=True) as secured:
                 secured.recv(_CHUNK)
                 secured.sendall(reply)
-                while stays and secured.recv(_CHUNK):
-                    pass
+                if not stays:
+                    secured.shutdown(socket.SHUT_WR)  # a close with bytes unread would be a reset
+                _stall(secured)
         except ssl.SSLError:
             _stall(bare)  # a reset would overtake the alert
 
