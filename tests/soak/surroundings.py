@@ -190,8 +190,13 @@ class Proxy:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def _close(self) -> None:
-        self._server.close()
         self._away = True
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        await asyncio.sleep(
+            0
+        )  # a closed server makes no transport of what was accepted last, and leaves it open
+        self._server.close()
         self._flowing.set()
         # Some may have been accepted whose task has not begun, or reaches the server only now.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:

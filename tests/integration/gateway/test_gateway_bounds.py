@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -286,14 +287,16 @@ def test_the_processes_of_a_gateway_count_waits_and_requests_together(fleet: Rea
         assert there.get(f"{path}/events/stream").status_code == 200
 
 
-def test_requests_elsewhere_slow_a_key_down_and_leave_it_its_share() -> None:
+def test_requests_elsewhere_slow_a_key_down_and_leave_it_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "time", SimpleNamespace(monotonic=lambda: 0.0))
+
     def waits_for(elsewhere: Taken) -> float:
-        bearer = identity.Bearer(cast("Any", None), cast("Any", None), looked_up=0.0, tokens=0.0)
+        bearer = identity.Bearer(cast("Any", None), cast("Any", None), looked_up=0.0, tokens=0.0, filled=0.0)
         return bearer.take(50, elsewhere)
 
-    assert waits_for(Taken()) == pytest.approx(1 / 50, rel=0.1)
-    assert waits_for(Taken(requests=20, processes=1)) == pytest.approx(1 / 30, rel=0.1)
-    assert waits_for(Taken(requests=1000, processes=1)) == pytest.approx(1 / 25, rel=0.1)
+    assert waits_for(Taken()) == pytest.approx(1 / 50)
+    assert waits_for(Taken(requests=20, processes=1)) == pytest.approx(1 / 30)
+    assert waits_for(Taken(requests=1000, processes=1)) == pytest.approx(1 / 25)
 
 
 async def test_what_is_no_count_is_not_heard() -> None:
