@@ -45,7 +45,9 @@ def test_a_folder_is_left_followed_thinned_and_exported(
                 _, said = reading.communicate(timeout=WAIT_S)
             finally:
                 reading.kill()
-        assert (reading.returncode, "`pecia watch --batch night`" in said) == (130, True)
+        assert "`pecia watch --batch night`" in said
+        # `python -m` ends by the signal where it came in an `exec`, as of a dataclass. Shells say 130 of both.
+        assert reading.returncode in (130, -signal.SIGINT)
 
         assert len(pecia("read", tmp_path / "now", "--batch", "night").stdout.split()) == count // 2
         cancelled = pecia("cancel", "--batch", "night", "--metadata", "half=later")
