@@ -223,6 +223,8 @@ class DoubtReason(StrEnum):
     """It looks like a table whose grid was not understood; its lines are there, in rows."""
     ORDER_UNCLEAR = "order_unclear"
     """Two pieces of text stand side by side: they are there in rows, and may be meant one after the other."""
+    MISPLACED = "misplaced"
+    """A witness reads it too, in another order, row or column: it may be the value of something else."""
     ONLY_WITNESS = "only_witness"
     """A witness reads it there; the result does not have it."""
     UNWITNESSED = "unwitnessed"

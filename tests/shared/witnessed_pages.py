@@ -18,6 +18,8 @@ from pecia_workers.witness.tokens import tokens_of
 from tests.shared.hand_made_pdfs import typeset, written_pdf
 
 KINDS: Final = ("lab_result", "prescription", "invoice")
+LETTER: Final = "letter"
+"""A kind with names, phone numbers, ranges, dates of other writings, sides, denials, and a table with empty cells."""
 DPI: Final = 150
 _POINT: Any = DPI / 72  # typed as int where pages are rendered
 _HEIGHT: Final = 842
@@ -58,6 +60,10 @@ _ARTICLES: Final = (  # noqa: SIM905  many
     "Gloves Syringes Compresses Cannulas Masks Catheters Bandages Thermometers Swabs Needles Scissors Tapes"
 ).split()
 _INVENTED_ARTICLES: Final = ("Monitors Lamps Scales Stretchers Sensors Pumps").split()  # noqa: SIM905  many
+_NAMES: Final = (
+    *("Anna Schmidt", "Jonas Weber", "Clara Hoffmann", "Peter Novak", "Maria Lindner", "Karim Haddad"),
+    *("Sofia Marino", "Erik Larsen", "Paula Becker", "Tomas Kral", "Irene Costa", "David Brenner"),
+)
 _PROSE: Final = (
     "The patient was admitted on {date} with acute chest pain that had",
     "started {n} hours before arrival at the emergency department.",
@@ -96,9 +102,9 @@ class Row:
         """As a model writes it in Markdown."""
         if not self.table:
             return " ".join(word.text for word in self.words)
-        cells: dict[int, list[str]] = {}
+        cells: dict[int, list[str]] = {number: [] for number in range(self.words[-1].cell + 1)}
         for word in self.words:
-            cells.setdefault(word.cell, []).append(word.text)
+            cells[word.cell].append(word.text)
         return "| " + " | ".join(" ".join(words) for words in cells.values()) + " |"
 
 
@@ -156,6 +162,8 @@ def _content(kind: str, rng: random.Random) -> Iterator[list[str]]:
         for name in rng.sample(_DRUGS, 7):
             yield [drug_line(name, rng)]
         yield from _prose(rng, date)
+    elif kind == LETTER:
+        yield from _letter(rng)
     else:
         yield [f"Invoice {number}"]
         yield [f"Date: {date} Customer: {rng.randint(10000, 99999)}"]
@@ -166,6 +174,32 @@ def _content(kind: str, rng: random.Random) -> Iterator[list[str]]:
             f"Total {rng.randint(1000, 9999)}.{rng.randint(10, 99)} EUR, due within {rng.randint(10, 60)} days."
         ]
         yield from _prose(rng, date)
+
+
+def _letter(rng: random.Random) -> Iterator[list[str]]:
+    doctor, nurse, patient = rng.sample(_NAMES, 3)
+    day, month, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2011, 2025)
+    side, other = rng.sample(["left", "right"], 2)
+    yield [
+        f"Letter of {year}-{month:02}-{day:02}, phone 0{rng.randint(211, 989)} {_digits(rng)} {_digits(rng)}"
+    ]
+    yield [f"Patient: {patient}, seen by Dr. {doctor}"]
+    yield [
+        f"There was no fever, and the {side} lung was clear at {rng.randint(10, 23)}:{rng.randint(10, 59)}."
+    ]
+    yield [f"He denies pain in the {other} knee. The wound was dry without swelling."]
+    yield [f"Give {rng.randint(2, 9)} - {rng.randint(10, 20)} drops of Torasemide 2.5 mg, not with milk."]
+    yield ["Drug", "Morning", "Noon", "Evening", "Note"]
+    for name in rng.sample(_DRUGS, 6):
+        times = [str(rng.choice([5, 10, 25, 40])), "", f"{rng.randint(1, 9)}.5"]
+        rng.shuffle(times)
+        yield [name, *times, "tablets"]
+    yield [f"The {other} hip has not been examined; control in {rng.randint(2, 9)} weeks."]
+    yield [f"Next visit on {day:02}.{month:02}.{year + 1} with {nurse}, ward {rng.randint(2, 9)}."]
+
+
+def _digits(rng: random.Random) -> str:
+    return str(rng.randint(1000, 9999))
 
 
 def _prose(rng: random.Random, date: str) -> Iterator[list[str]]:

@@ -87,13 +87,29 @@ _BEFORE_A_NAME: Final = re.compile(
     r"([A-Z][\w.'-]*,?\s*)?$"  # of a first and a last name, the second
 )
 
+_DECISIVE: Final = re.compile(
+    r"(?i:no|not|non|nor|none|never|neither|cannot|[a-z]+n['\u2019]t|without|den(y|ies|ied|ying)|absent|negative|positive"
+    r"|left|right|bilateral(ly)?|kein\w*|nicht|ohne|links?e?[nrs]?|rechte?[nrs]?|rechts|beidseit\w+|pas|sans|gauche|droite?"
+    r"|sin|izquierd[oa]|derech[oa])"
+    r"|[无無未否不没沒非左右阴陰阳陽]|(없|아니|않|못|왼|오른)\w*|\w*(없음|없다|않음)|[좌우](측|하|상|안)?|무|음성|양성"
+)
+"""Negations and sides: the word that turns what a sentence says."""
+
+
+def is_decisive(word: str) -> bool:
+    """Return whether a word denies or names a side, in English, Chinese, Korean, German, French or Spanish."""
+    return _DECISIVE.fullmatch(word.strip(".,;:()[]")) is not None
+
 
 def is_value(word: str, before: str = "") -> bool:
-    """Return whether a word is a value, by itself or by the text before it in its line."""
+    """Return whether a word is a value, by itself or by the text before it in its line.
+
+    Values are what must be right to the letter: numbers, units, dates, codes, names, negations and sides.
+    """
     bare = word.strip(".,;:()[]")
     if any(map(str.isdigit, bare)):
         return True
-    if _MONTH.fullmatch(bare) or is_unit(bare):
+    if _MONTH.fullmatch(bare) or is_unit(bare) or is_decisive(bare):
         return True
     return bool(bare) and not bare[0].islower() and _BEFORE_A_NAME.search(before) is not None
 

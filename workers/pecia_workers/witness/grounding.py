@@ -25,6 +25,7 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.witness.alignment import align, in_a_row
+from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
 
 _ASIDE: Final = frozenset(
@@ -118,6 +119,11 @@ def grounded(page: Page, witness: WitnessText) -> Page:
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
+def _away(box: Box, line: Box | None) -> int:
+    """Return how far below or above a line something stands; 0 beside it, or if it is not known where the line is."""
+    return 0 if line is None else max(0, line.top - box.bottom, box.top - line.bottom)
+
+
 class _Compared:
     """The blocks of a page beside what the witness saw."""
 
@@ -134,10 +140,68 @@ class _Compared:
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
+        self.moved = set(self._reunite())
         to_seen = self.aligned.to_seen
-        self.judged = [one for one, token in enumerate(tokens) if to_seen[one] or witness.can_read(token)]
+        self.judged = [
+            one
+            for one, token in enumerate(tokens)
+            if to_seen[one] or (witness.can_read(token) and not self._is_lost_stroke(one))
+        ]
+        self.misplaced = set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
+
+    def _is_lost_stroke(self, one: int) -> bool:
+        """Return whether it is the `l` of a unit, of which a recogniser that ends at the stroke says nothing."""
+        aligned, before = self.aligned, one - 1
+        if (
+            self.witness.comparison.exact
+            or aligned.written[one].key != "l"
+            or before < 0
+            or not aligned.to_seen[before]
+        ):
+            return False
+        return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
+
+    def _reunite(self) -> Iterator[int]:
+        """Match what is left on both sides and the same; yield values that so stand beside the rest of their line."""
+        aligned, seen = self.aligned, self.witness.seen
+        free: dict[str, list[int]] = {}
+        for other, to in enumerate(aligned.to_written):
+            if not to:
+                free.setdefault(seen[other].token.key, []).append(other)
+        for tokens in self.of_line.values():
+            rest = [one for one in tokens if not aligned.to_seen[one]]
+            around_it = self.box(tokens) if rest else None
+            for one in rest:
+                if places := free.get(aligned.written[one].key):
+                    away = [_away(seen[other].box, around_it) for other in places]
+                    aligned.match((one,), (places.pop(away.index(min(away))),))
+                    if min(away) and aligned.written[one].is_value:
+                        yield one
+
+    def _misplaced(self) -> Iterator[int]:
+        yield from self.moved
+        rows = [one.row for one in self.witness.seen]
+        yield from out_of_order(self.aligned, self.of_line, rows)
+        numbers = iter(range(len(self.lines)))
+        for block in self.blocks:
+            own = [next(numbers) for _ in block.text.split("\n")]
+            if block.table and block.text == block.table.text:
+                cells = (
+                    (cell.row, cell.column, self._of_cell(own[cell.row], cell.column))
+                    for cell in block.table.cells
+                )
+                placed = {(row, column): (self.box(tokens), tokens) for row, column, tokens in cells}
+                yield from misplaced(
+                    {place: (box, tokens) for place, (box, tokens) in placed.items() if box}, self.aligned
+                )
+
+    def _of_cell(self, line: int, column: int) -> list[int]:
+        """Return the tokens of a cell of a table, whose row is this line."""
+        columns = self.lines[line][1].split("\t")
+        start = sum(len(text) + 1 for text in columns[:column])
+        return self._between(line, start, start + len(columns[column]))
 
     def box(self, tokens: Iterable[int]) -> Box | None:
         """Return where tokens stand; None if none of them is on the page."""
@@ -164,10 +228,7 @@ class _Compared:
             if table and block.text == table.text:
                 cells = list(table.cells)
                 for place, cell in enumerate(cells):
-                    number = own[cell.row]
-                    columns = self.lines[number][1].split("\t")
-                    start = sum(len(text) + 1 for text in columns[: cell.column])
-                    tokens = self._between(number, start, start + len(columns[cell.column]))
+                    tokens = self._of_cell(own[cell.row], cell.column)
                     found = {"box": cell.box or self.box(tokens), "confidence": self.confidence(tokens)}
                     cells[place] = cell.model_copy(update=found)
                 table = table.model_copy(update={"cells": tuple(cells)})
@@ -209,17 +270,22 @@ class _Compared:
             yield Line(text=text, box=box, confidence=mean_confidence(words), words=words)
 
     def _doubts(self) -> Iterator[Doubt]:
-        """Yield what the witness reads otherwise or does not see, in text order, then what it reads alone."""
+        """Yield what the witness reads otherwise, elsewhere or not at all, in text order, then what it reads alone."""
         aligned, judged = self.aligned, set(self.judged)
 
         def standing(one: int) -> DoubtReason | None:
             if one in aligned.differs:
                 return DoubtReason.DISAGREES
+            if one in self.misplaced:
+                return DoubtReason.MISPLACED
             return None if aligned.to_seen[one] or one not in judged else DoubtReason.NOT_ON_PAGE
 
         for line, tokens in self.of_line.items():
             for reason, group in groupby(tokens, key=standing):
                 run = list(group)
+                if reason is DoubtReason.MISPLACED:
+                    text = self.lines[line][1][aligned.written[run[0]].start : aligned.written[run[-1]].end]
+                    yield Doubt(reason=reason, box=self.box(run), text=text, on_value=True)
                 if reason is DoubtReason.NOT_ON_PAGE:
                     text = self.lines[line][1][aligned.written[run[0]].start : aligned.written[run[-1]].end]
                     on_value = any(aligned.written[one].is_value for one in run)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Line, Word
-from pecia_workers.layout.lines import box_of, is_value, words_of
+from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN: Final = re.compile(
@@ -23,11 +23,21 @@ _TOKEN: Final = re.compile(
 )
 _SEPARATOR: Final = re.compile(r"[.,:/]")
 _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_DASH: Final = re.compile(r"[-\u2010-\u2015\u2212]")
 _CODE: Final = re.compile(r"\S*\d\S*")
+_NAMES: Final = re.compile(
+    r"[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*)+"
+)
+"""Words with capitals beside each other: the names of people look so, and so do many headings."""
+_LATEX: Final = re.compile(
+    r"\\(?:[dt]?frac|text\w*|math\w+|times|cdot|pm|leq?|geq?|approx|sim|circ|mu|alpha|beta|gamma|delta|Delta|sqrt|left"
+    r"|right|begin|end|quad|hline|rightarrow|to|degree|percent|underline|overline|hat|bar|sum|infty)(?![A-Za-z])"
+)
+"""Commands of LaTeX, which stand for no word; other letters behind a backslash are read."""
 _DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
 """What a recogniser of characters takes for a digit, and the digit that it takes for it."""
 _SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
-_SHAPE: Final = str.maketrans("01ij|58μß", "olllls8ub")
+_SHAPE: Final = str.maketrans("01ij|58μß$", "olllls8ubs")
 _BEFORE: Final = 40
 """Characters of its line by which a word may turn out to be a name."""
 
@@ -46,7 +56,11 @@ class Token:
     key: str
     """What equal tokens have in common."""
     is_value: bool
-    """Whether it is a number, unit, date, code or name, or a part of one."""
+    """Whether it is a number, unit, date, code, name, negation or side, or a part of one."""
+    is_name: bool = False
+    """Whether it is of a name, which is excused no letter."""
+    ends_range: bool = False
+    """Whether a number and a dash stand before it: a recogniser may take the dash for its sign."""
 
     @property
     def is_number(self) -> bool:
@@ -62,15 +76,27 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
         if _CODE.fullmatch(word.group())
         or is_value(word.group(), f"{before} {text[: word.start()]}"[-_BEFORE:])
     ]
+    names = [found.span() for found in _NAMES.finditer(text)]
+    commands = [found.span() for found in _LATEX.finditer(text)] if "\\" in text else []
     last = 0
+
+    def within(places: Sequence[tuple[int, int]], found: re.Match[str]) -> bool:
+        return any(start < found.end() and found.start() < end for start, end in places)
+
     for found in _TOKEN.finditer(text):
         written = found.group()
         key = _key(written)
-        if key and text[found.start() - 1 : found.start()] != "\\":  # a command of LaTeX
+        if key and not within(commands, found):
             between = text[last : found.start()].strip()
             parted = between.replace(",", ".") if _SEPARATOR.fullmatch(between) else ""
-            of_value = any(start < found.end() and found.start() < end for start, end in values)
-            yield Token(written, *found.span(), line, parted, key, of_value or key[-1].isdigit())
+            has_digit = any(map(str.isdigit, key))
+            is_plain = has_digit or is_unit(written) or is_decisive(written)
+            of_value = (
+                has_digit or within(values, found) or is_decisive(written)
+            )  # a sign of Chinese has no spaces
+            of_name = not is_plain and (of_value or within(names, found))
+            ends_range = _DASH.fullmatch(between) is not None and text[:last][-1:].isdigit()
+            yield Token(written, *found.span(), line, parted, key, of_value or of_name, of_name, ends_range)
             last = found.end()
 
 
@@ -92,21 +118,18 @@ class Comparison:
     def same(self, written: Sequence[Token], seen: Sequence[Token]) -> bool:
         """Return whether both say the same, as far as the witness can tell, but for the spaces between tokens."""
         one, other = _joined(written), _joined(seen)
-        if one == other:
-            return True
-        if self.exact:
-            return False
+        if one == other or self.exact:
+            return one == other
         if any(map(str.isdigit, one)):
-            return all(token.is_number for token in written) and one == _key(
-                "".join(token.text for token in seen).translate(_DIGITS)
-            )
-        one, other = _shape(one), _shape(other)
-        if one == other:
-            return True
-        most = len(one) // 5
-        if not most or at_least(one, other) > most or any(token.is_value for token in (*written, *seen)):
+            as_digits = _key("".join(token.text for token in seen).translate(_DIGITS))
+            if len(written) == 1 and written[0].ends_range:
+                as_digits = as_digits.lstrip("-")
+            return all(token.is_number for token in written) and one == as_digits
+        if any(token.is_name for token in written):
             return False
-        return distance(one, other) <= most
+        one, other = _shape(one), _shape(other)
+        most = 0 if any(token.is_value for token in (*written, *seen)) else len(one) // 5
+        return one == other or (at_least(one, other) <= most and distance(one, other) <= most)
 
 
 def _joined(tokens: Sequence[Token]) -> str:
