@@ -8,9 +8,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from pecia_schemas.blocks import Line
+from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
-from pecia_workers.layout.ruled import Draft, Grid, Rules, cut
+from pecia_workers.layout.ruled import Rules
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
 _NEAR: Final = 2.0

@@ -1,0 +1,123 @@
+"""What parts rows and columns where no line is drawn: repeated white space, and numbers that line up.
+
+Lengths are in heights of a line.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.blocks import Line
+from pecia_workers.layout.lines import around, middle, words_of
+
+NUMBER: Final = re.compile(
+    r"[^\w]*\d[\d.,:/%()\[\]\s+\u2212\u2013\u00b1*-]*[^\w]*[a-z]?|[-\u2013\u2014\u2212*.]+|n\.?/?a\.?|:"
+)
+_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+_SPACE: Final = 0.8
+"""White space between two words that may belong to two cells."""
+_GAP: Final = 0.3
+"""Narrowest white space between columns."""
+_CROSSED: Final = 0.15
+"""Share of the rows that may cross that space, such as a heading of two columns."""
+_MIN_PARTED, _PARTED = 2, 0.5
+"""Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
+
+
+def levels_of(pieces: Sequence[Line]) -> list[list[Line]]:
+    """Return pieces from top to bottom, those that stand level together, from left to right."""
+    levels: list[list[Line]] = []
+    for piece in sorted(pieces, key=lambda piece: middle(piece.box)[1]):
+        y, height = middle(piece.box)[1], piece.box.bottom - piece.box.top
+        for level in levels[:-3:-1]:
+            y_of = float(np.mean([middle(other.box)[1] for other in level]))
+            depth = min(height, *(other.box.bottom - other.box.top for other in level))
+            if abs(y - y_of) < 0.5 * depth and all(_apart(piece, other) for other in level):
+                level.append(piece)
+                break
+        else:
+            levels.append([piece])
+    return [sorted(level, key=lambda piece: piece.box.left) for level in levels]
+
+
+def _apart(piece: Line, other: Line) -> bool:
+    narrow = min(piece.box.right - piece.box.left, other.box.right - other.box.left)
+    return min(piece.box.right, other.box.right) - max(piece.box.left, other.box.left) < 0.5 * narrow
+
+
+def atoms_of(piece: Line, height: float) -> Iterator[Line]:
+    """Yield the parts of a piece between which the white space is wider than between words."""
+    words = words_of(piece)
+    starts = [
+        0,
+        *(
+            number
+            for number, (before, after) in enumerate(pairwise(words), 1)
+            if after.box.left - before.box.right > _SPACE * height
+        ),
+    ]
+    if len(starts) == 1:
+        yield piece
+        return
+    for start, end in pairwise([*starts, len(words)]):
+        part = words[start:end]
+        yield Line(
+            text=" ".join(word.text for word in part),
+            box=around(word.box for word in part),
+            confidence=piece.confidence,
+            words=part if piece.words else (),
+        )
+
+
+def is_number(piece: Line) -> bool:
+    """Return whether a piece is a number, or the sign that none is known."""
+    return NUMBER.fullmatch(piece.text.strip()) is not None
+
+
+def walls_of(
+    levels: Sequence[Sequence[Line]], left: float, right: float, height: float
+) -> Iterator[float]:
+    """Yield where white space goes down that parts the cells of most rows between two places of a table."""
+    rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
+    rows = [[piece for piece in row if not _SIGN.fullmatch(piece.text.strip())] for row in rows]
+    rows = [row for row in rows if row]
+    several = [row for row in rows if len(row) > 1]
+    if len(several) < _MIN_PARTED:
+        return
+    for start, end in free_strips([piece for row in rows for piece in row], _CROSSED * len(rows)):
+        place = (start + end) / 2
+        parted = sum(_is_parted(row, place, height) for row in several)
+        if end - start > _GAP * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
+            yield place
+
+
+def free_strips(pieces: Iterable[Line], crossed: float) -> list[tuple[float, float]]:
+    """Return from where to where no more pieces than these cross, between the first and the last of them."""
+    boxes = [piece.box for piece in pieces]
+    if not boxes:
+        return []
+    first, last = min(box.left for box in boxes), max(box.right for box in boxes)
+    steps: NDArray[np.intp] = np.zeros(last - first + 2, dtype=np.intp)
+    for box in boxes:
+        steps[box.left - first] += 1
+        steps[box.right - first] -= 1
+    free = np.concatenate([[0], np.cumsum(steps) <= crossed, [0]])
+    edges = np.flatnonzero(np.diff(free)).reshape(-1, 2)
+    return [
+        (float(start) + first, float(end) + first)
+        for start, end in edges.tolist()
+        if start > 0 and end < steps.size - 1
+    ]
+
+
+def _is_parted(row: Sequence[Line], place: float, height: float) -> bool:
+    """Return whether two cells stand beside each other there, rather than a value and what belongs to it."""
+    before = [piece for piece in row if piece.box.right <= place + 0.2 * height]
+    after = [piece for piece in row if piece.box.left >= place - 0.2 * height]
+    if not before or not after:
+        return False
+    return not after[0].text.startswith("(") and any(map(str.isalnum, before[-1].text))
