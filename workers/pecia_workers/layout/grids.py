@@ -81,6 +81,7 @@ class Draft:
         atoms = [atom for piece in pieces for atom in atoms_of(piece, height)]
         levels = levels_of(atoms)
         self._add_walls(levels, height)
+        self._part_heads(levels, height)
         self._part_cells(levels, height)
         self._part_rows(levels)
         self.content = {}
@@ -99,47 +100,82 @@ class Draft:
             self.xs.insert(column + 1, wall)
             self.owners = np.insert(self.owners, column + 1, self.owners[:, column], axis=1)
 
+    def _bands(self, levels: Sequence[Sequence[Line]]) -> list[int]:
+        """Return which row each level of text stands in."""
+        middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in levels]
+        return np.searchsorted(self.ys[1:-1], middles).tolist()
+
+    def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
+        """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
+        first, last = np.flatnonzero(self.owners[row] == self.owners[row, column])[[0, -1]]
+        inside = [
+            piece.box for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]
+        ]
+        before = sum(box.right < self.xs[column] + slack for box in inside)
+        after = sum(box.left > self.xs[column] - slack for box in inside)
+        return before, len(inside) - before - after, after
+
+    def _is_merged(self, row: int, column: int) -> bool:
+        """Return whether a cell of this row alone goes on behind the wall before this column."""
+        owner = self.owners[row, column]
+        is_joined = owner == self.owners[row, column - 1]
+        return bool(is_joined) and np.count_nonzero((self.owners == owner).any(axis=1)) == 1
+
+    def _divide(self, row: int, column: int) -> None:
+        """Make what stands behind a wall in a cell a cell of its own."""
+        behind = np.arange(self.owners.shape[1]) >= column
+        self.owners[row, behind & (self.owners[row] == self.owners[row, column])] = self.owners.max() + 1
+
+    def _part_heads(self, levels: Sequence[Sequence[Line]], height: float) -> None:
+        """Part the lines of a cell below a heading of several columns from that heading."""
+        slack = 0.35 * height
+        bands = self._bands(levels)
+        for row in reversed(range(len(self.ys) - 1)):
+            inside = [level for band, level in zip(bands, levels, strict=True) if band == row]
+            parted: dict[int, list[int]] = {}
+            for column in range(1, len(self.xs) - 1):
+                if not self._is_merged(row, column):
+                    continue
+                sides = [self._sides(level, row, column, slack) for level in inside]
+                across = [number for number, (_, crossing, _) in enumerate(sides) if crossing]
+                beside = [number for number, (before, _, after) in enumerate(sides) if before and after]
+                if across and beside and across[-1] < beside[0]:
+                    parted.setdefault(beside[0], []).append(column)
+            if not parted:
+                continue
+            start = max(parted, key=lambda start: len(parted[start]))
+            upper = max(piece.box.bottom for piece in inside[start - 1])
+            lower = min(piece.box.top for piece in inside[start])
+            below = self.owners[row].copy()
+            for owner in {int(self.owners[row, column]) for column in parted[start]}:
+                below[below == owner] = max(self.owners.max(), below.max()) + 1
+            self.owners = np.insert(self.owners, row + 1, below, axis=0)
+            self.ys.insert(row + 1, (upper + lower) / 2)
+            for column in parted[start]:
+                self._divide(row + 1, column)
+
     def _part_cells(self, levels: Sequence[Sequence[Line]], height: float) -> None:
         """Part cells of one row where the text of most of the rows like it is parted."""
-        bands = np.searchsorted(self.ys[1:-1], [middle(level[0].box)[1] for level in levels])
+        bands = self._bands(levels)
         for column in range(1, len(self.xs) - 1):
-            place, slack = self.xs[column], 0.35 * height
-            crossed, parted = set(), dict[int, int]()
-            for band, level in zip(bands.tolist(), levels, strict=True):
-                owner = self.owners[band, column]
-                if owner != self.owners[band, column - 1]:
-                    continue
-                first, last = np.flatnonzero(self.owners[band] == owner)[[0, -1]]
-                inside = [
-                    piece for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]
-                ]
-                before = sum(piece.box.right < place + slack for piece in inside)
-                after = sum(piece.box.left > place - slack for piece in inside)
-                if before + after < len(inside):
-                    crossed.add(band)
-                elif before and after:
-                    parted[band] = parted.get(band, 0) + 1
-            merged = [
-                row
-                for row in range(len(self.ys) - 1)
-                if self.owners[row, column] == self.owners[row, column - 1]
-                and np.count_nonzero((self.owners == self.owners[row, column]).any(axis=1)) == 1
-            ]
-            rows = [row for row in merged if row not in crossed]
-            if sum(parted.get(row, 0) for row in rows) < max(_MIN_PARTED, _PARTED * len(rows)):
-                rows = [row for row in rows if parted.get(row, 0) >= _MIN_PARTED]
-            for row in rows:
-                behind = np.arange(self.owners.shape[1]) >= column
-                self.owners[row, behind & (self.owners[row] == self.owners[row, column])] = self._fresh()
-
-    def _fresh(self) -> int:
-        return int(self.owners.max()) + 1
+            merged = {row: 0 for row in range(len(self.ys) - 1) if self._is_merged(row, column)}
+            for row, level in zip(bands, levels, strict=True):
+                if row in merged:
+                    before, crossing, after = self._sides(level, row, column, 0.35 * height)
+                    if crossing:
+                        del merged[row]
+                    else:
+                        merged[row] += bool(before and after)
+            if sum(merged.values()) < max(_MIN_PARTED, _PARTED * len(merged)):
+                merged = {row: parted for row, parted in merged.items() if parted >= _MIN_PARTED}
+            for row in merged:
+                self._divide(row, column)
 
     def _part_rows(self, levels: Sequence[Sequence[Line]]) -> None:
         """Part rows with several numbers one below the other, or as many lines as there are in most cells."""
-        bands = np.searchsorted(self.ys[1:-1], [middle(level[0].box)[1] for level in levels])
+        bands = self._bands(levels)
         for row in reversed(range(len(self.ys) - 1)):
-            rows = [level for band, level in zip(bands.tolist(), levels, strict=True) if band == row]
+            rows = [level for band, level in zip(bands, levels, strict=True) if band == row]
             starts = self._starts(rows)
             if len(starts) < 2:  # noqa: PLR2004
                 continue
@@ -151,7 +187,7 @@ class Draft:
             ]
             for number, _ in enumerate(cuts):
                 fresh = self.owners[row].copy()
-                base = self._fresh()
+                base = int(self.owners.max()) + 1
                 fresh[alone] += base
                 self.owners = np.insert(self.owners, row + 1 + number, fresh, axis=0)
             self.ys[row + 1 : row + 1] = cuts
@@ -168,7 +204,7 @@ class Draft:
             anchors = [number for number, level in enumerate(numbers) if any(counts[one] > 1 for one in level)]
         else:
             beside = sum(len(level) > 1 for level in columns)
-            if len(rows) <= _MIN_SPLIT_ROWS or beside <= _MIN_BESIDE * len(rows):
+            if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
                 return [0]
             anchors = list(range(len(rows)))
         starts = [0]

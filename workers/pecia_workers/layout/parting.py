@@ -17,6 +17,8 @@ from pecia_workers.layout.lines import around, middle, words_of
 NUMBER: Final = re.compile(
     r"[^\w]*\d[\d.,:/%()\[\]\s+\u2212\u2013\u00b1*-]*[^\w]*[a-z]?|[-\u2013\u2014\u2212*.]+|n\.?/?a\.?|:"
 )
+_VALUE: Final = re.compile(r"[-+\u2212<>]?[$\u20ac\u00a3]?\d[\d.,:/]*%?")
+_THOUSANDS: Final = re.compile(r"\d{3}([.,]\d+)?")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 _SPACE: Final = 0.8
 """White space between two words that may belong to two cells."""
@@ -50,14 +52,14 @@ def _apart(piece: Line, other: Line) -> bool:
 
 
 def atoms_of(piece: Line, height: float) -> Iterator[Line]:
-    """Yield the parts of a piece between which the white space is wider than between words."""
+    """Yield the parts of a piece between which the white space is wide, and the numbers of one that is several."""
     words = words_of(piece)
     starts = [
         0,
         *(
             number
             for number, (before, after) in enumerate(pairwise(words), 1)
-            if after.box.left - before.box.right > _SPACE * height
+            if after.box.left - before.box.right > _SPACE * height or _are_numbers(before.text, after.text)
         ),
     ]
     if len(starts) == 1:
@@ -71,6 +73,14 @@ def atoms_of(piece: Line, height: float) -> Iterator[Line]:
             confidence=piece.confidence,
             words=part if piece.words else (),
         )
+
+
+def _are_numbers(before: str, after: str) -> bool:
+    """Return whether two words are numbers by themselves, rather than the thousands of one."""
+    return (
+        all(_VALUE.fullmatch(word) for word in (before, after))
+        and not (_THOUSANDS.fullmatch(after) and len(before.strip("-+\u2212")) <= 3)  # noqa: PLR2004
+    )
 
 
 def is_number(piece: Line) -> bool:

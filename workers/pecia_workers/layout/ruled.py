@@ -15,6 +15,8 @@ from pecia_workers.layout.lines import Mask, middle
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""
 
+_WALL: Final = 0.12
+"""Share of a table's depth from which a line that goes down is a wall."""
 _CONTRAST: Final = 16
 """Grey levels by which a ruling line differs from what is above and below it."""
 _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
@@ -75,8 +77,11 @@ def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Gri
         part = (labels[window] == label).view(np.uint8)
         across = _segments(rules.across[window] & part, top, left)
         down = _segments((rules.down[window] & part).T, left, top)
-        ys, xs = _places(across, near), _places(down, near)
-        if len(ys) <= 2 or not xs:  # noqa: PLR2004  one row
+        ys = _places(across, near)
+        if len(ys) <= 2:  # noqa: PLR2004  one row
+            continue
+        xs = _places(_walls(down, ys, depth, near), near)
+        if not xs:
             continue
         long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
         if long:  # a table that is open at its sides
@@ -85,6 +90,8 @@ def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Gri
             xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
         if len(xs) <= 2:  # noqa: PLR2004  one column
             continue
+        start, end = min(rule[1] for rule in down), max(rule[2] for rule in down)
+        ys = [*[start] * (ys[0] - start > 2 * near), *ys, *[end] * (end - ys[-1] > 2 * near)]  # open above, below
         draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
         draft.fill(pieces, near)
         draft.part(height)
@@ -92,6 +99,16 @@ def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Gri
         if grid is not None:
             grids.append(grid)
     return grids
+
+
+def _walls(down: list[Rule], ys: list[float], depth: float, near: float) -> list[Rule]:
+    """Return the lines that go down through much of a table, or through its head; no tall letters."""
+    return [
+        rule
+        for rule in down
+        if sum(other[2] - other[1] for other in down if abs(other[0] - rule[0]) <= near) > _WALL * depth
+        or (rule[1] < ys[0] + near and rule[2] > ys[1] - near)
+    ]
 
 
 def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
