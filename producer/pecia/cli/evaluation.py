@@ -66,7 +66,7 @@ def evaluate(
     prefer: Annotated[
         Prefer | None,
         Option(
-            help="What PDFs are read from. Default: one without a truth beside it from its pixels, all others as usual.",
+            help="What PDFs are read from. Default: one without a truth beside it from its pixels, others as usual.",
         ),
     ] = None,
     as_json: Annotated[

@@ -280,9 +280,7 @@ class Report(BaseModel):
         return {name: Summary.of(pages) for name, pages in groups.items()}
 
 
-def hand_over(
-    client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None = None
-) -> JobGroup[Any]:
+def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None = None) -> JobGroup[Any]:
     """Submit every file. Nothing read before is used. `prefer`: what PDFs are read from, whatever their truth is."""
     tasks: list[ReadDocument | CaptionVideo] = []
     for one in exhibits:

@@ -18,6 +18,7 @@ Pair: TypeAlias = tuple[str, str, str]
 """`right` or `below`, the text of a cell, and that of its neighbour there."""
 
 _NUMERIC: Final = re.compile(r"\W*\d[\d\W]*")
+_LEADER: Final = re.compile(r"\.{3,}")
 _HALF: Final = 0.5
 
 
@@ -85,7 +86,10 @@ def _pairs(table: Table) -> Iterator[Pair]:
 
 
 def _texts(table: Table) -> set[tuple[int, int, str]]:
-    return {(cell.row, cell.column, text) for cell in table.cells if (text := _plain(cell.text))}
+    """Return the texts of a table with their rows and columns, counted from the first ones that hold any."""
+    filled = [(cell.row, cell.column, text) for cell in table.cells if (text := _plain(cell.text))]
+    top, left = (min((place[side] for place in filled), default=0) for side in (0, 1))
+    return {(row - top, column - left, text) for row, column, text in filled}
 
 
 def _is_numeric(text: str) -> bool:
@@ -93,4 +97,5 @@ def _is_numeric(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    return plain(text).replace(" ", "")
+    """Return a text without white space and without leaders."""
+    return _LEADER.sub("", plain(text).replace(" ", ""))

@@ -35,6 +35,9 @@ _FULL_ROW: Final = 0.6
 _IN_COLUMN: Final = 0.1
 """Share of the pieces of such rows that start where one does that is of a column."""
 _FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
+_SAME_ROW, _HEAD_PITCH = 0.7, 2.2
+"""Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
+_YEAR: Final = re.compile(r"(19|20)\d\d")
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
@@ -63,8 +66,15 @@ def aligned_grids(
         if is_apart or run:
             run.append(list(row))
     runs += _ended(pieces, run, height)
-    grids = (_Aligned(pieces, run, rules, height).grid() for run in runs)
+    grids = (aligned_grid(pieces, run, rules, height) for run in runs)
     return [grid for grid in grids if grid is not None]
+
+
+def aligned_grid(
+    pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
+) -> Grid | None:
+    """Return the grid of rows that line up; None if they do not."""
+    return _Aligned(pieces, run, rules, height).grid()
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
@@ -103,7 +113,9 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
 class _Aligned:
     """Rows of pieces that may be a table."""
 
-    def __init__(self, pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float) -> None:
+    def __init__(
+        self, pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
+    ) -> None:
         self.rows = [[pieces[one] for one in row] for row in run]
         self.members = frozenset(one for row in run for one in row)
         self.rules, self.height = rules, height
@@ -192,12 +204,19 @@ class _Aligned:
         ]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
+        body = next((number for number, row in enumerate(placed) if _is_body(row)), 0)
         groups = [[placed[0]]]
-        for row, pitch, rule in zip(placed[1:], pitches, ruled, strict=True):
+        for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
             here, numbers = {first for first, _, _ in row}, _numbers(row)
-            if rule or any(numbers & _numbers(one) for one in groups[-1]):
+            if pitch < _SAME_ROW * self.height:
+                goes_on = True  # a value beside the middle of a label of two lines
+            elif rule or any(numbers & _numbers(one) for one in groups[-1]):
                 goes_on = False
+            elif number < body:
+                goes_on = pitch < _HEAD_PITCH * self.height and _is_below(row, groups[-1])
+            elif number > body and _goes_on(groups[-1], row):
+                goes_on = True
             elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):
                 goes_on = here <= above or not here & above
             else:
@@ -207,6 +226,34 @@ class _Aligned:
             else:
                 groups.append([row])
         return groups
+
+
+def _is_body(row: _Row) -> bool:
+    """Return whether a row holds values rather than names of columns."""
+    later = [piece for first, _, piece in row if first > 0]
+    numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
+    years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
+    return 2 * len(numbers) >= max(1, len(later)) and len(years) < max(2, len(numbers))
+
+
+def _is_below(row: _Row, group: list[_Row]) -> bool:
+    """Return whether each name of a row of a head goes on with that of its column, none with one of several columns."""
+    spans = [(first, last) for one in group for first, last, _ in one]
+    for first, last, _ in row:
+        for start, end in spans:
+            if start <= last and first <= end and (start, end) != (first, last):
+                return False
+    return {first for first, _, _ in row} != {0}
+
+
+def _goes_on(group: list[_Row], row: _Row) -> bool:
+    """Return whether a name of several lines goes on: from the row with its values, or up to that row."""
+    last = group[-1]
+    names = [[piece.text for first, _, piece in one if first == 0] for one in (last, row)]
+    if not all(names) or not names[1][0][:1].islower():
+        return False
+    alone = [{first for first, _, _ in one} == {0} for one in (last, row)]
+    return alone[1] or (alone[0] and all({first for first, _, _ in one} == {0} for one in group))
 
 
 def _tight(pitches: list[float], cells: list[int], height: float) -> float:

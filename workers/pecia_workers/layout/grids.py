@@ -108,9 +108,7 @@ class Draft:
     def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
         """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
         first, last = np.flatnonzero(self.owners[row] == self.owners[row, column])[[0, -1]]
-        inside = [
-            piece.box for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]
-        ]
+        inside = [piece.box for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]]
         before = sum(box.right < self.xs[column] + slack for box in inside)
         after = sum(box.left > self.xs[column] - slack for box in inside)
         return before, len(inside) - before - after, after
@@ -179,12 +177,12 @@ class Draft:
             starts = self._starts(rows)
             if len(starts) < 2:  # noqa: PLR2004
                 continue
-            boxes = [around(piece.box for level in rows[start:end] for piece in level)
-                     for start, end in pairwise([*starts, len(rows)])]
-            cuts = [(upper.bottom + lower.top) / 2 for upper, lower in pairwise(boxes)]
-            alone = [
-                np.count_nonzero((self.owners == owner).any(axis=1)) == 1 for owner in self.owners[row]
+            boxes = [
+                around(piece.box for level in rows[start:end] for piece in level)
+                for start, end in pairwise([*starts, len(rows)])
             ]
+            cuts = [(upper.bottom + lower.top) / 2 for upper, lower in pairwise(boxes)]
+            alone = [np.count_nonzero((self.owners == owner).any(axis=1)) == 1 for owner in self.owners[row]]
             for number, _ in enumerate(cuts):
                 fresh = self.owners[row].copy()
                 base = int(self.owners.max()) + 1
@@ -198,10 +196,15 @@ class Draft:
             {int(np.searchsorted(self.xs[1:-1], middle(piece.box)[0])): piece for piece in level}
             for level in rows
         ]
-        numbers = [{column for column, piece in level.items() if is_number(piece)} for level in columns]
+        numbers = [
+            {column for column, piece in level.items() if is_number(piece) and piece.text[0] not in "(["}
+            for level in columns
+        ]  # in brackets stands what belongs to the number above
         counts = [sum(column in level for level in numbers) for column in range(len(self.xs) - 1)]
         if max(counts, default=0) > 1:
-            anchors = [number for number, level in enumerate(numbers) if any(counts[one] > 1 for one in level)]
+            anchors = [
+                number for number, level in enumerate(numbers) if any(counts[one] > 1 for one in level)
+            ]
         else:
             beside = sum(len(level) > 1 for level in columns)
             if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
@@ -214,7 +217,9 @@ class Draft:
                 middle(below[0].box)[1] - middle(above[0].box)[1]
                 for above, below in pairwise(rows[anchor : following + 1])
             ]
-            starts.append(anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step], -1), step)))
+            starts.append(
+                anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step] / 4), step))
+            )
         return starts
 
     def ruled_grid(self) -> Grid | None:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Line, Table
 from pecia_workers.layout.lines import around, middle, words_of
 
 NUMBER: Final = re.compile(
@@ -23,9 +23,11 @@ _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 _SPACE: Final = 0.8
 """White space between two words that may belong to two cells."""
 _GAP: Final = 0.3
-"""Narrowest white space between columns."""
+_SURE_GAP, _SURE = 0.1, 0.75
+"""Narrowest white space between columns; the same where it parts so many of the rows."""
 _CROSSED: Final = 0.15
 """Share of the rows that may cross that space, such as a heading of two columns."""
+_JOINED: Final = 3
 _MIN_PARTED, _PARTED = 2, 0.5
 """Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
 
@@ -85,12 +87,28 @@ def _are_numbers(before: str, after: str) -> bool:
 
 def is_number(piece: Line) -> bool:
     """Return whether a piece is a number, or the sign that none is known."""
-    return NUMBER.fullmatch(piece.text.strip()) is not None
+    return is_number_text(piece.text)
 
 
-def walls_of(
-    levels: Sequence[Sequence[Line]], left: float, right: float, height: float
-) -> Iterator[float]:
+def is_number_text(text: str) -> bool:
+    """Return whether a text is a number, or the sign that none is known."""
+    return NUMBER.fullmatch(text.strip()) is not None
+
+
+def looks_joined(table: Table) -> bool:
+    """Return whether a cell holds three numbers beside each other or one below the other: cells that are joined."""
+    for cell in table.cells:
+        lines = [line.split() for line in cell.text.split("\n")]
+        beside = (sum(_are_numbers(*pair) for pair in pairwise(words)) >= _JOINED - 1 for words in lines)
+        below = len(lines) >= _JOINED and all(
+            len(words) == 1 and _VALUE.fullmatch(words[0]) for words in lines
+        )
+        if below or any(beside):
+            return True
+    return False
+
+
+def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height: float) -> Iterator[float]:
     """Yield where white space goes down that parts the cells of most rows between two places of a table."""
     rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
     rows = [[piece for piece in row if not _SIGN.fullmatch(piece.text.strip())] for row in rows]
@@ -101,7 +119,8 @@ def walls_of(
     for start, end in free_strips([piece for row in rows for piece in row], _CROSSED * len(rows)):
         place = (start + end) / 2
         parted = sum(_is_parted(row, place, height) for row in several)
-        if end - start > _GAP * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
+        narrowest = _SURE_GAP if parted >= _SURE * len(rows) else _GAP
+        if end - start > narrowest * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
             yield place
 
 

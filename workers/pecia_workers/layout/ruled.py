@@ -10,13 +10,22 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid
-from pecia_workers.layout.lines import Mask, middle
+from pecia_workers.layout.lines import Mask, middle, words_of
+from pecia_workers.layout.parting import atoms_of, levels_of
 
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""
 
 _WALL: Final = 0.12
 """Share of a table's depth from which a line that goes down is a wall."""
+_MIN_BODY: Final = 3
+"""Rows of several cells, of which a title and notes are parted."""
+_EDGE: Final = 9
+"""Grey levels by which a coloured ground differs from what is beside it."""
+_ASIDE, _ACROSS = 0.15, 0.85
+"""How far boxes of recognition reach over the text at its sides; share of a row of pixels that no letters fill."""
+_COLOURED: Final = 0.004
+"""Share of the page from which coloured ground is looked at."""
 _CONTRAST: Final = 16
 """Grey levels by which a ruling line differs from what is above and below it."""
 _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
@@ -29,6 +38,11 @@ class Rules:
 
     across: Mask
     down: Mask
+    edges_across: Mask
+    """Where a coloured ground begins and ends, and white lines on it; those of tables alone."""
+    edges_down: Mask
+    strokes: Mask
+    """All that is thin and dark, letters too."""
 
     def between(self, upper: float, lower: float, left: float, right: float) -> bool:
         """Return whether a line goes across at least half of this white space."""
@@ -42,13 +56,51 @@ class Rules:
         return self.between(middle(above)[1], middle(below)[1], left, right)
 
 
-def find_rules(pixels: NDArray[np.uint8], height: float) -> Rules:
-    """Return the lines that are thin, long and darker than the ground beside them."""
+def find_rules(pixels: NDArray[np.uint8], height: float, pieces: Sequence[Line] = ()) -> Rules:
+    """Return the lines that are thin, long and darker than the ground beside them, and the edges of coloured grounds.
+
+    `pieces`: text, which has no edges.
+    """
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     thick = np.ones((max(5, round(0.45 * height)) | 1,) * 2, dtype=np.uint8)
     thin = (cv2.morphologyEx(grey, cv2.MORPH_BLACKHAT, thick) > _CONTRAST).view(np.uint8)
+    across = _long_runs(thin, height, _RUN_ACROSS * height)
     down = _long_runs(np.ascontiguousarray(thin.T), height, _RUN_DOWN * height).T
-    return Rules(_long_runs(thin, height, _RUN_ACROSS * height), np.ascontiguousarray(down))
+    edges = _edges(np.asarray(grey, dtype=np.uint8), height, pieces)
+    return Rules(across, np.ascontiguousarray(down), *edges, thin)
+
+
+def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tuple[Mask, Mask]:
+    """Return the edges of coloured grounds, across and down; none if the page has no such ground."""
+    paper = int(np.median(grey[::8, ::8]))
+    ground = abs(cv2.resize(grey, None, fx=0.125, fy=0.125, interpolation=cv2.INTER_AREA).astype(int) - paper)
+    solid = cv2.erode((ground > _EDGE).astype(np.uint8), np.ones((3, 3), dtype=np.uint8))
+    if solid.mean() < _COLOURED:
+        none = np.zeros_like(grey)
+        return none, none
+    plain = grey.copy()
+    for box in (word.box for piece in pieces for word in words_of(piece)):
+        aside = round(_ASIDE * (box.bottom - box.top))
+        window = plain[max(0, box.top) : box.bottom, max(0, box.left + aside) : box.right - aside]
+        if window.size:
+            _erase(window)
+    plain = plain.astype(np.int16)
+    masks = []
+    for image, least in ((plain, _RUN_ACROSS), (plain.T, _RUN_DOWN)):
+        steps = np.zeros(image.shape, dtype=np.uint8)
+        steps[1:-1] = abs(image[2:] - image[:-2]) > _EDGE
+        masks.append(_long_runs(steps, height, least * height))
+    return masks[0], np.ascontiguousarray(masks[1].T)
+
+
+def _erase(window: NDArray[np.uint8]) -> None:
+    """Paint letters over with the ground that they stand on, as far as that goes on above and below them."""
+    ground = int(np.bincount(window.ravel()).argmax())
+    other = (abs(window.astype(np.int16) - ground) > _EDGE).mean(axis=1) > _ACROSS
+    above, below = other[: len(other) // 2], other[len(other) // 2 :]
+    start = len(above) - int(np.argmax(above[::-1])) if above.any() else 0
+    end = len(above) + int(np.argmax(below)) if below.any() else len(other)
+    window[start:end] = ground
 
 
 def _long_runs(thin: Mask, height: float, least: float) -> Mask:
@@ -63,46 +115,84 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
-    touching = cv2.dilate(rules.across | rules.down, np.ones((5, 5), dtype=np.uint8))
+    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first.
+
+    Behind them those that the edges of coloured grounds make.
+    """
+    grids = _grids(pieces, rules.across, rules.down, height)
+    if rules.edges_across.any():
+        across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
+        grids += _grids(pieces, across, down, height)
+    return grids
+
+
+def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float) -> list[Grid]:
+    touching = cv2.dilate(across | down, np.ones((5, 5), dtype=np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
     order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")
     grids: list[Grid] = []
-    near = 0.5 * height
     for label in order.tolist():
         left, top, width, depth = stats[label, :4].tolist()
         if width < 6 * height or depth < 2 * height:
             continue
         window = np.s_[top : top + depth, left : left + width]
         part = (labels[window] == label).view(np.uint8)
-        across = _segments(rules.across[window] & part, top, left)
-        down = _segments((rules.down[window] & part).T, left, top)
-        ys = _places(across, near)
-        if len(ys) <= 2:  # noqa: PLR2004  one row
-            continue
-        xs = _places(_walls(down, ys, depth, near), near)
-        if not xs:
-            continue
-        long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
-        if long:  # a table that is open at its sides
-            start, end = np.median([rule[1:] for rule in long], axis=0).tolist()
-            is_open = xs[0] - start > 4 * near, end - xs[-1] > 4 * near
-            xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
-        if len(xs) <= 2:  # noqa: PLR2004  one column
-            continue
-        start, end = min(rule[1] for rule in down), max(rule[2] for rule in down)
-        ys = [*[start] * (ys[0] - start > 2 * near), *ys, *[end] * (end - ys[-1] > 2 * near)]  # open above, below
-        draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
-        draft.fill(pieces, near)
-        draft.part(height)
-        grid = draft.ruled_grid()
+        lines = segments(across[window] & part, top, left), segments((down[window] & part).T, left, top)
+        grid = _grid(pieces, *lines, height)
         if grid is not None:
             grids.append(grid)
     return grids
 
 
-def _walls(down: list[Rule], ys: list[float], depth: float, near: float) -> list[Rule]:
+def _grid(pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: float) -> Grid | None:
+    """Return the table that lines make which touch; None if they make none."""
+    near = 0.5 * height
+    ys = _places(across, near)
+    xs = _places(_walls(down, ys, near), near) if len(ys) > 2 else []  # noqa: PLR2004  one row
+    if not xs:
+        return None
+    long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
+    if long:  # a table that is open at its sides
+        start, end = np.median([rule[1:] for rule in long], axis=0).tolist()
+        is_open = xs[0] - start > 4 * near, end - xs[-1] > 4 * near
+        xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
+    if len(xs) <= 2:  # noqa: PLR2004  one column
+        return None
+    start, end = min(rule[1] for rule in down), max(rule[2] for rule in down)
+    ys = [*[start] * (ys[0] - start > 2 * near), *ys, *[end] * (end - ys[-1] > 2 * near)]  # open above, below
+    owners = _owners(across, down, xs, ys, near)
+    inside = [piece for piece in pieces if xs[0] < middle(piece.box)[0] < xs[-1]]
+    first, last = _body(inside, ys, owners, height)
+    draft = Draft(xs, ys[first : last + 1], owners[first:last])
+    draft.fill(pieces, near)
+    draft.part(height)
+    return draft.ruled_grid()
+
+
+def _body(
+    pieces: Sequence[Line], ys: list[float], owners: NDArray[np.intp], height: float
+) -> tuple[int, int]:
+    """Return the rows of a grid without a title in its frame above them, and without notes below them."""
+    rows = len(owners)
+    several = sum(len(np.unique(row)) > 1 for row in owners)
+    if several < _MIN_BODY or rows - several > several:
+        return 0, rows
+
+    def is_text(row: int) -> bool:
+        if len(np.unique(owners[row])) > 1:
+            return False
+        lines = [piece for piece in pieces if ys[row] < middle(piece.box)[1] < ys[row + 1]]
+        atoms = [atom for piece in lines for atom in atoms_of(piece, height)]
+        return all(len(level) == 1 for level in levels_of(atoms))
+
+    first = next(row for row in range(rows) if not is_text(row))
+    last = next(row for row in reversed(range(rows)) if not is_text(row))
+    return (first, last + 1) if last - first >= _MIN_BODY else (0, rows)
+
+
+def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
     """Return the lines that go down through much of a table, or through its head; no tall letters."""
+    depth = ys[-1] - ys[0]
     return [
         rule
         for rule in down
@@ -111,7 +201,8 @@ def _walls(down: list[Rule], ys: list[float], depth: float, near: float) -> list
     ]
 
 
-def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
+def segments(mask: Mask, place: int, start: int) -> list[Rule]:
+    """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
     _, _, stats, centres = cv2.connectedComponentsWithStats(np.ascontiguousarray(mask), connectivity=8)
     return [
         (float(centre[1]) + place, float(left) + start, float(left + width) + start)
