@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Cell, Line, Table
 from pecia_workers.layout.lines import around, box_of, joined, middle, rows_of, words_of
-from pecia_workers.layout.parting import atoms_of, is_number, levels_of, walls_of
+from pecia_workers.layout.parting import atoms_of, is_number, levels_of, looks_joined, walls_of
 
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""
+_LEAST_FILLED: Final = 0.2
+"""The same of a table whose head or whose names are all there."""
 _MAX_CUT: Final = 0.4
 """Share of its pieces that lines run through; more is a pattern behind text."""
 _FRAME_LINES, _FRAME_CELLS = 4, 9
@@ -164,8 +166,10 @@ class Draft:
                         del merged[row]
                     else:
                         merged[row] += bool(before and after)
+            walls = int((self.owners[:, column] != self.owners[:, column - 1]).sum())
             if sum(merged.values()) < max(_MIN_PARTED, _PARTED * len(merged)):
-                merged = {row: parted for row, parted in merged.items() if parted >= _MIN_PARTED}
+                least = 1 if walls > len(self.owners) / 2 else _MIN_PARTED
+                merged = {row: parted for row, parted in merged.items() if parted >= least}
             for row in merged:
                 self._divide(row, column)
 
@@ -233,12 +237,15 @@ class Draft:
             len(cells) < 4  # noqa: PLR2004  two by two
             or filled < 3  # noqa: PLR2004
             or self.cut > _MAX_CUT * len(self.members)
+            or filled < _LEAST_FILLED * len(cells)
             or (filled < _MIN_FILLED * len(cells) and not (has_heads and len(cells) > _FRAME_CELLS))
             or (lines > _FRAME_LINES and len(cells) < _FRAME_CELLS)
         ):
             return None
         unspanned = sum(len(cell) == 1 for cell in cells)
-        return self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
+        grid = self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
+        is_chart = filled < _MIN_FILLED * len(cells) and grid.table is not None and looks_joined(grid.table)
+        return None if is_chart else grid
 
     def grid(self, *, is_form: bool = False) -> Grid:
         """Return it as it is filled."""

@@ -4,7 +4,7 @@ Lengths are in heights of a line.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -116,31 +116,48 @@ def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height
     several = [row for row in rows if len(row) > 1]
     if len(several) < _MIN_PARTED:
         return
-    for start, end in free_strips([piece for row in rows for piece in row], _CROSSED * len(rows)):
-        place = (start + end) / 2
+    for width, place in free_strips([piece for row in rows for piece in row], _CROSSED * len(rows)):
         parted = sum(_is_parted(row, place, height) for row in several)
         narrowest = _SURE_GAP if parted >= _SURE * len(rows) else _GAP
-        if end - start > narrowest * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
+        if width > narrowest * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
             yield place
 
 
-def free_strips(pieces: Iterable[Line], crossed: float) -> list[tuple[float, float]]:
-    """Return from where to where no more pieces than these cross, between the first and the last of them."""
-    boxes = [piece.box for piece in pieces]
-    if not boxes:
+def free_strips(
+    pieces: Sequence[Line], crossed: float, others: Sequence[Line] = ()
+) -> list[tuple[float, float]]:
+    """Return how wide the strips are that no more pieces than these cross, and where fewest cross them.
+
+    They lie between the first and the last piece. `others`: pieces that count only for the place, as those of a head.
+    """
+    if not pieces:
         return []
-    first, last = min(box.left for box in boxes), max(box.right for box in boxes)
-    steps: NDArray[np.intp] = np.zeros(last - first + 2, dtype=np.intp)
-    for box in boxes:
-        steps[box.left - first] += 1
-        steps[box.right - first] -= 1
-    free = np.concatenate([[0], np.cumsum(steps) <= crossed, [0]])
-    edges = np.flatnonzero(np.diff(free)).reshape(-1, 2)
+    first, last = min(piece.box.left for piece in pieces), max(piece.box.right for piece in pieces)
+
+    def count(some: Sequence[Line]) -> NDArray[np.intp]:
+        steps: NDArray[np.intp] = np.zeros(last - first + 2, dtype=np.intp)
+        for box in (piece.box for piece in some):
+            steps[min(max(box.left - first, 0), last - first)] += 1
+            steps[min(max(box.right - first, 0), last - first)] -= 1
+        return np.cumsum(steps)
+
+    counts, every = count(pieces), count([*pieces, *others])
     return [
-        (float(start) + first, float(end) + first)
-        for start, end in edges.tolist()
-        if start > 0 and end < steps.size - 1
+        (float(end - start), _middle_of_fewest(every[start:end]) + start + first)
+        for start, end in _runs(counts <= crossed)
+        if start > 0 and end < counts.size - 1
     ]
+
+
+def _middle_of_fewest(counts: NDArray[np.intp]) -> float:
+    start, end = max(_runs(counts == counts.min()), key=lambda run: run[1] - run[0])
+    return (start + end) / 2
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return from where to where flags are set."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]])))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2).tolist()]
 
 
 def _is_parted(row: Sequence[Line], place: float, height: float) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid
-from pecia_workers.layout.lines import Mask, middle, words_of
+from pecia_workers.layout.lines import Mask, middle
 from pecia_workers.layout.parting import atoms_of, levels_of
 
 Rule: TypeAlias = tuple[float, float, float]
@@ -79,7 +79,7 @@ def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tu
         none = np.zeros_like(grey)
         return none, none
     plain = grey.copy()
-    for box in (word.box for piece in pieces for word in words_of(piece)):
+    for box in (atom.box for piece in pieces for atom in atoms_of(piece, height)):
         aside = round(_ASIDE * (box.bottom - box.top))
         window = plain[max(0, box.top) : box.bottom, max(0, box.left + aside) : box.right - aside]
         if window.size:
@@ -196,9 +196,18 @@ def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
     return [
         rule
         for rule in down
-        if sum(other[2] - other[1] for other in down if abs(other[0] - rule[0]) <= near) > _WALL * depth
+        if _length([other for other in down if abs(other[0] - rule[0]) <= near]) > _WALL * depth
         or (rule[1] < ys[0] + near and rule[2] > ys[1] - near)
     ]
+
+
+def _length(rules: list[Rule]) -> float:
+    """Return along how much of one line these go; what is drawn twice counts once."""
+    length, reached = 0.0, -np.inf
+    for _, start, end in sorted(rules, key=lambda rule: rule[1]):
+        length += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return length
 
 
 def segments(mask: Mask, place: int, start: int) -> list[Rule]:

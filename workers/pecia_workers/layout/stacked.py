@@ -91,7 +91,7 @@ def _regions(
         several = sum(
             len([atom for piece in level for atom in atoms_of(piece, height)]) > 1 for level in levels
         )
-        if levels and prose <= max(_PROSE * len(levels), len(levels) == 1) and (several or len(levels) == 1):
+        if levels and prose <= _PROSE * len(levels) and (several or len(levels) == 1):
             start = top if start is None else start
         elif start is not None:
             yield start, top
