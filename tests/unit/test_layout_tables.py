@@ -1,85 +1,18 @@
 """Tables are drawn with their exact cells, and given to the layout as pieces of text where they stand."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
 
-from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Table
-from pecia_workers.layout.blocks import layout
-
-Cells: TypeAlias = dict[tuple[int, int], tuple[str, int, int]]
-"""By row and column: the text, with a newline between lines, and the spans."""
+from pecia_schemas.blocks import BlockKind, Box, DoubtReason, Line, Table
+from tests.shared.drawn_tables import Cells, Sheet, draw, plain
 
 NAMES = ("Haemoglobin", "Leucocytes", "Sodium", "Potassium", "Creatinine", "Ferritin", "Platelets", "Glucose")
 WORDS = (
     *("fasting", "venous blood", "repeat in a week", "see comment"),
     *("slightly raised", "normal", "after meal"),
 )
-
-
-@dataclass
-class Sheet:
-    image: Image.Image = field(default_factory=lambda: Image.new("RGB", (1240, 1100), "white"))
-    pieces: list[Line] = field(default_factory=list)
-    size: int = 22
-
-    def write(self, text: str, left: float, top: float) -> None:
-        font = ImageFont.load_default(self.size)
-        ImageDraw.Draw(self.image).text((left, top), text, fill="black", font=font)
-        x0, y0, x1, y1 = font.getbbox(text)
-        (x0, x1), (y0, y1) = (round(left + x0), round(left + x1)), (round(top + y0), round(top + y1))
-        self.pieces.append(Line(text=text, box=Box(left=x0 - 2, top=y0 - 2, right=x1 + 2, bottom=y1 + 2)))
-
-    def rule(self, *place: float, colour: str = "black", width: int = 2) -> None:
-        ImageDraw.Draw(self.image).line(place, fill=colour, width=width)
-
-    def frame(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        for side in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1)):
-            self.rule(*side)
-
-    def blocks(self) -> tuple[Block, ...]:
-        return layout(self.pieces, np.asarray(self.image), source=Source.OCR).blocks
-
-    def tables(self) -> list[Table]:
-        return [block.table for block in self.blocks() if block.table]
-
-
-def plain(*rows: Sequence[str]) -> Cells:
-    """Return cells none of which spans others."""
-    return {
-        (row, column): (text, 1, 1) for row, texts in enumerate(rows) for column, text in enumerate(texts)
-    }
-
-
-def draw(
-    sheet: Sheet,
-    cells: Cells,
-    rules: str,
-    widths: list[int],
-    *,
-    left: int = 80,
-    top: int = 120,
-    pad: int = 12,
-) -> None:
-    """Draw a table. `rules`: full, rows (lines between rows alone), head (three lines), none."""
-    pitch = round(sheet.size * 1.25)
-    rows = 1 + max(row for row, _ in cells)
-    deep = [max(cells[place][0].count("\n") + 1 for place in cells if place[0] == row) for row in range(rows)]
-    xs = np.cumsum([left, *widths]).tolist()
-    ys = np.cumsum([top, *(lines * pitch + 2 * pad for lines in deep)]).tolist()
-    for (row, column), (text, high, wide) in cells.items():
-        x0, y0, x1, y1 = xs[column], ys[row], xs[column + wide], ys[row + high]
-        if rules == "full":
-            sheet.frame(x0, y0, x1, y1)
-        for number, line in enumerate(text.split("\n") if text else []):
-            sheet.write(line, x0 + 10, y0 + pad + number * pitch)
-    for y in {"rows": ys, "head": [ys[0], ys[1], ys[-1]]}.get(rules, []):
-        sheet.rule(xs[0], y, xs[-1], y, colour="grey")
 
 
 def random_table(rng: random.Random) -> tuple[Cells, list[int]]:
@@ -229,7 +162,7 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
             sheet.write(f"{rng.uniform(1, 99):.1f} mg", x, 100 + 40 * row)
             x += 110 + rng.randint(0, 120)
 
-    found = layout(sheet.pieces, np.asarray(sheet.image), source=Source.OCR)
+    found = sheet.layout()
 
     assert [(block.kind, block.table) for block in found.blocks] == [(BlockKind.TABLE, None)]
     assert len(found.blocks[0].lines) == 8

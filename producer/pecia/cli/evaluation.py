@@ -17,6 +17,7 @@ from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
+from pecia_schemas.tasks import Prefer
 
 _COLUMNS = {
     "pages": "pages",
@@ -28,6 +29,10 @@ _COLUMNS = {
     "right_doubted": "right doubted",
     "coverage": "coverage",
     "cells": "cells",
+    "adjacency": "adjacency",
+    "in_place": "in place",
+    "numeric_cells": "numeric cells",
+    "destroyed": "destroyed",
     "order": "order",
     "cer_in_file": "CER in file",
     "order_in_file": "order in file",
@@ -37,6 +42,7 @@ _COLUMNS = {
     "seconds": "s/page",
 }
 _SPARE = (
+    *("destroyed", "numeric cells", "in place", "adjacency"),
     *("right doubted", "errors doubted", "order in file", "CER in file", "coverage", "WER", "wrong blank"),
     *("marks", "s/page"),
 )
@@ -56,6 +62,12 @@ def evaluate(
     engine: Annotated[
         str | None,
         Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+    ] = None,
+    prefer: Annotated[
+        Prefer | None,
+        Option(
+            help="What PDFs are read from. Default: one without a truth beside it from its pixels, others as usual.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
@@ -85,7 +97,7 @@ def evaluate(
     shown = _exhibits(folder)
     with Client() if read is not None else _client(engine) as client:
         if read is None:
-            jobs = hand_over(client, shown)
+            jobs = hand_over(client, shown, prefer)
         elif missing := [one.name for one in shown if one.name not in read]:
             raise BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
         else:

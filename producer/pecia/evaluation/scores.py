@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -16,8 +16,10 @@ from rouge_score.rouge_scorer import RougeScorer
 from pecia.client import Client
 from pecia.evaluation import metrics
 from pecia.evaluation.metrics import Share
+from pecia.evaluation.tables import Overlap, adjacency, destroyed, in_place
 from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import JobGroup
+from pecia_schemas.blocks import Table
 from pecia_schemas.results import Captions, Page, Verdict
 from pecia_schemas.tasks import CaptionVideo, Prefer, ReadDocument
 
@@ -48,6 +50,13 @@ class PageScore(BaseModel):
     right_doubted: Share = Share(0, 0)
     """Right numbers that are in doubt, of all that were read."""
     cells: Share = Share(0, 0)
+    adjacency: Overlap = Overlap()
+    """Pairs of neighbouring cells of its tables; without any if its tables are not known."""
+    in_place: Share = Share(0, 0)
+    """True cells with text that stand in their row and column; so too `numeric_cells`, those with numbers."""
+    numeric_cells: Share = Share(0, 0)
+    destroyed: Share = Share(0, 0)
+    """Tables with less than half of their cells in place and no doubt, of all."""
     marks: Share = Share(0, 0)
     order: float | None = None
     characters_in_file: Share = Share(0, 0)
@@ -93,7 +102,7 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         numbers=metrics.found(*numbers),
         errors_doubted=errors,
         right_doubted=right,
-        cells=metrics.cells(page.tables, truth.tables or ()),
+        **_tables(page, truth.tables),
         marks=Share(0, 0)
         if truth.marks is None
         else metrics.marks([mark for block in page.blocks for mark in block.marks], truth.marks),
@@ -102,6 +111,20 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         coverage=page.coverage,
         seconds=page.timings.decode + page.timings.engine,
     )
+
+
+def _tables(page: Page, true: Sequence[Table] | None) -> dict[str, Any]:
+    """Return the scores of a page's tables; nothing if they are not known."""
+    if true is None:
+        return {}
+    shares = in_place(page.tables, true)
+    return {
+        "cells": metrics.cells(page.tables, true),
+        "adjacency": adjacency(page.tables, true),
+        "in_place": _sum(filled for filled, _ in shares),
+        "numeric_cells": _sum(numeric for _, numeric in shares),
+        "destroyed": destroyed([filled for filled, _ in shares], page.doubts),
+    }
 
 
 def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> PageScore:
@@ -131,6 +154,14 @@ class Summary(BaseModel):
     coverage: float | None
     cells: float | None
     """Cells in their place with their text."""
+    adjacency: float | None
+    """Pairs of neighbouring cells: F1 of a file, mean over files."""
+    in_place: float | None
+    """True cells with text that stand in their row and column."""
+    numeric_cells: float | None
+    """The same of cells with numbers."""
+    destroyed: float | None
+    """Tables with less than half of their cells in place and no doubt."""
     order: float | None
     """Kendall's tau over lines."""
     cer_in_file: float | None
@@ -158,6 +189,10 @@ class Summary(BaseModel):
             right_doubted=_rate(_sum(one.right_doubted for one in scores)),
             coverage=_mean(one.coverage for one in scores),
             cells=_rate(_sum(one.cells for one in scores)),
+            adjacency=_mean(_by_file(scores)),
+            in_place=_rate(_sum(one.in_place for one in scores)),
+            numeric_cells=_rate(_sum(one.numeric_cells for one in scores)),
+            destroyed=_rate(_sum(one.destroyed for one in scores)),
             order=_mean(one.order for one in scores),
             cer_in_file=_rate(_sum(one.characters_in_file for one in scores)),
             order_in_file=_mean(one.order_in_file for one in scores),
@@ -166,6 +201,13 @@ class Summary(BaseModel):
             wrong_blank=sum(one.is_wrong_blank for one in scores) / len(scores),
             seconds=sum(one.seconds for one in scores) / len(scores),
         )
+
+
+def _by_file(scores: Sequence[PageScore]) -> Iterator[float | None]:
+    """Yield of each file how well the pairs of neighbouring cells agree."""
+    for name in {score.file: None for score in scores}:
+        pages = [score.adjacency for score in scores if score.file == name]
+        yield Overlap(*map(sum, zip(*pages, strict=True))).f1
 
 
 def _sum(shares: Iterable[Share]) -> Share:
@@ -238,16 +280,16 @@ class Report(BaseModel):
         return {name: Summary.of(pages) for name, pages in groups.items()}
 
 
-def hand_over(client: Client, exhibits: Sequence[Exhibit]) -> JobGroup[Any]:
-    """Submit every file. Nothing read before is used."""
+def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None = None) -> JobGroup[Any]:
+    """Submit every file. Nothing read before is used. `prefer`: what PDFs are read from, whatever their truth is."""
     tasks: list[ReadDocument | CaptionVideo] = []
     for one in exhibits:
         language = one.truth.language
         if one.media.is_video:
             tasks.append(CaptionVideo(one.path, language=language or "en", cache=False))
         else:
-            prefer = Prefer.PIXELS if one.is_own_truth else Prefer.AUTO
-            tasks.append(ReadDocument(one.path, language=language, prefer=prefer, cache=False))
+            usual = Prefer.PIXELS if one.is_own_truth else Prefer.AUTO
+            tasks.append(ReadDocument(one.path, language=language, prefer=prefer or usual, cache=False))
     return client.submit_many(tasks)
 
 

@@ -6,10 +6,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pecia.errors import ConfigurationError
-from pecia_schemas.blocks import Mark, Table
+from pecia_schemas.blocks import Cell, Mark, Table
 from pecia_schemas.media import MediaType
 
 _NUMBER: Final = re.compile(r"[-_ ]*\d+$")
@@ -45,6 +45,25 @@ class Truth(_Truth):
     """Of a video: texts that describe it well."""
 
 
+class PlacedTable(_Truth):
+    """A table of NAME.tables.json, which holds a list of them."""
+
+    page: int = Field(ge=1)
+    cells: tuple[Cell, ...] = Field(min_length=1)
+
+    @property
+    def table(self) -> Table:
+        """The table, as large as its cells reach."""
+        return Table(
+            rows=max(cell.row + cell.row_span for cell in self.cells),
+            columns=max(cell.column + cell.column_span for cell in self.cells),
+            cells=self.cells,
+        )
+
+
+_PLACED_TABLES: Final = TypeAdapter(tuple[PlacedTable, ...])
+
+
 class Exhibit(BaseModel):
     """A file and its truth."""
 
@@ -76,9 +95,32 @@ def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[
             pages: list[tuple[str, str]] = own_text(path)
             if pages and all(in_file.strip() for _, in_file in pages):
                 truth = Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
+        if truth and (tables := _tables_beside(path)):
+            pages = [
+                page.model_copy(update={"tables": tables.get(number, ())})
+                for number, page in enumerate(truth.pages, 1)
+            ]
+            truth = truth.model_copy(update={"pages": tuple(pages)})
         if truth:
             name = str(path.relative_to(folder))
             yield Exhibit(path=path, name=name, media=media, truth=truth, is_own_truth=beside is None)
+
+
+def _tables_beside(path: Path) -> dict[int, tuple[Table, ...]]:
+    """Return the tables of each page that NAME.tables.json knows; nothing without that file."""
+    known = path.with_suffix(".tables.json")
+    if not known.is_file():
+        return {}
+    try:
+        found = _PLACED_TABLES.validate_json(known.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise TruthError(f"'{known}' is not a truth that can be read: {why}") from None
+    pages: dict[int, tuple[Table, ...]] = {}
+    for one in found:
+        pages[one.page] = (*pages.get(one.page, ()), one.table)
+    return pages
 
 
 def _beside(path: Path, media: MediaType) -> Truth | None:

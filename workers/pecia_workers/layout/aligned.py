@@ -8,9 +8,11 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from pecia_schemas.blocks import Line
+from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
-from pecia_workers.layout.ruled import Draft, Grid, Rules, cut
+from pecia_workers.layout.parting import free_strips
+from pecia_workers.layout.ruled import Rules
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
 _NEAR: Final = 2.0
@@ -21,6 +23,8 @@ _CROSSED: Final = 0.12
 """Share of its rows that may cross that space, such as a heading of two columns."""
 _MAX_CELL: Final = 12.0
 """Median length of its pieces; longer ones are prose."""
+_WIDER: Final = 1.3
+"""Step between two parts of a page that are not one table, by that between most rows."""
 _JUMP: Final = 1.3
 """How much farther it is to the next row than to the next line of a cell."""
 _PITCH: Final = 1.6
@@ -34,6 +38,11 @@ _FULL_ROW: Final = 0.6
 _IN_COLUMN: Final = 0.1
 """Share of the pieces of such rows that start where one does that is of a column."""
 _FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
+_SAME_ROW, _HEAD_PITCH = 0.7, 2.2
+"""Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
+_FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
+"""Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
+_YEAR: Final = re.compile(r"(19|20)\d\d")
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
@@ -62,8 +71,32 @@ def aligned_grids(
         if is_apart or run:
             run.append(list(row))
     runs += _ended(pieces, run, height)
-    grids = (_Aligned(pieces, run, rules, height).grid() for run in runs)
-    return [grid for grid in grids if grid is not None]
+    return [grid for run in runs for grid in _grids_of(pieces, run, rules, height)]
+
+
+def _grids_of(
+    pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float, depth: int = 3
+) -> list[Grid]:
+    """Return the grid of rows; of rows that make none, those of the rows above and below the widest space."""
+    grid = aligned_grid(pieces, run, rules, height)
+    if (grid is not None and grid.table is not None) or not depth or len(run) < 2 * _MIN_ROWS:
+        return [grid] if grid is not None else []
+    boxes = [around(pieces[number].box for number in row) for row in run]
+    steps = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
+    widest = int(np.argmax(steps))
+    if steps[widest] > _WIDER * float(np.median(steps)):
+        parts = [part for half in (run[: widest + 1], run[widest + 1 :]) for part in _ended(pieces, half, height)]
+        grids = [found for part in parts for found in _grids_of(pieces, part, rules, height, depth - 1)]
+        if any(found.table is not None for found in grids):
+            return grids
+    return [grid] if grid is not None else []
+
+
+def aligned_grid(
+    pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
+) -> Grid | None:
+    """Return the grid of rows that line up; None if they do not."""
+    return _Aligned(pieces, run, rules, height).grid()
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
@@ -102,7 +135,9 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
 class _Aligned:
     """Rows of pieces that may be a table."""
 
-    def __init__(self, pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float) -> None:
+    def __init__(
+        self, pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
+    ) -> None:
         self.rows = [[pieces[one] for one in row] for row in run]
         self.members = frozenset(one for row in run for one in row)
         self.rules, self.height = rules, height
@@ -115,11 +150,14 @@ class _Aligned:
             behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
             firsts = [min(lefts) for lefts in behind if lefts]
             starts.append(float(np.median(firsts)) if firsts else wall)
+        self._part_heads(walls)
         placed = [self._placed(row, walls, starts) for row in self.rows]
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
         texts = [piece for row in placed for _, _, piece in row]
         options = sum(piece.text[:1] in SIGNS for piece in texts)
+        if self._is_justified(texts):
+            return None
         width = np.median([piece.box.right - piece.box.left for piece in texts])
         if options > _MAX_OPTIONS * len(texts) or width > _MAX_CELL * self.height:
             return None  # boxes to be ticked with their labels, or prose
@@ -144,21 +182,64 @@ class _Aligned:
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
 
+    def _is_justified(self, texts: Sequence[Line]) -> bool:
+        """Return whether these are lines of prose with white space between their words, so that all end at one place."""
+        ends = np.array([row[-1].box.right for row in self.rows])
+        flush = float(np.mean(ends.max() - ends < self.height))
+        lower = sum(piece.text[:1].islower() for piece in texts)
+        numbers = sum(any(map(str.isdigit, piece.text)) for piece in texts)
+        return flush > _FLUSH and lower > _LOWER * len(texts) and numbers < _FEW * len(texts)
+
     def _walls(self) -> list[float]:
         """Return where white space goes down between columns."""
         most = np.percentile([len(row) for row in self.rows], 80)
         rows = [row for row in self.rows if len(row) >= max(2, 0.6 * most)]
-        crossed = np.zeros(self.box.right - self.box.left + 2, dtype=np.intp)
-        for piece in (piece for row in rows for piece in row if not _SIGN.fullmatch(piece.text.strip())):
-            crossed[piece.box.left - self.box.left] += 1
-            crossed[piece.box.right - self.box.left] -= 1
-        free = np.concatenate([[0], np.cumsum(crossed) <= int(_CROSSED * len(rows)), [0]])
-        edges = np.flatnonzero(np.diff(free)).reshape(-1, 2)
-        return [
-            float(start + end) / 2 + self.box.left
-            for start, end in edges.tolist()
-            if start > 0 and end < crossed.size - 1 and end - start > _GAP * self.height
+        texts = [piece for row in rows for piece in row if not _SIGN.fullmatch(piece.text.strip())]
+        others = [piece for row in self.rows if row not in rows for piece in row]
+        strips = free_strips(texts, int(_CROSSED * len(rows)), others)
+        return [place for width, place in strips if width > _GAP * self.height]
+
+    def _part_heads(self, walls: list[float]) -> None:
+        """Part the names of columns that recognition or the file joined: lines with a space at one wall, one below the other.
+
+        A heading over several columns has no such line below it.
+        """
+        body = next(
+            (number for number, row in enumerate(self.rows) if _is_body([(1, 1, piece) for piece in row[1:]])), 0
+        )
+        below = [piece.box for row in self.rows[body:] for piece in row]
+        for before, wall, after in zip([self.box.left, *walls], walls, [*walls[1:], self.box.right], strict=False):
+            ends = [box.right for box in below if before <= box.left and box.right <= wall]
+            starts = [box.left for box in below if wall <= box.left and box.right <= after]
+            start = float(np.median(ends)) if ends else before
+            end = float(np.median(starts)) if starts else after
+            spaces = [
+                (number, space)
+                for number, row in enumerate(self.rows[:body])
+                for piece in row
+                if piece.box.left < start and piece.box.right > end
+                for space in [self._widest_space(piece, start, end)]
+            ]
+            clear = [space is not None and space[1] for _, space in spaces]
+            if not spaces or any(space is None for _, space in spaces):
+                continue
+            if all(clear) or (any(clear) and len(spaces) > 1):
+                for number, space in spaces:
+                    places = [space[0]] if space else []
+                    self.rows[number] = [part for piece in self.rows[number] for part in cut(piece, places, 0)]
+
+    def _widest_space(self, piece: Line, start: float, end: float) -> tuple[float, bool] | None:
+        """Return where the space between two cells may be, and whether it is wide or words end or begin as the numbers do."""
+        spaces = [(right.box.left - left.box.right, left.box.right, right.box.left) for left, right in pairwise(piece.words)]
+        near = 0.3 * self.height
+        usual = max(near, float(np.median([width for width, _, _ in spaces])) if len(spaces) > 2 else 0.0)  # noqa: PLR2004
+        rated = [
+            (abs(left - start) < near or abs(right - end) < near, width > 1.2 * usual, width, (left + right) / 2)
+            for width, left, right in spaces
+            if left < end and right > start
         ]
+        is_aligned, is_wide, _, place = max(rated, default=(False, False, 0.0, None))
+        return None if place is None else (place, is_aligned or is_wide)
 
     def _placed(self, row: Sequence[Line], walls: list[float], starts: list[float]) -> _Row:
         """Return the parts of a row's pieces with the first and the last column of each.
@@ -191,12 +272,19 @@ class _Aligned:
         ]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
+        body = next((number for number, row in enumerate(placed) if _is_body(row)), 0)
         groups = [[placed[0]]]
-        for row, pitch, rule in zip(placed[1:], pitches, ruled, strict=True):
+        for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
             here, numbers = {first for first, _, _ in row}, _numbers(row)
-            if rule or any(numbers & _numbers(one) for one in groups[-1]):
+            if pitch < _SAME_ROW * self.height:
+                goes_on = True  # a value beside the middle of a label of two lines
+            elif rule or any(numbers & _numbers(one) for one in groups[-1]):
                 goes_on = False
+            elif number < body:
+                goes_on = pitch < _HEAD_PITCH * self.height and _is_below(row, groups[-1])
+            elif number > body and _goes_on(groups[-1], row):
+                goes_on = True
             elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):
                 goes_on = here <= above or not here & above
             else:
@@ -206,6 +294,34 @@ class _Aligned:
             else:
                 groups.append([row])
         return groups
+
+
+def _is_body(row: _Row) -> bool:
+    """Return whether a row holds values rather than names of columns."""
+    later = [piece for first, _, piece in row if first > 0]
+    numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
+    years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
+    return 2 * len(numbers) >= max(1, len(later)) and len(years) < max(2, len(numbers))
+
+
+def _is_below(row: _Row, group: list[_Row]) -> bool:
+    """Return whether each name of a row of a head goes on with that of its column, none with one of several columns."""
+    spans = [(first, last) for one in group for first, last, _ in one]
+    for first, last, _ in row:
+        for start, end in spans:
+            if start <= last and first <= end and (start, end) != (first, last):
+                return False
+    return {first for first, _, _ in row} != {0}
+
+
+def _goes_on(group: list[_Row], row: _Row) -> bool:
+    """Return whether a name of several lines goes on: from the row with its values, or up to that row."""
+    last = group[-1]
+    names = [[piece.text for first, _, piece in one if first == 0] for one in (last, row)]
+    if not all(names) or not names[1][0][:1].islower():
+        return False
+    alone = [{first for first, _, _ in one} == {0} for one in (last, row)]
+    return alone[1] or (alone[0] and all({first for first, _, _ in one} == {0} for one in group))
 
 
 def _tight(pitches: list[float], cells: list[int], height: float) -> float:

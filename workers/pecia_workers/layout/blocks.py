@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
 from pecia_workers.layout.aligned import aligned_grids
+from pecia_workers.layout.completing import with_dashes, with_names
+from pecia_workers.layout.grids import Grid
 from pecia_workers.layout.lines import around, corners_of, joined, middle, rows_of
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
-from pecia_workers.layout.ruled import Grid, Rules, find_rules, ruled_grids
+from pecia_workers.layout.parting import looks_joined
+from pecia_workers.layout.ruled import Rules, find_rules, ruled_grids
+from pecia_workers.layout.stacked import stacked_grids
 
 Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""
@@ -49,7 +53,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
     marks = find_marks(pixels, pieces, height)
     pieces = with_signs(pieces, marks, height)
-    rules = find_rules(pixels, height)
+    rules = find_rules(pixels, height, pieces)
     marks += signature_lines(rules.across, pieces, height)
     found = _found(pieces, rules, height)
     columns = [part for part in found if isinstance(part, list)]
@@ -64,7 +68,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
             on_value=any(map(str.isdigit, block.text)),
         )
         for block in blocks
-        if block.kind is BlockKind.TABLE and block.table is None
+        if block.kind is BlockKind.TABLE and (block.table is None or looks_joined(block.table))
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
     return Layout(_with_marks(blocks, marks), tuple(doubts))
@@ -105,10 +109,14 @@ def _found(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid | l
     for grid in ruled_grids(pieces, rules, height):
         if not any(grid.members & other.members for other in grids):  # of a grid in a cell, the inner one
             grids.append(grid)
+    grids += stacked_grids(pieces, set(_outside(len(pieces), grids)), rules, height)
     loose = _outside(len(pieces), grids)
     stretches = _ordered([pieces[one] for one in loose], [])
     rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
     grids += aligned_grids(pieces, rows, rules, height)
+    for number, grid in enumerate(grids):
+        named = with_names(grid, pieces, set(_outside(len(pieces), grids)), height)
+        grids[number] = with_dashes(named, rules, height)
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
     found: list[Grid | list[Row]] = []
     for stretch in _ordered(texts, grids):

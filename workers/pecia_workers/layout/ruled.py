@@ -1,151 +1,31 @@
 """Tables by their ruling lines. Lengths are in heights of a line. Needs OpenCV (pecia[cpu])."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Cell, Line, Table
-from pecia_workers.layout.lines import Mask, around, box_of, joined, middle, rows_of, words_of
-
-_MIN_FILLED: Final = 0.5
-"""Share of a grid's cells with text in them; less is a frame or a picture."""
-_MAX_CUT: Final = 0.4
-"""Share of its pieces that lines run through; more is a pattern behind text."""
-_FRAME_LINES, _FRAME_CELLS = 4, 9
-"""Few cells with many lines each are boxes round paragraphs."""
-_MIN_UNSPANNED: Final = 0.5
-"""Share of a table's cells that are one row high and one column wide; less is a form."""
-_MIN_SPLIT_ROWS, _MIN_BESIDE = 3, 0.8
-"""Lines of text between two ruling lines that are rows, and the share of them with text in several cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table as it stands on the page."""
-
-    box: Box
-    table: Table | None
-    """None: it looks like a table, but its grid is not clear."""
-    lines: tuple[Line, ...]
-    """Those of its cells, cell by cell."""
-    members: frozenset[int]
-    """Which pieces its text is of."""
-    is_form: bool = False
-    """A grid of fields rather than of rows and columns: its text is best read as the page has it."""
-
-
-class Draft:
-    """A grid that is being filled."""
-
-    def __init__(self, xs: list[float], ys: list[float], owners: NDArray[np.intp]) -> None:
-        self.xs, self.ys, self.owners = xs, ys, owners
-        self.content: dict[int, list[Line]] = {}
-        self.members: set[int] = set()
-        self.cut = 0
-        """How many pieces lines run through."""
-
-    def fill(self, pieces: Sequence[Line], near: float) -> None:
-        """Put each piece whose middle is inside into its cell; what runs through a line is cut there."""
-        for number, piece in enumerate(pieces):
-            x, y = middle(piece.box)
-            if self.xs[0] - near < x < self.xs[-1] + near and self.ys[0] < y < self.ys[-1]:
-                row = int(np.searchsorted(self.ys[1:-1], y))
-                walls = np.flatnonzero(np.diff(self.owners[row])) + 1
-                parts = list(cut(piece, [self.xs[wall] for wall in walls], near))
-                self.cut += len(parts) > 1
-                for part in parts:
-                    column = int(np.searchsorted(self.xs[1:-1], middle(part.box)[0]))
-                    self.content.setdefault(int(self.owners[row, column]), []).append(part)
-                self.members.add(number)
-
-    def ruled_grid(self) -> Grid | None:
-        """Return it if its lines are those of a table or a form, rather than of frames or a pattern."""
-        cells = [np.argwhere(self.owners == owner) for owner in np.unique(self.owners)]
-        filled = len(self.content)
-        heads = (self.owners[0], self.owners[:, 0])
-        has_heads = any(np.mean([owner in self.content for owner in head]) > 0.8 for head in heads)  # noqa: PLR2004
-        lines = np.median([len(rows_of(content)) for content in self.content.values()] or [0])
-        if (
-            len(cells) < 4  # noqa: PLR2004  two by two
-            or filled < 3  # noqa: PLR2004
-            or self.cut > _MAX_CUT * len(self.members)
-            or (filled < _MIN_FILLED * len(cells) and not (has_heads and len(cells) > _FRAME_CELLS))
-            or (lines > _FRAME_LINES and len(cells) < _FRAME_CELLS)
-        ):
-            return None
-        unspanned = sum(len(cell) == 1 for cell in cells)
-        if unspanned >= _MIN_UNSPANNED * len(cells):
-            self._split_rows()
-        return self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
-
-    def _split_rows(self) -> None:
-        """Part rows that no line parts, as in a table with lines round its head and its body alone."""
-        for row in reversed(range(len(self.ys) - 1)):
-            owners = self.owners[row]
-            if (np.count_nonzero(np.isin(self.owners, owners), axis=1) > 0).sum() > 1:
-                continue
-            rows = rows_of([line for owner in np.unique(owners) for line in self.content.get(int(owner), [])])
-            beside = sum(len(line) > 1 for line in rows)
-            if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
-                continue
-            middles = [np.mean([middle(line.box)[1] for line in one]) for one in rows]
-            cuts = [float(upper + lower) / 2 for upper, lower in pairwise(middles)]
-            fresh = self.owners.max() + 1 + np.arange(len(cuts))[:, None] * self.owners.size + owners
-            for owner in np.unique(owners).tolist():
-                for line in self.content.pop(owner, []):
-                    place = int(np.searchsorted(cuts, middle(line.box)[1]))
-                    key = owner if place == 0 else int(fresh[place - 1][owners == owner][0])
-                    self.content.setdefault(key, []).append(line)
-            self.owners = np.insert(self.owners, row + 1, fresh, axis=0)
-            self.ys[row + 1 : row + 1] = cuts
-
-    def grid(self, *, is_form: bool = False) -> Grid:
-        """Return it as it is filled."""
-        cells: list[Cell] = []
-        lines: list[Line] = []
-        for owner in dict.fromkeys(self.owners.ravel().tolist()):
-            rows, columns = np.nonzero(self.owners == owner)
-            inside = [joined(row) for row in rows_of(self.content.get(owner, []))]
-            lines += inside
-            text = "\n".join(line.text for line in inside)
-            top, bottom = int(rows.min()), int(rows.max()) + 1
-            left, right = int(columns.min()), int(columns.max()) + 1
-            box = box_of(self.xs[left], self.ys[top], self.xs[right], self.ys[bottom])
-            high, wide = bottom - top, right - left
-            cells.append(Cell(row=top, column=left, row_span=high, column_span=wide, text=text, box=box))
-        whole = box_of(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
-        return Grid(
-            box=around([whole, *(line.box for line in lines)]),
-            table=Table(rows=len(self.ys) - 1, columns=len(self.xs) - 1, cells=tuple(cells)),
-            lines=tuple(lines),
-            members=frozenset(self.members),
-            is_form=is_form,
-        )
-
-
-def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
-    """Yield the parts of a piece that runs through these places, cut between its words."""
-    cuts = [place for place in places if piece.box.left + near < place < piece.box.right - near]
-    words = words_of(piece) if cuts else ()
-    sides = np.searchsorted(cuts, [middle(word.box)[0] for word in words])
-    parts = [[word for word, of in zip(words, sides, strict=True) if of == side] for side in np.unique(sides)]
-    if len(parts) < 2:  # noqa: PLR2004
-        yield piece
-        return
-    for part in parts:
-        text, box = " ".join(word.text for word in part), around(word.box for word in part)
-        known = tuple(part) if piece.words else ()
-        yield Line(text=text, box=box, confidence=piece.confidence, words=known)
-
+from pecia_schemas.blocks import Box, Line
+from pecia_workers.layout.grids import Draft, Grid
+from pecia_workers.layout.lines import Mask, middle
+from pecia_workers.layout.parting import atoms_of, levels_of
 
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""
 
+_WALL: Final = 0.12
+"""Share of a table's depth from which a line that goes down is a wall."""
+_MIN_BODY: Final = 3
+"""Rows of several cells, of which a title and notes are parted."""
+_EDGE: Final = 9
+"""Grey levels by which a coloured ground differs from what is beside it."""
+_ASIDE, _ACROSS = 0.15, 0.85
+"""How far boxes of recognition reach over the text at its sides; share of a row of pixels that no letters fill."""
+_COLOURED: Final = 0.004
+"""Share of the page from which coloured ground is looked at."""
 _CONTRAST: Final = 16
 """Grey levels by which a ruling line differs from what is above and below it."""
 _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
@@ -158,6 +38,11 @@ class Rules:
 
     across: Mask
     down: Mask
+    edges_across: Mask
+    """Where a coloured ground begins and ends, and white lines on it; those of tables alone."""
+    edges_down: Mask
+    strokes: Mask
+    """All that is thin and dark, letters too."""
 
     def between(self, upper: float, lower: float, left: float, right: float) -> bool:
         """Return whether a line goes across at least half of this white space."""
@@ -171,13 +56,51 @@ class Rules:
         return self.between(middle(above)[1], middle(below)[1], left, right)
 
 
-def find_rules(pixels: NDArray[np.uint8], height: float) -> Rules:
-    """Return the lines that are thin, long and darker than the ground beside them."""
+def find_rules(pixels: NDArray[np.uint8], height: float, pieces: Sequence[Line] = ()) -> Rules:
+    """Return the lines that are thin, long and darker than the ground beside them, and the edges of coloured grounds.
+
+    `pieces`: text, which has no edges.
+    """
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     thick = np.ones((max(5, round(0.45 * height)) | 1,) * 2, dtype=np.uint8)
     thin = (cv2.morphologyEx(grey, cv2.MORPH_BLACKHAT, thick) > _CONTRAST).view(np.uint8)
+    across = _long_runs(thin, height, _RUN_ACROSS * height)
     down = _long_runs(np.ascontiguousarray(thin.T), height, _RUN_DOWN * height).T
-    return Rules(_long_runs(thin, height, _RUN_ACROSS * height), np.ascontiguousarray(down))
+    edges = _edges(np.asarray(grey, dtype=np.uint8), height, pieces)
+    return Rules(across, np.ascontiguousarray(down), *edges, thin)
+
+
+def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tuple[Mask, Mask]:
+    """Return the edges of coloured grounds, across and down; none if the page has no such ground."""
+    paper = int(np.median(grey[::8, ::8]))
+    ground = abs(cv2.resize(grey, None, fx=0.125, fy=0.125, interpolation=cv2.INTER_AREA).astype(int) - paper)
+    solid = cv2.erode((ground > _EDGE).astype(np.uint8), np.ones((3, 3), dtype=np.uint8))
+    if solid.mean() < _COLOURED:
+        none = np.zeros_like(grey)
+        return none, none
+    plain = grey.copy()
+    for box in (atom.box for piece in pieces for atom in atoms_of(piece, height)):
+        aside = round(_ASIDE * (box.bottom - box.top))
+        window = plain[max(0, box.top) : box.bottom, max(0, box.left + aside) : box.right - aside]
+        if window.size:
+            _erase(window)
+    plain = plain.astype(np.int16)
+    masks = []
+    for image, least in ((plain, _RUN_ACROSS), (plain.T, _RUN_DOWN)):
+        steps = np.zeros(image.shape, dtype=np.uint8)
+        steps[1:-1] = abs(image[2:] - image[:-2]) > _EDGE
+        masks.append(_long_runs(steps, height, least * height))
+    return masks[0], np.ascontiguousarray(masks[1].T)
+
+
+def _erase(window: NDArray[np.uint8]) -> None:
+    """Paint letters over with the ground that they stand on, as far as that goes on above and below them."""
+    ground = int(np.bincount(window.ravel()).argmax())
+    other = (abs(window.astype(np.int16) - ground) > _EDGE).mean(axis=1) > _ACROSS
+    above, below = other[: len(other) // 2], other[len(other) // 2 :]
+    start = len(above) - int(np.argmax(above[::-1])) if above.any() else 0
+    end = len(above) + int(np.argmax(below)) if below.any() else len(other)
+    window[start:end] = ground
 
 
 def _long_runs(thin: Mask, height: float, least: float) -> Mask:
@@ -192,39 +115,103 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
-    touching = cv2.dilate(rules.across | rules.down, np.ones((5, 5), dtype=np.uint8))
+    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first.
+
+    Behind them those that the edges of coloured grounds make.
+    """
+    grids = _grids(pieces, rules.across, rules.down, height)
+    if rules.edges_across.any():
+        across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
+        grids += _grids(pieces, across, down, height)
+    return grids
+
+
+def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float) -> list[Grid]:
+    touching = cv2.dilate(across | down, np.ones((5, 5), dtype=np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
     order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")
     grids: list[Grid] = []
-    near = 0.5 * height
     for label in order.tolist():
         left, top, width, depth = stats[label, :4].tolist()
         if width < 6 * height or depth < 2 * height:
             continue
         window = np.s_[top : top + depth, left : left + width]
         part = (labels[window] == label).view(np.uint8)
-        across = _segments(rules.across[window] & part, top, left)
-        down = _segments((rules.down[window] & part).T, left, top)
-        ys, xs = _places(across, near), _places(down, near)
-        if len(ys) <= 2 or not xs:  # noqa: PLR2004  one row
-            continue
-        long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
-        if long:  # a table that is open at its sides
-            start, end = np.median([rule[1:] for rule in long], axis=0).tolist()
-            is_open = xs[0] - start > 4 * near, end - xs[-1] > 4 * near
-            xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
-        if len(xs) <= 2:  # noqa: PLR2004  one column
-            continue
-        draft = Draft(xs, ys, _owners(across, down, xs, ys, near))
-        draft.fill(pieces, near)
-        grid = draft.ruled_grid()
+        lines = segments(across[window] & part, top, left), segments((down[window] & part).T, left, top)
+        grid = _grid(pieces, *lines, height)
         if grid is not None:
             grids.append(grid)
     return grids
 
 
-def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
+def _grid(pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: float) -> Grid | None:
+    """Return the table that lines make which touch; None if they make none."""
+    near = 0.5 * height
+    ys = _places(across, near)
+    xs = _places(_walls(down, ys, near), near) if len(ys) > 2 else []  # noqa: PLR2004  one row
+    if not xs:
+        return None
+    long = [rule for rule in across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
+    if long:  # a table that is open at its sides
+        start, end = np.median([rule[1:] for rule in long], axis=0).tolist()
+        is_open = xs[0] - start > 4 * near, end - xs[-1] > 4 * near
+        xs = [*[start] * is_open[0], *xs, *[end] * is_open[1]]
+    if len(xs) <= 2:  # noqa: PLR2004  one column
+        return None
+    start, end = min(rule[1] for rule in down), max(rule[2] for rule in down)
+    ys = [*[start] * (ys[0] - start > 2 * near), *ys, *[end] * (end - ys[-1] > 2 * near)]  # open above, below
+    owners = _owners(across, down, xs, ys, near)
+    inside = [piece for piece in pieces if xs[0] < middle(piece.box)[0] < xs[-1]]
+    first, last = _body(inside, ys, owners, height)
+    draft = Draft(xs, ys[first : last + 1], owners[first:last])
+    draft.fill(pieces, near)
+    draft.part(height)
+    return draft.ruled_grid()
+
+
+def _body(
+    pieces: Sequence[Line], ys: list[float], owners: NDArray[np.intp], height: float
+) -> tuple[int, int]:
+    """Return the rows of a grid without a title in its frame above them, and without notes below them."""
+    rows = len(owners)
+    several = sum(len(np.unique(row)) > 1 for row in owners)
+    if several < _MIN_BODY or rows - several > several:
+        return 0, rows
+
+    def is_text(row: int) -> bool:
+        if len(np.unique(owners[row])) > 1:
+            return False
+        lines = [piece for piece in pieces if ys[row] < middle(piece.box)[1] < ys[row + 1]]
+        atoms = [atom for piece in lines for atom in atoms_of(piece, height)]
+        return all(len(level) == 1 for level in levels_of(atoms))
+
+    first = next(row for row in range(rows) if not is_text(row))
+    last = next(row for row in reversed(range(rows)) if not is_text(row))
+    return (first, last + 1) if last - first >= _MIN_BODY else (0, rows)
+
+
+def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
+    """Return the lines that go down through much of a table, or through its head; no tall letters."""
+    depth = ys[-1] - ys[0]
+    return [
+        rule
+        for rule in down
+        if _length([other for other in down if abs(other[0] - rule[0]) <= near]) > _WALL * depth
+        or (rule[1] < ys[0] + near and rule[2] > ys[1] - near)
+    ]
+
+
+def _length(rules: list[Rule]) -> float:
+    """Return along how much of one line these go; what is drawn twice counts once."""
+    length, reached = 0.0, -np.inf
+    for _, start, end in sorted(rules, key=lambda rule: rule[1]):
+        length += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return length
+
+
+def segments(mask: Mask, place: int, start: int) -> list[Rule]:
+    """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
     _, _, stats, centres = cv2.connectedComponentsWithStats(np.ascontiguousarray(mask), connectivity=8)
     return [
         (float(centre[1]) + place, float(left) + start, float(left + width) + start)

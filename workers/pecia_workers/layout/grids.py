@@ -1,0 +1,286 @@
+"""A table as it stands on the page: its grid, filled with text, and parted where its text is, though no line is drawn.
+
+Lengths are in heights of a line.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.blocks import Box, Cell, Line, Table
+from pecia_workers.layout.lines import around, box_of, joined, middle, rows_of, words_of
+from pecia_workers.layout.parting import atoms_of, is_number, levels_of, looks_joined, walls_of
+
+_MIN_FILLED: Final = 0.5
+"""Share of a grid's cells with text in them; less is a frame or a picture."""
+_LEAST_FILLED: Final = 0.2
+"""The same of a table whose head or whose names are all there."""
+_MAX_CUT: Final = 0.4
+"""Share of its pieces that lines run through; more is a pattern behind text."""
+_FRAME_LINES, _FRAME_CELLS = 4, 9
+"""Few cells with many lines each are boxes round paragraphs."""
+_MIN_UNSPANNED: Final = 0.5
+"""Share of a table's cells that are one row high and one column wide; less is a form."""
+_MIN_PARTED, _PARTED = 2, 0.4
+"""Lines of text that are parted at one place, and their share, from which the rows that they stand in are."""
+_MIN_SPLIT_ROWS, _MIN_BESIDE = 3, 0.8
+"""Lines of text between two ruling lines that are rows, and the share of them with text in several cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table as it stands on the page."""
+
+    box: Box
+    table: Table | None
+    """None: it looks like a table, but its grid is not clear."""
+    lines: tuple[Line, ...]
+    """Those of its cells, cell by cell."""
+    members: frozenset[int]
+    """Which pieces its text is of."""
+    is_form: bool = False
+    """A grid of fields rather than of rows and columns: its text is best read as the page has it."""
+
+
+class Draft:
+    """A grid that is being filled."""
+
+    def __init__(self, xs: list[float], ys: list[float], owners: NDArray[np.intp]) -> None:
+        self.xs, self.ys, self.owners = xs, ys, owners
+        self.content: dict[int, list[Line]] = {}
+        self.members: set[int] = set()
+        self.cut = 0
+        """How many pieces lines run through."""
+
+    def fill(self, pieces: Sequence[Line], near: float) -> None:
+        """Put each piece whose middle is inside into its cell; what runs through a line is cut there."""
+        for number, piece in enumerate(pieces):
+            x, y = middle(piece.box)
+            if self.xs[0] - near < x < self.xs[-1] + near and self.ys[0] < y < self.ys[-1]:
+                self.cut += self._place(piece, near)
+                self.members.add(number)
+
+    def _place(self, piece: Line, near: float) -> bool:
+        """Put a piece into its cell, or its parts into theirs; return whether it was cut."""
+        row = int(np.searchsorted(self.ys[1:-1], middle(piece.box)[1]))
+        walls = np.flatnonzero(np.diff(self.owners[row])) + 1
+        parts = list(cut(piece, [self.xs[wall] for wall in walls], near))
+        for part in parts:
+            column = int(np.searchsorted(self.xs[1:-1], middle(part.box)[0]))
+            self.content.setdefault(int(self.owners[row, column]), []).append(part)
+        return len(parts) > 1
+
+    def part(self, height: float) -> None:
+        """Part what no line parts, though white space or numbers that line up do.
+
+        As in a table with lines in its head alone, between groups of its rows, or round all of it.
+        """
+        pieces = [line for lines in self.content.values() for line in lines]
+        atoms = [atom for piece in pieces for atom in atoms_of(piece, height)]
+        levels = levels_of(atoms)
+        self._add_walls(levels, height)
+        self._part_heads(levels, height)
+        self._part_cells(levels, height)
+        self._part_rows(levels)
+        self.content = {}
+        for piece in pieces:
+            self._place(piece, 0.25 * height)
+
+    def _add_walls(self, levels: Sequence[Sequence[Line]], height: float) -> None:
+        """Add the columns that white space parts."""
+        added = [
+            (column, wall)
+            for column, (left, right) in enumerate(pairwise(self.xs))
+            for wall in walls_of(levels, left, right, height)
+            if left + height < wall < right - height
+        ]
+        for column, wall in reversed(added):
+            self.xs.insert(column + 1, wall)
+            self.owners = np.insert(self.owners, column + 1, self.owners[:, column], axis=1)
+
+    def _bands(self, levels: Sequence[Sequence[Line]]) -> list[int]:
+        """Return which row each level of text stands in."""
+        middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in levels]
+        return np.searchsorted(self.ys[1:-1], middles).tolist()
+
+    def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
+        """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
+        first, last = np.flatnonzero(self.owners[row] == self.owners[row, column])[[0, -1]]
+        inside = [piece.box for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]]
+        before = sum(box.right < self.xs[column] + slack for box in inside)
+        after = sum(box.left > self.xs[column] - slack for box in inside)
+        return before, len(inside) - before - after, after
+
+    def _is_merged(self, row: int, column: int) -> bool:
+        """Return whether a cell of this row alone goes on behind the wall before this column."""
+        owner = self.owners[row, column]
+        is_joined = owner == self.owners[row, column - 1]
+        return bool(is_joined) and np.count_nonzero((self.owners == owner).any(axis=1)) == 1
+
+    def _divide(self, row: int, column: int) -> None:
+        """Make what stands behind a wall in a cell a cell of its own."""
+        behind = np.arange(self.owners.shape[1]) >= column
+        self.owners[row, behind & (self.owners[row] == self.owners[row, column])] = self.owners.max() + 1
+
+    def _part_heads(self, levels: Sequence[Sequence[Line]], height: float) -> None:
+        """Part the lines of a cell below a heading of several columns from that heading."""
+        slack = 0.35 * height
+        bands = self._bands(levels)
+        for row in reversed(range(len(self.ys) - 1)):
+            inside = [level for band, level in zip(bands, levels, strict=True) if band == row]
+            parted: dict[int, list[int]] = {}
+            for column in range(1, len(self.xs) - 1):
+                if not self._is_merged(row, column):
+                    continue
+                sides = [self._sides(level, row, column, slack) for level in inside]
+                across = [number for number, (_, crossing, _) in enumerate(sides) if crossing]
+                beside = [number for number, (before, _, after) in enumerate(sides) if before and after]
+                if across and beside and across[-1] < beside[0]:
+                    parted.setdefault(beside[0], []).append(column)
+            if not parted:
+                continue
+            start = max(parted, key=lambda start: len(parted[start]))
+            upper = max(piece.box.bottom for piece in inside[start - 1])
+            lower = min(piece.box.top for piece in inside[start])
+            below = self.owners[row].copy()
+            for owner in {int(self.owners[row, column]) for column in parted[start]}:
+                below[below == owner] = max(self.owners.max(), below.max()) + 1
+            self.owners = np.insert(self.owners, row + 1, below, axis=0)
+            self.ys.insert(row + 1, (upper + lower) / 2)
+            for column in parted[start]:
+                self._divide(row + 1, column)
+
+    def _part_cells(self, levels: Sequence[Sequence[Line]], height: float) -> None:
+        """Part cells of one row where the text of most of the rows like it is parted."""
+        bands = self._bands(levels)
+        for column in range(1, len(self.xs) - 1):
+            merged = {row: 0 for row in range(len(self.ys) - 1) if self._is_merged(row, column)}
+            for row, level in zip(bands, levels, strict=True):
+                if row in merged:
+                    before, crossing, after = self._sides(level, row, column, 0.35 * height)
+                    if crossing:
+                        del merged[row]
+                    else:
+                        merged[row] += bool(before and after)
+            walls = int((self.owners[:, column] != self.owners[:, column - 1]).sum())
+            if sum(merged.values()) < max(_MIN_PARTED, _PARTED * len(merged)):
+                least = 1 if walls > len(self.owners) / 2 else _MIN_PARTED
+                merged = {row: parted for row, parted in merged.items() if parted >= least}
+            for row in merged:
+                self._divide(row, column)
+
+    def _part_rows(self, levels: Sequence[Sequence[Line]]) -> None:
+        """Part rows with several numbers one below the other, or as many lines as there are in most cells."""
+        bands = self._bands(levels)
+        for row in reversed(range(len(self.ys) - 1)):
+            rows = [level for band, level in zip(bands, levels, strict=True) if band == row]
+            starts = self._starts(rows)
+            if len(starts) < 2:  # noqa: PLR2004
+                continue
+            boxes = [
+                around(piece.box for level in rows[start:end] for piece in level)
+                for start, end in pairwise([*starts, len(rows)])
+            ]
+            cuts = [(upper.bottom + lower.top) / 2 for upper, lower in pairwise(boxes)]
+            alone = [np.count_nonzero((self.owners == owner).any(axis=1)) == 1 for owner in self.owners[row]]
+            for number, _ in enumerate(cuts):
+                fresh = self.owners[row].copy()
+                base = int(self.owners.max()) + 1
+                fresh[alone] += base
+                self.owners = np.insert(self.owners, row + 1 + number, fresh, axis=0)
+            self.ys[row + 1 : row + 1] = cuts
+
+    def _starts(self, rows: Sequence[Sequence[Line]]) -> list[int]:
+        """Return which of the levels of text in one row begin rows of their own."""
+        columns = [
+            {int(np.searchsorted(self.xs[1:-1], middle(piece.box)[0])): piece for piece in level}
+            for level in rows
+        ]
+        numbers = [
+            {column for column, piece in level.items() if is_number(piece) and piece.text[0] not in "(["}
+            for level in columns
+        ]  # in brackets stands what belongs to the number above
+        counts = [sum(column in level for level in numbers) for column in range(len(self.xs) - 1)]
+        if max(counts, default=0) > 1:
+            anchors = [
+                number for number, level in enumerate(numbers) if any(counts[one] > 1 for one in level)
+            ]
+        else:
+            beside = sum(len(level) > 1 for level in columns)
+            if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
+                return [0]
+            anchors = list(range(len(rows)))
+        starts = [0]
+        for anchor, following in pairwise(anchors):
+            # What stands between two rows of values goes with the nearer one, a name of two lines with the upper one.
+            steps = [
+                middle(below[0].box)[1] - middle(above[0].box)[1]
+                for above, below in pairwise(rows[anchor : following + 1])
+            ]
+            starts.append(
+                anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step] / 4), step))
+            )
+        return starts
+
+    def ruled_grid(self) -> Grid | None:
+        """Return it if its lines are those of a table or a form, rather than of frames or a pattern."""
+        cells = [np.argwhere(self.owners == owner) for owner in np.unique(self.owners)]
+        filled = len(self.content)
+        heads = (self.owners[0], self.owners[:, 0])
+        has_heads = any(np.mean([owner in self.content for owner in head]) > 0.8 for head in heads)  # noqa: PLR2004
+        lines = np.median([len(rows_of(content)) for content in self.content.values()] or [0])
+        if (
+            len(cells) < 4  # noqa: PLR2004  two by two
+            or filled < 3  # noqa: PLR2004
+            or self.cut > _MAX_CUT * len(self.members)
+            or filled < _LEAST_FILLED * len(cells)
+            or (filled < _MIN_FILLED * len(cells) and not (has_heads and len(cells) > _FRAME_CELLS))
+            or (lines > _FRAME_LINES and len(cells) < _FRAME_CELLS)
+        ):
+            return None
+        unspanned = sum(len(cell) == 1 for cell in cells)
+        grid = self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
+        is_chart = filled < _MIN_FILLED * len(cells) and grid.table is not None and looks_joined(grid.table)
+        return None if is_chart else grid
+
+    def grid(self, *, is_form: bool = False) -> Grid:
+        """Return it as it is filled."""
+        cells: list[Cell] = []
+        lines: list[Line] = []
+        for owner in dict.fromkeys(self.owners.ravel().tolist()):
+            rows, columns = np.nonzero(self.owners == owner)
+            inside = [joined(row) for row in rows_of(self.content.get(owner, []))]
+            lines += inside
+            text = "\n".join(line.text for line in inside)
+            top, bottom = int(rows.min()), int(rows.max()) + 1
+            left, right = int(columns.min()), int(columns.max()) + 1
+            box = box_of(self.xs[left], self.ys[top], self.xs[right], self.ys[bottom])
+            high, wide = bottom - top, right - left
+            cells.append(Cell(row=top, column=left, row_span=high, column_span=wide, text=text, box=box))
+        whole = box_of(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
+        return Grid(
+            box=around([whole, *(line.box for line in lines)]),
+            table=Table(rows=len(self.ys) - 1, columns=len(self.xs) - 1, cells=tuple(cells)),
+            lines=tuple(lines),
+            members=frozenset(self.members),
+            is_form=is_form,
+        )
+
+
+def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
+    """Yield the parts of a piece that runs through these places, cut between its words."""
+    cuts = [place for place in places if piece.box.left + near < place < piece.box.right - near]
+    words = words_of(piece) if cuts else ()
+    sides = np.searchsorted(cuts, [middle(word.box)[0] for word in words])
+    parts = [[word for word, of in zip(words, sides, strict=True) if of == side] for side in np.unique(sides)]
+    if len(parts) < 2:  # noqa: PLR2004
+        yield piece
+        return
+    for part in parts:
+        text, box = " ".join(word.text for word in part), around(word.box for word in part)
+        known = tuple(part) if piece.words else ()
+        yield Line(text=text, box=box, confidence=piece.confidence, words=known)

@@ -1,0 +1,169 @@
+"""What parts rows and columns where no line is drawn: repeated white space, and numbers that line up.
+
+Lengths are in heights of a line.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.blocks import Line, Table
+from pecia_workers.layout.lines import around, middle, words_of
+
+NUMBER: Final = re.compile(
+    r"[^\w]*\d[\d.,:/%()\[\]\s+\u2212\u2013\u00b1*-]*[^\w]*[a-z]?|[-\u2013\u2014\u2212*.]+|n\.?/?a\.?|:"
+)
+_VALUE: Final = re.compile(r"[-+\u2212<>]?[$\u20ac\u00a3]?\d[\d.,:/]*%?")
+_THOUSANDS: Final = re.compile(r"\d{3}([.,]\d+)?")
+_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+_SPACE: Final = 0.8
+"""White space between two words that may belong to two cells."""
+_GAP: Final = 0.3
+_SURE_GAP, _SURE = 0.1, 0.75
+"""Narrowest white space between columns; the same where it parts so many of the rows."""
+_CROSSED: Final = 0.15
+"""Share of the rows that may cross that space, such as a heading of two columns."""
+_JOINED: Final = 3
+_MIN_PARTED, _PARTED = 2, 0.5
+"""Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
+
+
+def levels_of(pieces: Sequence[Line]) -> list[list[Line]]:
+    """Return pieces from top to bottom, those that stand level together, from left to right."""
+    levels: list[list[Line]] = []
+    for piece in sorted(pieces, key=lambda piece: middle(piece.box)[1]):
+        y, height = middle(piece.box)[1], piece.box.bottom - piece.box.top
+        for level in levels[:-3:-1]:
+            y_of = float(np.mean([middle(other.box)[1] for other in level]))
+            depth = min(height, *(other.box.bottom - other.box.top for other in level))
+            if abs(y - y_of) < 0.5 * depth and all(_apart(piece, other) for other in level):
+                level.append(piece)
+                break
+        else:
+            levels.append([piece])
+    return [sorted(level, key=lambda piece: piece.box.left) for level in levels]
+
+
+def _apart(piece: Line, other: Line) -> bool:
+    narrow = min(piece.box.right - piece.box.left, other.box.right - other.box.left)
+    return min(piece.box.right, other.box.right) - max(piece.box.left, other.box.left) < 0.5 * narrow
+
+
+def atoms_of(piece: Line, height: float) -> Iterator[Line]:
+    """Yield the parts of a piece between which the white space is wide, and the numbers of one that is several."""
+    words = words_of(piece)
+    starts = [
+        0,
+        *(
+            number
+            for number, (before, after) in enumerate(pairwise(words), 1)
+            if after.box.left - before.box.right > _SPACE * height or _are_numbers(before.text, after.text)
+        ),
+    ]
+    if len(starts) == 1:
+        yield piece
+        return
+    for start, end in pairwise([*starts, len(words)]):
+        part = words[start:end]
+        yield Line(
+            text=" ".join(word.text for word in part),
+            box=around(word.box for word in part),
+            confidence=piece.confidence,
+            words=part if piece.words else (),
+        )
+
+
+def _are_numbers(before: str, after: str) -> bool:
+    """Return whether two words are numbers by themselves, rather than the thousands of one."""
+    return (
+        all(_VALUE.fullmatch(word) for word in (before, after))
+        and not (_THOUSANDS.fullmatch(after) and len(before.strip("-+\u2212")) <= 3)  # noqa: PLR2004
+    )
+
+
+def is_number(piece: Line) -> bool:
+    """Return whether a piece is a number, or the sign that none is known."""
+    return is_number_text(piece.text)
+
+
+def is_number_text(text: str) -> bool:
+    """Return whether a text is a number, or the sign that none is known."""
+    return NUMBER.fullmatch(text.strip()) is not None
+
+
+def looks_joined(table: Table) -> bool:
+    """Return whether a cell holds three numbers beside each other or one below the other: cells that are joined."""
+    for cell in table.cells:
+        lines = [line.split() for line in cell.text.split("\n")]
+        beside = (sum(_are_numbers(*pair) for pair in pairwise(words)) >= _JOINED - 1 for words in lines)
+        below = len(lines) >= _JOINED and all(
+            len(words) == 1 and _VALUE.fullmatch(words[0]) for words in lines
+        )
+        if below or any(beside):
+            return True
+    return False
+
+
+def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height: float) -> Iterator[float]:
+    """Yield where white space goes down that parts the cells of most rows between two places of a table."""
+    rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
+    rows = [[piece for piece in row if not _SIGN.fullmatch(piece.text.strip())] for row in rows]
+    rows = [row for row in rows if row]
+    several = [row for row in rows if len(row) > 1]
+    if len(several) < _MIN_PARTED:
+        return
+    for width, place in free_strips([piece for row in rows for piece in row], _CROSSED * len(rows)):
+        parted = sum(_is_parted(row, place, height) for row in several)
+        narrowest = _SURE_GAP if parted >= _SURE * len(rows) else _GAP
+        if width > narrowest * height and parted >= max(_MIN_PARTED, _PARTED * len(rows)):
+            yield place
+
+
+def free_strips(
+    pieces: Sequence[Line], crossed: float, others: Sequence[Line] = ()
+) -> list[tuple[float, float]]:
+    """Return how wide the strips are that no more pieces than these cross, and where fewest cross them.
+
+    They lie between the first and the last piece. `others`: pieces that count only for the place, as those of a head.
+    """
+    if not pieces:
+        return []
+    first, last = min(piece.box.left for piece in pieces), max(piece.box.right for piece in pieces)
+
+    def count(some: Sequence[Line]) -> NDArray[np.intp]:
+        steps: NDArray[np.intp] = np.zeros(last - first + 2, dtype=np.intp)
+        for box in (piece.box for piece in some):
+            steps[min(max(box.left - first, 0), last - first)] += 1
+            steps[min(max(box.right - first, 0), last - first)] -= 1
+        return np.cumsum(steps)
+
+    counts, every = count(pieces), count([*pieces, *others])
+    return [
+        (float(end - start), _middle_of_fewest(every[start:end]) + start + first)
+        for start, end in _runs(counts <= crossed)
+        if start > 0 and end < counts.size - 1
+    ]
+
+
+def _middle_of_fewest(counts: NDArray[np.intp]) -> float:
+    start, end = max(_runs(counts == counts.min()), key=lambda run: run[1] - run[0])
+    return (start + end) / 2
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return from where to where flags are set."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]])))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2).tolist()]
+
+
+def _is_parted(row: Sequence[Line], place: float, height: float) -> bool:
+    """Return whether two cells stand beside each other there, rather than a value and what belongs to it."""
+    before = [piece for piece in row if piece.box.right <= place + 0.2 * height]
+    after = [piece for piece in row if piece.box.left >= place - 0.2 * height]
+    if not before or not after:
+        return False
+    return not after[0].text.startswith("(") and any(map(str.isalnum, before[-1].text))

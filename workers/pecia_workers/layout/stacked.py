@@ -1,0 +1,122 @@
+"""Tables whose ruling lines go across alone: round them, below their head, between groups of rows, or between all."""
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from pecia_schemas.blocks import Line
+from pecia_workers.layout.aligned import aligned_grid
+from pecia_workers.layout.grids import Grid
+from pecia_workers.layout.lines import middle
+from pecia_workers.layout.parting import atoms_of, is_number, levels_of
+from pecia_workers.layout.ruled import Rule, Rules, segments
+
+_LEAST: Final = 6.0
+"""Length of a line of a table, in heights of a line of text; so too the following two."""
+_SAME, _BROKEN = 1.0, 1.5
+"""How far the ends of lines of one table differ, and the gap in a line that is drawn column by column."""
+_NEAR: Final = 2.0
+"""White space down to the next row below the last line."""
+_LONG, _PROSE = 0.6, 0.34
+"""Width of a piece of prose, by that of the lines; share of prose in what may be a table."""
+_PROSE_WIDTH, _NUMBERS = 7.0, 0.2
+"""Median width of lines of prose in columns, and the share of numbers in a table with cells so long."""
+_MIN_LEVELS: Final = 3
+
+
+def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, height: float) -> list[Grid]:
+    """Return the tables between lines that begin and end at the same places. `free`: pieces in no other table."""
+    known = {id(pieces[number]): number for number in free}
+    grids: list[Grid] = []
+    for left, right, ys in _stacks(rules, height):
+        taken = {number for grid in grids for number in grid.members}
+        inside = [
+            pieces[number]
+            for number in sorted(free - taken)
+            if left - _SAME * height < pieces[number].box.left
+            and pieces[number].box.right < right + _SAME * height
+        ]
+        for top, bottom in _regions(inside, left, right, ys, height):
+            levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
+            if bottom == ys[-1] and sum(any(map(is_number, level)) for level in levels) < _MIN_LEVELS:
+                below = levels_of([piece for piece in inside if middle(piece.box)[1] > bottom])
+                levels += _following(below, bottom, height)
+            if len(levels) < _MIN_LEVELS or _is_prose(levels, height):
+                continue
+            run = [[known[id(piece)] for piece in level] for level in levels]
+            grid = aligned_grid(pieces, run, rules, height)
+            if grid is not None and grid.table is not None:
+                grids.append(grid)
+    return grids
+
+
+def _stacks(rules: Rules, height: float) -> Iterator[tuple[float, float, list[float]]]:
+    """Yield from where to where several lines of one width go, and where they lie."""
+    joined: list[Rule] = []
+    for y, left, right in sorted(segments(rules.across | rules.edges_across, 0, 0)):
+        for number, (other, start, end) in enumerate(joined):
+            if abs(other - y) < 0.3 * height and max(left - end, start - right) < _BROKEN * height:
+                joined[number] = (other, min(start, left), max(end, right))
+                break
+        else:
+            joined.append((y, left, right))
+    stacks: list[list[Rule]] = []
+    for rule in sorted(rule for rule in joined if rule[2] - rule[1] > _LEAST * height):
+        for stack in stacks:
+            if all(abs(rule[end] - stack[0][end]) < _SAME * height for end in (1, 2)):
+                stack.append(rule)
+                break
+        else:
+            stacks.append([rule])
+    for stack in stacks:
+        ys = [stack[0][0]]
+        ys += [rule[0] for above, rule in pairwise(stack) if rule[0] - above[0] > 0.5 * height]
+        if len(ys) > 1:
+            yield stack[0][1], stack[0][2], ys
+
+
+def _regions(
+    inside: Sequence[Line], left: float, right: float, ys: Sequence[float], height: float
+) -> Iterator[tuple[float, float]]:
+    """Yield from which line to which text stands between them as in a table."""
+    start: float | None = None
+    for top, bottom in [*pairwise(ys), (ys[-1], ys[-1])]:
+        levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
+        prose = sum(
+            piece.box.right - piece.box.left > _LONG * (right - left) for level in levels for piece in level
+        )
+        several = sum(
+            len([atom for piece in level for atom in atoms_of(piece, height)]) > 1 for level in levels
+        )
+        if levels and prose <= _PROSE * len(levels) and (several or len(levels) == 1):
+            start = top if start is None else start
+        elif start is not None:
+            yield start, top
+            start = None
+
+
+def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
+    """Return whether these are the lines of several columns of prose rather than cells."""
+    texts = [piece for level in levels for piece in level]
+    numbers = sum(map(is_number, texts))
+    width = float(np.median([piece.box.right - piece.box.left for piece in texts]))
+    return width > _PROSE_WIDTH * height and numbers < _NUMBERS * len(texts)
+
+
+def _following(below: Sequence[Sequence[Line]], bottom: float, height: float) -> list[Sequence[Line]]:
+    """Return the rows that go on below the last line of a table, in which only the head has lines."""
+    rows: list[Sequence[Line]] = []
+    for level in below:
+        top, last = min(piece.box.top for piece in level), level[-1]
+        if top - bottom > _NEAR * height or (len(level) == 1 and not is_number(last) and len(rows) < 1):
+            break
+        if len(level) == 1 and last.text.rstrip().endswith((".", ":")):
+            break
+        rows.append(level)
+        bottom = max(piece.box.bottom for piece in level)
+    while rows and len(rows[-1]) == 1:
+        rows.pop()
+    return rows
