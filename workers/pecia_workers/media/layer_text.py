@@ -253,7 +253,7 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
         if last is not None and character.is_mark:
             pieces[-1][-1].append(character)
             continue
-        gap = None if last is None else _gap(last, character)
+        gap = None if last is None else gap_between(last, character)
         if gap is None:
             pieces.append([[character]])
         elif spaced and gap > _SPACE:
@@ -264,7 +264,7 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
     return tuple(filter(None, (_line(piece, scale) for piece in pieces)))
 
 
-def _gap(last: Character, character: Character) -> float | None:
+def gap_between(last: Character, character: Character) -> float | None:
     """Return the gap between two characters of a line, in either direction, by the font's size.
 
     None if they are far from each other or not on a line.
@@ -309,7 +309,16 @@ def _text(word: list[Character], size: float, baseline: float) -> str:
 
 def _box_around(characters: Sequence[Character], scale: float) -> Box:
     """Return a box of a line's height, whatever its letters are."""
+    return scaled_box(rectangle_around(characters), scale)
+
+
+def rectangle_around(characters: Sequence[Character]) -> Rectangle:
+    """Return what characters take of their line."""
     lefts, tops, rights, bottoms = zip(*(character.place for character in characters), strict=True)
-    left, top = math.floor(scale * min(lefts)), math.floor(scale * min(tops))
-    right, bottom = math.ceil(scale * max(rights)), math.ceil(scale * max(bottoms))
-    return Box(left=left, top=top, right=right, bottom=bottom)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def scaled_box(place: Rectangle, scale: float) -> Box:
+    """Return the box around a rectangle on the page as it is after scaling."""
+    left, top, right, bottom = (scale * side for side in place)
+    return Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))

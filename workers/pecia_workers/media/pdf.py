@@ -40,14 +40,14 @@ from pydantic import SecretStr
 from pypdfium2 import raw
 from pypdfium2.internal import get_bufreader
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Doubt, DoubtReason, Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
-from pecia_workers.media.glyphs import misnamed
+from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 
@@ -283,7 +283,6 @@ MOST_BELOW: Final = 0.1
 MOST_UNMAPPED: Final = 0.02
 LEAST_LETTERS: Final = 0.35
 MOST_TURNED: Final = 0.3
-MOST_MISNAMED: Final = 0.01
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
 """Letters; fewer are a logo."""
@@ -326,10 +325,25 @@ class TextLayer:
     """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
     distrust: Distrust | None = None
     """None: it can be trusted."""
+    misreadings: tuple[Misreading, ...] = ()
+    """Values in glyphs that look like others."""
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
         return layer_text.lines_of(self.characters, scale)
+
+    def doubts(self, scale: float = 1.0) -> tuple[Doubt, ...]:
+        """Return the values that may not be what the layer says, on the page as it is after scaling."""
+        return tuple(
+            Doubt(
+                reason=DoubtReason.DISAGREES,
+                box=layer_text.scaled_box(one.box, scale),
+                text=one.text,
+                other=one.other,
+                on_value=one.on_value,
+            )
+            for one in self.misreadings
+        )
 
 
 def text_layer(
@@ -356,7 +370,13 @@ def text_layer(
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     unseen = sum(one is not None for one in on_page) - len(visible)
     distrust = next(_faults(kept, unseen, pictures, upright, grey), None)
-    return TextLayer(characters=tuple(on_page) if hidden else kept, turn=turn, distrust=distrust)
+    naming = judge_naming(kept, grey) if distrust is None else Naming()
+    return TextLayer(
+        characters=tuple(on_page) if hidden else kept,
+        turn=turn,
+        distrust=Distrust.MISNAMED if naming.is_wrong else distrust,
+        misreadings=naming.doubts,
+    )
 
 
 def _faults(
@@ -390,8 +410,6 @@ def _faults(
         yield Distrust.UNMAPPED
     if _share(one.is_turned for one in seen) > MOST_TURNED:
         yield Distrust.TURNED
-    if misnamed(seen, grey) > MOST_MISNAMED:
-        yield Distrust.MISNAMED
     from pecia_workers.layout.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     left, top, wide, high = Letters.of(pixels).boxes.T
