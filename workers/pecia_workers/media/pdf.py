@@ -50,6 +50,7 @@ from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken,
 from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
+from pecia_workers.media.visibility import visible_characters
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
@@ -286,10 +287,6 @@ MOST_TURNED: Final = 0.3
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
 """Letters; fewer are a logo."""
-_LEAST_CONTRAST: Final = 6
-"""From pixel to pixel, of an edge."""
-_LEAST_EDGES: Final = 1.0
-"""Of a character, by the sum of its width and height."""
 _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
@@ -366,7 +363,7 @@ def text_layer(
         for one in found
         if one is None or (min(one.box[2:]) > 0 and one.box[0] < grey.width and one.box[1] < grey.height)
     ]
-    visible = _visible([one for one in on_page if one], np.asarray(grey))
+    visible = visible_characters(on_page, np.asarray(grey), scale=width / page.get_width())
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     unseen = sum(one is not None for one in on_page) - len(visible)
     distrust = next(_faults(kept, unseen, pictures, upright, grey), None)
@@ -424,31 +421,6 @@ def _faults(
 
 def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [False]))
-
-
-def _visible(characters: Sequence[layer_text.Character], grey: NDArray[np.uint8]) -> set[int]:
-    """Return the `id` of those that can be seen, and of those that would be if their font were there.
-
-    A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more.
-    """
-    page = grey.astype(np.int16)
-    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
-    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
-    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
-    sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
-    boxes = np.array([one.box for one in characters]).reshape(-1, 4)
-    left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
-    right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
-    least = _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
-    drawn = sum_within(sums, left, top, right, bottom) >= least
-    visible = set()
-    for one, is_drawn in zip(characters, drawn.tolist(), strict=True):
-        x, y, x1, y1 = (max(0, int(side)) for side in one.box)
-        ground = grey[y : y1 + 1, x : x1 + 1]
-        is_lacking = not one.has_glyph and ground.size and ground.min() >= _PAPER
-        if not one.invisible and (is_drawn or is_lacking):
-            visible.add(id(one))
-    return visible
 
 
 def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[int, int], list[_Picture]]:
