@@ -41,8 +41,8 @@ _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
 _MOST_WRONG: Final = 0.01
 """Share of a page's characters in fonts that are wrong as a whole."""
-_OF_A_FONT: Final = 8
-"""Shapes of such fonts that are read again."""
+_OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
+"""Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
 
 _SUSPECT, _SUSPECT_LETTER = 0.2, 0.3
 """How much nearer another letter is than the one that is claimed: of values, and of others."""
@@ -139,11 +139,11 @@ class _Page:
         return count / max(1, sum(map(len, self.places.values())))
 
     def has_most_of(self, samples: Sequence[Character]) -> bool:
-        """Return whether most of these, as far as they can be read, are what they claim."""
+        """Return whether most of these that can be read are what they claim, and enough can."""
         commonest = sorted(samples, key=lambda sample: -len(self.places[_shape_of(sample)]))[:_OF_A_FONT]
         readings = [(self.reading_of(sample), plain(sample.code)) for sample in commonest]
         known = [reading == claimed for reading, claimed in readings if reading]
-        return 2 * sum(known) > len(known)
+        return sum(known) > max(len(known) / 2, _READ_OF_A_FONT * len(readings))
 
     def reading_of(self, sample: Character, nearer: str | None = None) -> str | None:
         """Return what a shape stands for in the words around it; None if they cannot be read.

@@ -16,8 +16,8 @@ from pecia_workers.media.layer_text import Character, gap_between
 
 _LEAST_POINTS, _MOST_PIXELS = 1.55, 6.5
 """Size of a font up to which nobody can read it; pixels that are not too few on any page."""
-_LEAST_CONTRAST, _LEAST_TRACE = 6, 1
-"""From pixel to pixel, of an edge; and of one in print that is pale."""
+_LEAST_CONTRAST: Final = 6
+"""From pixel to pixel, of an edge."""
 _LEAST_EDGES: Final = 1.0
 """Of a character, by the sum of its width and height."""
 _PALE: Final = 48
@@ -54,22 +54,13 @@ def _seen_of(
 ) -> Iterator[Character]:
     """Yield what is visible of a run of which not every character is seen by itself."""
     parts = [_part(one, grey) for one in run]
-    contrast = float(
-        np.median([np.ptp(part) for one, part in zip(run, parts, strict=True) if id(one) in seen])
-    )
-    if contrast < _PALE:
+    contrasts = [np.ptp(part) for one, part in zip(run, parts, strict=True) if id(one) in seen]
+    if np.median(contrasts) >= _PALE:
+        yield from (one for one in run if id(one) in seen)
+    elif sum(surplus[id(one)] for one in run) >= 0:
         levels = [float(part.mean()) for part in parts]
-        usual = float(np.median(levels))
-        if sum(surplus[id(one)] for one in run) >= 0:  # what is as dark as a bar is below it
-            yield from (one for one, level in zip(run, levels, strict=True) if abs(level - usual) < _PALE)
-        return
-    for one, part in zip(run, parts, strict=True):
-        trace = sum(
-            int((np.abs(np.diff(part.astype(np.int16), axis=axis)) >= _LEAST_TRACE).sum()) for axis in (0, 1)
-        )
-        is_pale = np.ptp(part) < _PALE and trace >= _least_edges([one])[0]
-        if id(one) in seen or is_pale:
-            yield one
+        usual = float(np.median(levels))  # what is as dark as a bar is below it
+        yield from (one for one, level in zip(run, levels, strict=True) if abs(level - usual) < _PALE)
 
 
 def _runs(characters: Sequence[Character | None]) -> Iterator[list[Character]]:
