@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Source, Word
-from pecia_workers.layout.lines import Mask, around, box_of, middle, words_of
+from pecia_workers.layout.lines import Mask, around, box_of, is_mostly_backward, middle, words_of
 
 SIGNS: Final = "☐☑○◉"
 """How marks stand in the text: boxes, then circles, each not ticked and ticked."""
@@ -134,6 +134,8 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
                 words = [word for word in words_of(piece) if not _is_glyph(word, mark.box, glyphs)]
                 before = [word for word in words if middle(word.box)[0] < x]
                 after = [word for word in words if middle(word.box)[0] >= x]
+                if is_mostly_backward(piece.text):
+                    before, after = after, before
                 if after:
                     after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
                 glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
