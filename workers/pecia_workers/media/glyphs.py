@@ -108,10 +108,10 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
         if reading == plain(suspect.code):
             continue
         is_value = not _VALUES.isdisjoint((suspect.code, reading or nearer[0]))
-        if reading and (is_value or any(one.isalpha() or one in SIGNS for one in reading)):
-            return Naming(is_wrong=True)
         if reading or is_value:
             doubts += page.doubts_on(suspect, reading or nearer[0], on_value=is_value)
+        if reading and (is_value or any(one.isalpha() or one in SIGNS for one in reading)):
+            return Naming(is_wrong=True, doubts=tuple(doubts))
     return Naming(doubts=tuple(doubts))
 
 

@@ -7,14 +7,14 @@ scan, its fonts may name their letters wrongly, it may be hidden. One that is no
 from its pixels. It is trusted if
 
 1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`;
-2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, or without a trace in the pixels,
-   as in the colour of the ground or below a black bar. What is hidden is never part of the text. A character whose font
-   is missing is not hidden: only the layer has it;
+2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, too small for any eye, or without a
+   trace in the pixels, as in the colour of the ground or below a black bar (`pecia_workers.media.visibility`). What is
+   hidden is never part of the text. A character whose font is missing is not hidden: only the layer has it;
 3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
 4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
    least `LEAST_LETTERS` are letters or digits;
 5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
-6. the glyphs of each font look like the letters that it says they are (`pecia_workers.media.glyphs`);
+6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`);
 7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
    in a picture or drawn as curves does.
 """
