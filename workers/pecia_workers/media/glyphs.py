@@ -46,9 +46,11 @@ _OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
 
 _SUSPECT, _SUSPECT_LETTER = 0.2, 0.3
 """How much nearer another letter is than the one that is claimed: of values, and of others."""
-_NO_PICTURE: Final = ("-", ".")
+_NO_PICTURE: Final = {"-", "."}
 """Signs whose pictures are alike, full."""
-_VALUES: Final = frozenset("0123456789µ%°")
+_DIGITS: Final = frozenset("0123456789µ")
+_VALUES: Final = _DIGITS | frozenset("%°")
+_LEAST_SUSPECT_SIZE: Final = 10.0
 _MOST_SUSPECTS, _READINGS, _MOST_DOUBTS = 20, 3, 100
 
 _UNLIKE: Final = 0.7
@@ -107,9 +109,10 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
         reading = page.reading_of(suspect, nearer)
         if reading == plain(suspect.code):
             continue
-        is_value = not _VALUES.isdisjoint((suspect.code, reading or nearer[0]))
+        other = reading or nearer[0]
+        is_value = suspect.code in _VALUES or other in _DIGITS
         if reading or is_value:
-            doubts += page.doubts_on(suspect, reading or nearer[0], on_value=is_value)
+            doubts += page.doubts_on(suspect, other, on_value=is_value)
         if reading and (is_value or any(one.isalpha() or one in SIGNS for one in reading)):
             return Naming(is_wrong=True, doubts=tuple(doubts))
     return Naming(doubts=tuple(doubts))
@@ -166,9 +169,9 @@ class _Page:
         return next((reading for reading, count in found.items() if 2 * count > len(chosen)), None)
 
     def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Misreading]:
-        """Yield the places at which a shape stands, with what it may be instead."""
-        for place in self.places[_shape_of(sample)][:_MOST_DOUBTS]:
-            context = Context.of(self.characters, place)
+        """Yield the places at which a shape stands, the first if it is no value, with what it may be instead."""
+        for place in self.places[_shape_of(sample)][: _MOST_DOUBTS if on_value else 1]:
+            context = Context.of(self.characters, place, word=True)
             yield Misreading(context.box, context.text, context.with_other(other), on_value)
 
 
@@ -232,8 +235,8 @@ def _suspects(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterat
     for sample, row in zip(known, unlike, strict=True):
         own = row[plains == plain(sample.code)].min()
         nearer = [LETTERS[index] for index in row.argsort() if row[index] < own]
-        if not nearer or (sample.code in _NO_PICTURE and nearer[0] in _NO_PICTURE):
+        if not nearer or sample.size < _LEAST_SUSPECT_SIZE or {sample.code, nearer[0]} == _NO_PICTURE:
             continue
-        is_value = not _VALUES.isdisjoint((sample.code, nearer[0]))
+        is_value = sample.code in _VALUES or nearer[0] in _DIGITS
         if own - row.min() > (_SUSPECT if is_value else _SUSPECT_LETTER):
             yield sample, "".join(nearer)

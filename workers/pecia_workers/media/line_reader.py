@@ -20,8 +20,8 @@ from pecia_workers.media.own_fonts import LETTERS, index_of
 
 _MODEL: Final = Path("models", "PP-OCRv6_rec_small.onnx")
 _HEIGHT, _LEAST_WIDTH = 48, 96  # as the engine has it
-_AROUND: Final = 5
-"""Characters to both sides of one that are read with it."""
+_AROUND, _LONGEST_WORD = 5, 40
+"""Characters to both sides of one that are read with it, and that may belong to its word."""
 _MARGIN: Final = 0.1
 _LEAST_READ: Final = 0.7
 """Share of the other characters that a reading must have, if it counts."""
@@ -72,31 +72,33 @@ class Context(NamedTuple):
     text: str
     place: int
     """Of the character in the text."""
-    code: str
     box: Rectangle
 
     @classmethod
-    def of(cls, characters: Sequence[Character | None], place: int) -> Self:
-        """Return the context of one of a page's characters; spaces are left out."""
-        before = _beside(characters, place, range(place - 1, -1, -1))
-        after = _beside(characters, place, range(place + 1, len(characters)))
-        word = [*reversed(before), *_beside(characters, place, range(place, place + 1)), *after]
-        text = "".join(character.code for character in word)
-        return cls(text, len(before), text[len(before)], rectangle_around(word))
+    def of(cls, characters: Sequence[Character | None], place: int, *, word: bool = False) -> Self:
+        """Return the context of one of a page's characters, without spaces; `word`: no more than its word."""
+        before = _beside(characters, place, range(place - 1, -1, -1), word=word)
+        after = _beside(characters, place, range(place + 1, len(characters)), word=word)
+        there = [*reversed(before), *filter(None, [characters[place]]), *after]
+        text = "".join(character.code for character in there)
+        return cls(text, len(before), rectangle_around(there))
 
     def with_other(self, other: str) -> str:
         """Return the text with another character in the place of this one."""
         return self.text[: self.place] + other + self.text[self.place + 1 :]
 
 
-def _beside(characters: Sequence[Character | None], place: int, places: range) -> list[Character]:
+def _beside(
+    characters: Sequence[Character | None], place: int, places: range, *, word: bool
+) -> list[Character]:
     """Return characters on the line of the one at a place, nearest first, up to wide white space."""
     last, beside = characters[place], list[Character]()
     for there in places:
         character = characters[there]
-        if character is None or last is None:
+        if character is None and not word:
             continue
-        if len(beside) == _AROUND or gap_between(last, character) is None:
+        most = _LONGEST_WORD if word else _AROUND
+        if character is None or last is None or len(beside) == most or gap_between(last, character) is None:
             break
         beside.append(character)
         last = character
@@ -108,11 +110,12 @@ def read_again(context: Context, grey: Image.Image) -> str | None:
     reader = line_reader()
     left, top, right, bottom = context.box
     margin = _MARGIN * (bottom - top)
-    corners = (left - margin, top - margin, right + margin, bottom + margin)
+    corners = (max(0.0, left - margin), max(0.0, top - margin), right + margin, bottom + margin)
+    wide, high = grey.size
     crop = grey.crop(
-        (max(0, round(corners[0])), max(0, round(corners[1])), round(corners[2]), round(corners[3]))
+        (round(corners[0]), round(corners[1]), min(wide, round(corners[2])), min(high, round(corners[3])))
     )
-    if reader is None or not all(crop.size):
+    if reader is None or min(crop.size) < 1:
         return None
     ours = "".join(map(plain, context.text))
     theirs = "".join(map(plain, "".join(reader.read(crop).split())))
