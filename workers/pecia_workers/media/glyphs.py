@@ -10,13 +10,13 @@ shape that looks much more like another letter is a suspect (2 % of the shapes o
 letters that have changed places). The words in which it stands are then read from their pixels: it is wrong if they
 have the other letter there. Where they cannot be read, one that claims to be a digit or a sign is a doubt.
 
-Of scripts that pdfium's own fonts do not have a shape is wrong if its font has a more common one, unlike it, for the
-same letter. Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
+Of scripts that pdfium's own fonts do not have a font is wrong that has two shapes, unlike each other, for one letter.
+Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
 mostly that of a rare character.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
@@ -30,8 +30,8 @@ from pecia_workers.media.layer_text import Character, Rectangle
 from pecia_workers.media.line_reader import Context, plain, read_again
 from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
 
-_Shape: TypeAlias = tuple[int, str, int, int, int]
-"""The font of a glyph, its code, and its box by the font's size, however far its text is stretched."""
+_Shape: TypeAlias = tuple[int, str, int, int, int, int]
+"""The font of a glyph, its code, and its box by the font's size; across less exactly, for text may be stretched."""
 
 _LEAST_SIZE: Final = 8.0
 """Pixels, of a font whose glyphs can be told apart."""
@@ -44,8 +44,8 @@ _MOST_WRONG: Final = 0.01
 _OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
 """Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
 
-_SUSPECT, _SUSPECT_LETTER = 0.2, 0.3
-"""How much nearer another letter is than the one that is claimed: of values, and of others."""
+_SUSPECT_TWOFOLD, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
+"""How much nearer another letter is than the one that is claimed: of one with two shapes, of values, of others."""
 _NO_PICTURE: Final = {"-", "."}
 """Signs whose pictures are alike, full."""
 _DIGITS: Final = frozenset("0123456789µ")
@@ -102,10 +102,11 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
     wrong = list(_of_wrong_fonts([*_alike(known, unlike), *_square(page.samples.values())]))
     if page.share_of(wrong) > _MOST_WRONG and not page.has_most_of(wrong):
         return Naming(is_wrong=True)
-    if _has_second_shape(drawn, grey):
+    twofold = set(_of_two_shapes(drawn, grey))
+    if any(category(one.code).startswith("L") and index_of(one.code) is None for one in twofold):
         return Naming(is_wrong=True)
     doubts: list[Misreading] = []
-    for suspect, nearer in islice(_suspects(known, unlike), _MOST_SUSPECTS):
+    for suspect, nearer in islice(_suspects(known, unlike, twofold), _MOST_SUSPECTS):
         reading = page.reading_of(suspect, nearer)
         if reading == plain(suspect.code):
             continue
@@ -176,10 +177,10 @@ class _Page:
 
 
 def _shape_of(character: Character) -> _Shape:
-    left, top, right, bottom = character.box
-    below, high = (character.origin[1] - bottom) / character.size, (bottom - top) / character.size
-    ahead = (left - character.origin[0]) / max(right - left, 1e-3)
-    return character.font, character.code, round(1000 * below), round(1000 * high), round(20 * ahead)
+    left, top, right, bottom = (side / character.size for side in character.box)
+    x, y = (side / character.size for side in character.origin)
+    upright = round(1000 * (y - bottom)), round(1000 * (bottom - top))
+    return character.font, character.code, *upright, round(50 * (left - x)), round(50 * (right - left))
 
 
 def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, bool]]:
@@ -215,21 +216,21 @@ def _of_wrong_fonts(judged: Iterable[tuple[Character, bool]]) -> Iterator[Charac
             yield from (sample for sample, _ in glyphs)
 
 
-def _has_second_shape(drawn: Iterable[Character], grey: Image.Image) -> bool:
-    """Return whether a font has two unlike shapes for one letter of a script that pdfium's own fonts do not have."""
+def _of_two_shapes(drawn: Iterable[Character], grey: Image.Image) -> Iterator[Character]:
+    """Yield each shape of a letter for which its font has another one, unlike it."""
     shapes: dict[tuple[int, str], list[Character]] = defaultdict(list)
     for sample in drawn:
-        is_letter = category(sample.code).startswith("L") and not _JOINING[0] <= sample.code <= _JOINING[1]
-        if is_letter and index_of(sample.code) is None:
+        if not _JOINING[0] <= sample.code <= _JOINING[1]:
             shapes[sample.font, sample.code].append(sample)
-    for samples in (several for several in shapes.values() if len(several) > 1):
-        first, *others = (look_of(sample, grey)[:-3] for sample in samples[:_MOST_PAIRS])
-        if any(np.square(other - first).sum() > _UNLIKE for other in others):
-            return True
-    return False
+    for samples in (several[:_MOST_PAIRS] for several in shapes.values() if len(several) > 1):
+        pictures = np.array([look_of(sample, grey)[:-3] for sample in samples])
+        apart = np.square(pictures[:, np.newaxis] - pictures).sum(axis=2).max(axis=1)
+        yield from (sample for sample, most in zip(samples, apart.tolist(), strict=True) if most > _UNLIKE)
 
 
-def _suspects(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, str]]:
+def _suspects(
+    known: Sequence[Character], unlike: NDArray[np.float32], twofold: Container[Character]
+) -> Iterator[tuple[Character, str]]:
     """Yield each glyph that looks much more like another letter than like its own; with those letters, best first."""
     plains = np.array([plain(letter) for letter in LETTERS])
     for sample, row in zip(known, unlike, strict=True):
@@ -238,5 +239,6 @@ def _suspects(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterat
         if not nearer or sample.size < _LEAST_SUSPECT_SIZE or {sample.code, nearer[0]} == _NO_PICTURE:
             continue
         is_value = sample.code in _VALUES or nearer[0] in _DIGITS
-        if own - row.min() > (_SUSPECT if is_value else _SUSPECT_LETTER):
+        least = _SUSPECT_TWOFOLD if sample in twofold else _SUSPECT if is_value else _SUSPECT_LETTER
+        if own - row.min() > least:
             yield sample, "".join(nearer)
