@@ -83,11 +83,17 @@ def typeset(
 
 
 def written_pdf(
-    content: bytes, *, means: Mapping[str, str] | None = None, about: bytes = b"", picture: bytes = b""
+    content: bytes,
+    *,
+    means: Mapping[str, str] | None = None,
+    about: bytes = b"",
+    picture: bytes = b"",
+    program: bytes = b"",
 ) -> bytes:
     """Return an A4 page of this content, in Helvetica as `F`; it may show a JPEG of 1000 x 400 grey pixels as `P`.
 
-    `means`: what the file says that letters stand for, where it is not what they look like.
+    `means`: what the file says that letters stand for, where it is not what they look like. `program`: a TrueType font
+    that is in the file, for Helvetica.
     """
     pairs = b"".join(
         b"<%02x> <%b>\n" % (ord(drawn), said.encode("utf-16-be").hex().encode())
@@ -96,7 +102,12 @@ def written_pdf(
     head = b"/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /M def /CMapType 2 def\n"
     codes = b"1 begincodespacerange <00> <ff> endcodespacerange\n%d beginbfchar\n%bendbfchar endcmap end end"
     meaning = b" /ToUnicode 5 0 R" if means else b""
-    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding%b >>" % meaning
+    kind = b"/TrueType /BaseFont /Some /FontDescriptor 7 0 R" if program else b"/Type1 /BaseFont /Helvetica"
+    font = b"<< /Type /Font /Subtype %b /Encoding /WinAnsiEncoding%b >>" % (kind, meaning)
+    described = (
+        b"<< /Type /FontDescriptor /FontName /Some /Flags 32 /FontBBox [0 -200 1000 900] /ItalicAngle 0"
+    )
+    described += b" /Ascent 800 /Descent -200 /CapHeight 700 /StemV 80 /FontFile2 8 0 R >>"
     shown = (
         b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width 1000 /Height 400 /ColorSpace /DeviceGray"
     )
@@ -109,6 +120,7 @@ def written_pdf(
             font,
             stream(head + codes % (len(means or {}), pairs)),
             stream(picture, shown + b" /Filter /DCTDecode"),
+            *([described, deflated(program)] if program else []),
         ],
     )
 

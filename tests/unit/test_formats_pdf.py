@@ -1,6 +1,7 @@
 """Searchable PDFs: the pages look as they were read, and their text is found where it stands."""
 
 import io
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,37 @@ def test_the_page_looks_as_read_and_no_text_is_seen(path: Path, colour: Any, enc
     assert document[0].get_size() == pytest.approx(SIDE)
     assert difference.mean() < 1.5
     assert (difference > 100).mean() < 0.001
+
+
+BACKWARD = (
+    "וורפרין 5 מג ליד הקיר",
+    "מטפורמין 850 מג (בערב)",
+    "وارفارين 5 ملغ مرة يوميا",
+    "חולה Metformin בבית",
+)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["words", "lines"])
+def test_words_from_right_to_left_are_found_by_readers(path: Path, known: bool) -> None:
+    def line(text: str, top: int) -> Line:
+        words, right = [], 540
+        for word in text.split():
+            left = right - 14 * len(word)
+            words.append(Word(text=word, box=Box(left=left, top=top, right=right, bottom=top + 30)))
+            right = left - 10
+        box = Box(left=right + 10, top=top, right=540, bottom=top + 30)
+        return Line(text=text, box=box, words=tuple(words) if known else ())
+
+    lines = tuple(line(text, 100 * row + 60) for row, text in enumerate(BACKWARD))
+    written_page = page(1, blocks=plain_blocks("\n".join(BACKWARD), lines), width=SIDE[0], height=SIDE[1])
+    document = written(path, Document(pages=(written_page,)), p1=sheet())
+    words = [word for text in BACKWARD for word in text.split() if word.isalnum()]
+    text = document[0].get_textpage()
+    assert [word for word in words if text.search(word).get_next() is None] == []
+    if poppler := shutil.which("pdftotext"):
+        command = [poppler, str(path), "-"]
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert [word for word in words if word not in found] == []
 
 
 def test_a_page_without_lines_has_its_text_in_order(path: Path) -> None:

@@ -156,3 +156,50 @@ def test_a_line_to_be_signed_is_signed_or_empty(name: str, state: MarkState) -> 
 
     assert (mark.kind, mark.state) == (MarkKind.SIGNATURE_LINE, state)
     assert mark.label == "Signature of the patient"
+
+
+@pytest.mark.parametrize("text", ["ם", "o", "ㅁ", "口"])
+def test_where_a_layer_has_a_letter_is_no_mark(text: str) -> None:
+    form = Form()
+    for row in range(3):
+        form.write("word", 100, 100 + 60 * row)
+        draw = form.circle if text == "o" else form.box
+        place = (62, 102 + 60 * row, 18)
+        draw(*place, dot=False) if text == "o" else draw(*place, "")
+        box = Box(left=62, top=98 + 60 * row, right=81, bottom=126 + 60 * row)
+        form.pieces.append(Line(text=text, box=box, words=(Word(text=text, box=box),)))
+    blocks = layout(form.pieces, np.asarray(form.image), source=Source.LAYER).blocks
+    assert not [mark for block in blocks for mark in block.marks]
+
+
+def test_a_cross_that_a_layer_has_in_its_box_ticks_it() -> None:
+    form = Form()
+    form.box(60, 100, 26, "cross")
+    form.write("Fever", 110, 100)
+    box = Box(left=66, top=100, right=80, bottom=126)
+    form.pieces.append(Line(text="X", box=box, words=(Word(text="X", box=box),)))
+    (block,) = layout(form.pieces, np.asarray(form.image), source=Source.LAYER).blocks
+    assert [mark.state for mark in block.marks] == [MarkState.TICKED]
+    assert block.text == "☑ Fever"
+
+
+@pytest.mark.parametrize("glyph", "区图网冈凶囚因困团回田")
+def test_a_ticked_box_that_was_taken_for_an_ideograph_is_a_mark(glyph: str) -> None:
+    form = Form()
+    form.write("oui", 60, 100)
+    form.write("non", 160, 100)
+    for left, tick in ((110, "cross"), (220, "")):
+        form.box(left, 101, 22, tick)
+    taken = Box(left=108, top=98, right=134, bottom=126)
+    form.pieces.append(Line(text=glyph, box=taken, words=(Word(text=glyph, box=taken),)))
+    (block,) = form.blocks()
+    assert block.text == "oui ☑ non ☐"
+
+
+def test_an_ideograph_among_others_is_no_mark() -> None:
+    form = Form()
+    form.box(110, 101, 22, "cross")
+    for text, left in (("地址在", 40), ("区", 108), ("学院路", 140)):
+        box = Box(left=left, top=98, right=left + 26 * len(text), bottom=126)
+        form.pieces.append(Line(text=text, box=box, words=(Word(text=text, box=box),)))
+    assert not form.marks()

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pypdfium2
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Source, text_of
@@ -19,7 +21,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
 from pecia_workers.commands import doctor
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.glyphs import scripts_without_a_font
+from pecia_workers.media.own_fonts import scripts_without_a_font
 from pecia_workers.media.pages import Limits, MediaError, PageImage, Plan
 from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
 from pecia_workers.processes.confinement import Guard, missing_guards
@@ -233,6 +235,26 @@ def test_a_word_below_a_black_bar_is_no_part_of_the_text() -> None:
     assert [line.text for line in layer.lines()] == PROSE
 
 
+POTASSIUM = "Potassium 3.85 mmol/l, sodium 141 mmol/l"
+
+
+@given(st.floats(0, 1), st.integers(6, 20))
+@example(0.965, 11)
+def test_pale_print_is_seen_as_a_whole_or_not_at_all(grey: float, size: int) -> None:
+    pale = b"%.4f g " % grey + pdfs.typeset([POTASSIUM], top=600, size=size)
+    lines = lines_of(pdfs.written_pdf(pdfs.typeset(PROSE) + pale))
+    assert lines in ([*PROSE, POTASSIUM], PROSE)
+    if grey < 0.95:
+        assert lines[-1] == POTASSIUM
+
+
+@given(st.one_of(st.floats(0.2, 1.5), st.floats(1.7, 20)))
+def test_print_that_is_too_small_for_any_eye_is_no_part_of_the_text(size: float) -> None:
+    small = pdfs.typeset([POTASSIUM], top=600, size=size)
+    lines = lines_of(pdfs.written_pdf(pdfs.typeset(PROSE) + small))
+    assert lines == ([*PROSE, POTASSIUM] if size > 1.6 else PROSE)
+
+
 def test_a_page_is_not_turned_if_that_step_is_left_out(tmp_path: Path) -> None:
     steps = tuple(step for step in Preparation if step is not Preparation.ORIENT)
     page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /Rotate 90"), tmp_path, Plan(steps=steps))
@@ -247,7 +269,7 @@ from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.processes import confinement
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.glyphs import scripts_without_a_font
+from pecia_workers.media.own_fonts import scripts_without_a_font
 from pecia_workers.media.pages import Limits
 
 confinement._READABLE = tuple(place for place in confinement._READABLE if "fonts" not in place)

@@ -14,7 +14,9 @@ from importlib.resources import files
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
+from unicodedata import bidirectional
 
+from bidi import get_display
 from pikepdf import Array, Dictionary, Job, Name, Object, Pdf, String
 from pikepdf import Page as Sheet
 
@@ -161,7 +163,7 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
     size = min(_LARGEST_FONT, step * 0.9)
     for number, row in enumerate(rows, 1):
         yield Placed(
-            text=row,
+            text=_as_drawn(row),
             left=_MARGIN * width,
             bottom=height - margin - number * step,
             width=min((1 - 2 * _MARGIN) * width, len(row) * size / 2),
@@ -175,14 +177,28 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
     words = [word for word in line.words if word.text.strip()]
     if not words or not level or not line.has_every_word:
         if text := " ".join(line.text.split()):
-            yield text, line.box
+            yield _as_drawn(text), line.box
         return
+    spaced = [line.text]
+    if any(map(_is_backward, line.text)):
+        spaced.append(" ".join(reversed(line.text.split(" "))))
+        words.sort(key=lambda word: word.box.left)
     for number, word in enumerate(words):
         left, right, space = word.box.left, word.box.right, ""
         for following in words[number + 1 : number + 2]:
-            if f"{word.text} {following.text}" in line.text and following.box.left > left:
+            follows = any(f"{word.text} {following.text}" in text for text in spaced)
+            if follows and following.box.left > left:
                 right, space = following.box.left, " "
-        yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
+        yield _as_drawn(word.text) + space, line.box.model_copy(update={"left": left, "right": right})
+
+
+def _as_drawn(text: str) -> str:
+    """Return the characters of a text as they stand on a page from left to right, as readers expect them."""
+    return get_display(text, base_dir="R") if any(map(_is_backward, text)) else text
+
+
+def _is_backward(letter: str) -> bool:
+    return bidirectional(letter) in ("R", "AL")
 
 
 _AT_ONCE: Final = 16  # pages in memory

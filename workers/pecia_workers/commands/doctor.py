@@ -29,7 +29,7 @@ from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_questions
 from pecia_workers.media import decoding
-from pecia_workers.media.glyphs import scripts_without_a_font
+from pecia_workers.media.own_fonts import scripts_without_a_font
 from pecia_workers.media.processes import public_environment
 from pecia_workers.processes.confinement import missing_guards, readable_places
 from pecia_workers.processes.template import Template

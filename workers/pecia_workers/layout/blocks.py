@@ -51,7 +51,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     if not pieces:
         return Layout(())
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
-    marks = find_marks(pixels, pieces, height)
+    marks = find_marks(pixels, pieces, height, source=source)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height, pieces)
     marks += signature_lines(rules.across, pieces, height)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
+from unicodedata import bidirectional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""
 
 
+_FIRST_BACKWARD: Final = "\u0590"
+
+
 def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
     """Return pieces in reading order, those that stand side by side together."""
     if len(pieces) < 2:  # noqa: PLR2004  most cells of a table
@@ -22,10 +26,23 @@ def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
     return [[pieces[one] for one in row] for stretch in stretches for row in stretch]
 
 
+def is_backward(letter: str) -> bool:
+    """Return whether this is a letter of a script that runs from right to left."""
+    return letter >= _FIRST_BACKWARD and bidirectional(letter) in ("R", "AL")
+
+
+def is_mostly_backward(text: str) -> bool:
+    """Return whether a text's letters, at least half of them, run from right to left."""
+    backward = sum(map(is_backward, text))
+    return backward > 0 and 2 * backward >= sum(map(str.isalpha, text))
+
+
 def joined(row: Sequence[Line]) -> Line:
-    """Return pieces that stand side by side as one line."""
+    """Return pieces that stand side by side, from left to right, as one line."""
     if len(row) == 1:
         return row[0]
+    if is_mostly_backward("".join(piece.text for piece in row)):
+        row = row[::-1]
     return Line(
         text=" ".join(piece.text for piece in row),
         box=around(piece.box for piece in row),

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Word
-from pecia_workers.layout.lines import Mask, around, box_of, middle, words_of
+from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Source, Word
+from pecia_workers.layout.lines import Mask, around, box_of, is_mostly_backward, middle, words_of
 
 SIGNS: Final = "☐☑○◉"
 """How marks stand in the text: boxes, then circles, each not ticked and ticked."""
@@ -37,33 +37,47 @@ _MAX_STEM: Final = 0.2
 """Of a box, by its height: how far a side may go on beyond its corners."""
 _MAX_ASPECT: Final = 1.2
 _FIRST_IDEOGRAPH: Final = 0x2E80
+_WIDER: Final = 1.1
+"""Of a letter, by its width: what is found of its ink."""
 _LABEL_GAP: Final = 2.0
 """White space that ends a label, in heights of a line."""
-_GLYPHS: Final = "□☐☑☒■▢○◯◉●❑❒口OQ0Xx[]()"
+_GLYPHS: Final = frozenset("□☐☑☒■▢○◯◉●❑❒口OQ0Xx[]()")
 """What engines take a box or a circle for."""
+_BOXED: Final = frozenset("区図网冈凶囚因困团国图田回日目四囗圆园凹凸")
+"""The same where nothing else is Chinese: ticked boxes, mostly."""
+_FEW: Final = 0.1
+"""Share of a page's letters that are Chinese where those are none."""
 _FUSED: Final = re.compile(r"^[□☐☑☒■▢○◯◉●❑❒]+(?=\w)")
 _SIGNATURE: Final = re.compile(
     r"\b(signature|signed|sign here|unterschrift|firma)\b|签名|签字|서명", re.IGNORECASE
 )
 
 
-def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float) -> list[Mark]:
-    """Return the page's boxes and circles with the labels beside them."""
+def find_marks(
+    pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float, *, source: Source
+) -> list[Mark]:
+    """Return the page's boxes and circles with the labels beside them; where a letter stands is none."""
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     window = round(4 * height) | 1
     ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
     words = [word for piece in pieces for word in words_of(piece)]
+    glyphs = _glyphs_of(pieces)
+    letters = [word for word in words if source is Source.LAYER and any(map(str.isalnum, word.text))]
     squares = list(_squares(ink, height))
-    boxes = [box for box in squares if not _is_of_letters(ink, box, squares, pieces)]
+    boxes = [
+        box
+        for box in squares
+        if not (_is_within(box, letters) or _is_of_letters(ink, box, squares, pieces, glyphs))
+    ]
     hollow = [box for box in boxes if _filled(ink, box, 0.18, until=0.32) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
-    circles = list(_circles(ink, words, height))
+    circles = [box for box in _circles(ink, words, height, glyphs) if not _is_within(box, letters)]
     found = [
         *((MarkKind.CHECKBOX, box, _state(ink, box)) for box in boxes),
         *((MarkKind.RADIO, box, _state(ink, box)) for box in circles if _peers(box, circles) > 1),
     ]
     places = [box for _, box, _ in found]
-    words = [word for word in words if not any(_is_glyph(word, box) for box in places)]
+    words = [word for word in words if not any(_is_glyph(word, box, glyphs) for box in places)]
     words.sort(key=lambda word: word.box.left)
     marks = []
     for kind, box, state in found:
@@ -109,7 +123,7 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
 
     It takes the place of what the engine took the mark for, or stands between two words.
     """
-    pieces, near = list(pieces), 0.3 * height
+    pieces, near, glyphs = list(pieces), 0.3 * height, _glyphs_of(pieces)
     for mark in marks:
         x, y = middle(mark.box)
         number = 2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)
@@ -117,9 +131,11 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
         for place, piece in enumerate(pieces):
             box = piece.box
             if box.top < y < box.bottom and box.left - near < x < box.right + near:
-                words = [word for word in words_of(piece) if not _is_glyph(word, mark.box)]
+                words = [word for word in words_of(piece) if not _is_glyph(word, mark.box, glyphs)]
                 before = [word for word in words if middle(word.box)[0] < x]
                 after = [word for word in words if middle(word.box)[0] >= x]
+                if is_mostly_backward(piece.text):
+                    before, after = after, before
                 if after:
                     after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
                 glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
@@ -132,9 +148,19 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
     return pieces
 
 
-def _is_glyph(word: Word, mark: Box) -> bool:
+def _glyphs_of(pieces: Sequence[Line]) -> frozenset[str]:
+    """Return what stands for boxes and circles in the text of a page."""
+    letters = [
+        letter for piece in pieces for letter in piece.text if letter.isalpha() and letter not in _GLYPHS
+    ]
+    ideographs = [letter for letter in letters if ord(letter) >= _FIRST_IDEOGRAPH]
+    rare = len(ideographs) <= _FEW * len(letters) or _BOXED.issuperset(ideographs)
+    return _GLYPHS | _BOXED if rare else _GLYPHS
+
+
+def _is_glyph(word: Word, mark: Box, glyphs: frozenset[str]) -> bool:
     side = mark.right - mark.left
-    return set(word.text) <= set(_GLYPHS) and abs(middle(word.box)[0] - middle(mark)[0]) < side
+    return glyphs.issuperset(word.text) and abs(middle(word.box)[0] - middle(mark)[0]) < side
 
 
 def _squares(ink: Mask, height: float) -> Iterator[Box]:
@@ -169,7 +195,7 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
             yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
 
 
-def _circles(ink: Mask, words: Sequence[Word], height: float) -> Iterator[Box]:
+def _circles(ink: Mask, words: Sequence[Word], height: float, glyphs: frozenset[str]) -> Iterator[Box]:
     """Yield the rings, which have ink at one distance from the middle in all directions.
 
     White space around a ring and a label behind it tell it from a letter.
@@ -187,7 +213,9 @@ def _circles(ink: Mask, words: Sequence[Word], height: float) -> Iterator[Box]:
         right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
         x, y = middle(box)
         level = [
-            word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)
+            word.box
+            for word in words
+            if word.box.top < y < word.box.bottom and not _is_glyph(word, box, glyphs)
         ]
         after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
         if not left.any() and not right.any() and after - box.right < _LABEL_GAP * height:
@@ -228,7 +256,9 @@ def _inside(ink: Mask, box: Box, inset: float) -> Mask:
     return ink[box.top + edge : box.bottom - edge, box.left + edge : box.right - edge]
 
 
-def _is_of_letters(ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[Line]) -> bool:
+def _is_of_letters(
+    ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[Line], glyphs: frozenset[str]
+) -> bool:
     """Return whether the box is one of several for a letter each, or a letter: close to the next, or read as one."""
     side = box.right - box.left
     row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
@@ -245,15 +275,27 @@ def _is_of_letters(ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[L
         if not (piece.box.top < y < piece.box.bottom and piece.box.left + edge < x < piece.box.right - edge):
             continue
         letters = "".join(piece.text.split())
-        glyphs = set(_GLYPHS) if letters.startswith("口") else set(_GLYPHS) - {"口"}
+        known = glyphs if letters.startswith("口") else glyphs - {"口"}
         place = int((x - piece.box.left) / (piece.box.right - piece.box.left) * len(letters))
         there = letters[max(0, place - 1) : place + 2]
-        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in there) and not set(there) & glyphs:
+        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in there) and not set(there) & known:
             return True
         words = [word for word in words_of(piece) if word.box.left + edge < x < word.box.right - edge]
         if any(len(word.text) > 1 and word.text[0].isascii() for word in words):
             return True
     return False
+
+
+def _is_within(box: Box, words: Sequence[Word]) -> bool:
+    """Return whether the box is a letter of words whose places are exact: none of them fills a box around it."""
+    x, y = middle(box)
+    width = box.right - box.left
+    return any(
+        word.box.left < x < word.box.right
+        and word.box.top < y < word.box.bottom
+        and width <= _WIDER * (word.box.right - word.box.left)
+        for word in words
+    )
 
 
 def _peers(box: Box, boxes: Sequence[Box]) -> int:

@@ -105,7 +105,7 @@ def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: P
 
     found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
     if is_read:
-        return replace(page, blocks=found.blocks, doubts=found.doubts)
+        return replace(page, blocks=found.blocks, doubts=(*found.doubts, *layer.doubts(page.scale)))
     return replace(page, witness=found.blocks)
 
 

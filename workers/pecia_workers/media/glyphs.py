@@ -1,89 +1,63 @@
 """Whether the glyphs of a page look like the letters that its text layer says they are.
 
-A font of a PDF may say of its glyphs what it likes: "A" is drawn, the layer says "7". Each font's letters and digits
-are laid beside those of pdfium's own fonts. Measured on 84 fonts at 12 to 30 pixels: of the glyphs of a sound font at
-least 92 % have the letter that they claim among the three most alike; of one with mixed up letters at most 20 %, of one
-whose digits are each off by one at most 40 %. A single letter that claims to be one of like shape is not found.
+A font of a PDF may say of its glyphs what it likes: "5" is drawn, the layer says "6". Each shape of a font is laid
+beside the letters, digits and signs of pdfium's own fonts, one of each kind and code: the box of a glyph, by the size
+of its font, is as exact as the font is, so that two glyphs that claim the same letter are two shapes.
 
-Chinese, Japanese and Korean characters are judged by size and by how common they are: a wrong code is mostly that of a
-rare character. Of other scripts nothing is known here.
+A font as a whole is wrong if too few of its letters look like what they claim: at least 92 % of a sound font's have it
+among the three most alike, at most 20 % of a mixed up one's, at most 40 % if the digits are each off by one. A single
+shape that looks much more like another letter is a suspect (2 % of the shapes of 87 sound fonts, 99 % of those of two
+letters that have changed places). The words in which it stands are then read from their pixels: it is wrong if they
+have the other letter there. Where they cannot be read, one that claims to be a digit or a sign is a doubt.
+
+Of scripts that pdfium's own fonts do not have a font is wrong that has two shapes, unlike each other, for one letter.
+Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
+mostly that of a rare character.
 """
 
-import ctypes
-import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from functools import cache
-from typing import Final
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Final, NamedTuple, TypeAlias
+from unicodedata import category
 
 import numpy as np
-import pypdfium2
 from numpy.typing import NDArray
 from PIL import Image
-from pypdfium2 import raw
 
-from pecia_workers.media.layer_text import Character, CharacterReader, placing
+from pecia_workers.media.layer_text import Character, Rectangle
+from pecia_workers.media.line_reader import Context, plain, read_again
+from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
 
-_SCRIPTS: Final = {
-    "Chinese": (b"STSong-Light", b"UniGB-UCS2-H", b"GB1", "中"),
-    "Japanese": (b"HeiseiMin-W3", b"UniJIS-UCS2-H", b"Japan1", "あ"),
-    "Korean": (b"HYSMyeongJo-Medium", b"UniKS-UCS2-H", b"Korea1", "한"),
-}
-"""The font that a PDF names, the encoding, the characters of Adobe's collection, and one of them."""
-# Objects alone: pdfium finds them without a table.
-_PAGE: Final = b"""%%PDF-1.7
-1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj
-2 0 obj << /Type /Pages /Count 1 /Kids [3 0 R] >> endobj
-3 0 obj << /Type /Page /Parent 2 0 R /MediaBox [0 0 60 60] /Contents 4 0 R
-/Resources << /Font << /F 5 0 R >> >> >> endobj
-4 0 obj << /Length %d >> stream
-%b
-endstream endobj
-5 0 obj << /Type /Font /Subtype /Type0 /BaseFont /%b /Encoding /%b /DescendantFonts [6 0 R] >> endobj
-6 0 obj << /Type /Font /Subtype /CIDFontType0 /BaseFont /%b /FontDescriptor 7 0 R
-/CIDSystemInfo << /Registry (Adobe) /Ordering (%b) /Supplement 0 >> >> endobj
-7 0 obj << /Type /FontDescriptor /FontName /%b /Flags 6 /FontBBox [0 -200 1000 900] /ItalicAngle 0
-/Ascent 800 /Descent -200 /CapHeight 700 /StemV 80 >> endobj
-trailer << /Root 1 0 R >>
-"""
+_Shape: TypeAlias = tuple[int, str, int, int, int, int]
+"""The font of a glyph, its code, and its box by the font's size; across less exactly, for text may be stretched."""
 
-
-def scripts_without_a_font() -> tuple[str, ...]:
-    """Return those of Chinese, Japanese and Korean that pdfium cannot draw if a PDF does not bring the font."""
-    lacking = []
-    for script, (name, encoding, collection, character) in _SCRIPTS.items():
-        shown = b"BT /F 40 Tf 10 15 Td <%b> Tj ET" % character.encode("utf-16-be").hex().encode()
-        pdf = _PAGE % (len(shown), shown, name, encoding, name, collection, name)
-        with closing(pypdfium2.PdfDocument(pdf)) as document:
-            if not np.ptp(document[0].render().to_numpy()):
-                lacking.append(script)
-    return tuple(lacking)
-
-
-_LETTERS: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
-"""Digits and letters that pdfium's own fonts have."""
-_INDEX: Final = {letter: index for index, letter in enumerate(_LETTERS)}
-_LOOK_ALIKE: Final = {
-    "АВЕКМНОРСТХаеорсухіѕј": "ABEKMHOPCTXaeopcyxisj",  # noqa: RUF001  Cyrillic
-    "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο": "ABEZHIKMNOPTYXo",  # noqa: RUF001  Greek
-}
-for _others, _letters in _LOOK_ALIKE.items():
-    _INDEX.update((other, _INDEX[letter]) for other, letter in zip(_others, _letters, strict=True))
-_FONTS: Final = (
-    *("Helvetica", "Helvetica-Bold", "Helvetica-Oblique", "Courier", "Courier-Bold"),
-    *("Times-Roman", "Times-Bold", "Times-Italic"),
-)
-_SIDE: Final = 12
-_SHAPE: Final = 1.5
-"""How much height, width and place of a glyph count beside its picture."""
 _LEAST_SIZE: Final = 8.0
 """Pixels, of a font whose glyphs can be told apart."""
+_MOST_SHAPES: Final = 1000
 _ALIKE: Final = 3
 _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
-_DRAWN_AT: Final = 32.0
+_MOST_WRONG: Final = 0.01
+"""Share of a page's characters in fonts that are wrong as a whole."""
+_OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
+"""Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
 
+_SUSPECT_TWOFOLD, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
+"""How much nearer another letter is than the one that is claimed: of one with two shapes, of values, of others."""
+_NO_PICTURE: Final = {"-", "."}
+"""Signs whose pictures are alike, full."""
+_DIGITS: Final = frozenset("0123456789µ")
+_VALUES: Final = _DIGITS | frozenset("%°")
+_LEAST_SUSPECT_SIZE: Final = 10.0
+_MOST_SUSPECTS, _READINGS, _MOST_DOUBTS = 20, 3, 100
+
+_UNLIKE: Final = 0.7
+"""Square of the distance between the pictures of two shapes that are not one letter's."""
+_MOST_PAIRS: Final = 8
+_JOINING: Final = "\u0600", "\u1fff"
+"""Scripts whose letters have several shapes, Arabic to Mongolian."""
 _SQUARE: Final = ("\u3400", "\u9fff"), ("\uac00", "\ud7a3")
 """Chinese characters and Korean syllables."""
 _LEAST_SQUARE: Final = 0.6
@@ -96,86 +70,175 @@ _COMMON: Final = {
 """Encodings, and the first bytes of their characters of everyday use."""
 
 
-def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
-    """Return the share of upright characters, of a grey page, whose fonts do not draw what they say."""
-    counts = Counter((one.font, one.code) for one in characters)
-    samples = {(one.font, one.code): one for one in characters if one.size >= _LEAST_SIZE and one.has_glyph}
-    judged = list(_by_look(list(samples.values()), grey))
-    for one in {(one.font, one.code): one for one in characters}.values():
-        if any(first <= one.code <= last for first, last in _SQUARE):
-            left, top, right, bottom = one.box
-            is_large = max(right - left, bottom - top) >= _LEAST_SQUARE * one.size
-            encoded = ((one.code.encode(encoding, "ignore"), lead) for encoding, lead in _COMMON.items())
+class Misreading(NamedTuple):
+    """A word that may say something else than its layer."""
+
+    box: Rectangle
+    text: str
+    other: str
+    on_value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What was found out about the names of a page's glyphs."""
+
+    is_wrong: bool = False
+    """Whether letters or values are not what they claim."""
+    doubts: tuple[Misreading, ...] = ()
+    """Values of which that is not known, and signs that are not what they claim."""
+
+
+def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> Naming:
+    """Return whether the characters on a grey page, None for a space, are what their fonts draw."""
+    page = _Page(characters, grey)
+    drawn = [
+        sample
+        for sample in islice(page.samples.values(), _MOST_SHAPES)
+        if sample.size >= _LEAST_SIZE and sample.has_glyph and not sample.is_turned
+    ]
+    known = [sample for sample in drawn if index_of(sample.code) is not None]
+    unlike = distances([look_of(sample, grey) for sample in known])
+    wrong = list(_of_wrong_fonts([*_alike(known, unlike), *_square(page.samples.values())]))
+    if page.share_of(wrong) > _MOST_WRONG and not page.has_most_of(wrong):
+        return Naming(is_wrong=True)
+    twofold = set(_of_two_shapes(drawn, grey))
+    if any(category(one.code).startswith("L") and index_of(one.code) is None for one in twofold):
+        return Naming(is_wrong=True)
+    doubts: list[Misreading] = []
+    for suspect, nearer in islice(_suspects(known, unlike, twofold), _MOST_SUSPECTS):
+        reading = page.reading_of(suspect, nearer)
+        if reading == plain(suspect.code):
+            continue
+        other = reading or nearer[0]
+        is_value = suspect.code in _VALUES or other in _DIGITS
+        if reading or is_value:
+            doubts += page.doubts_on(suspect, other, on_value=is_value)
+        if reading and (is_value or any(one.isalpha() or one in SIGNS for one in reading)):
+            return Naming(is_wrong=True, doubts=tuple(doubts))
+    return Naming(doubts=tuple(doubts))
+
+
+@dataclass(slots=True)
+class _Page:
+    """Characters where they stand on a grey page, by the shapes of their glyphs."""
+
+    characters: Sequence[Character | None]
+    grey: Image.Image
+    places: dict[_Shape, list[int]] = field(default_factory=lambda: defaultdict(list))
+    samples: dict[_Shape, Character] = field(default_factory=dict)
+    """The largest of each."""
+
+    def __post_init__(self) -> None:
+        for place, (last, character) in enumerate(pairwise([None, *self.characters])):
+            if character and not (last and last.box == character.box):  # several letters of one glyph
+                shape = _shape_of(character)
+                self.places[shape].append(place)
+                if shape not in self.samples or character.size > self.samples[shape].size:
+                    self.samples[shape] = character
+
+    def share_of(self, samples: Iterable[Character]) -> float:
+        """Return the share of all characters that have these shapes."""
+        count = sum(len(self.places[_shape_of(sample)]) for sample in samples)
+        return count / max(1, sum(map(len, self.places.values())))
+
+    def has_most_of(self, samples: Sequence[Character]) -> bool:
+        """Return whether most of these that can be read are what they claim, and enough can."""
+        commonest = sorted(samples, key=lambda sample: -len(self.places[_shape_of(sample)]))[:_OF_A_FONT]
+        readings = [(self.reading_of(sample), plain(sample.code)) for sample in commonest]
+        known = [reading == claimed for reading, claimed in readings if reading]
+        return sum(known) > max(len(known) / 2, _READ_OF_A_FONT * len(readings))
+
+    def reading_of(self, sample: Character, nearer: str | None = None) -> str | None:
+        """Return what a shape stands for in the words around it; None if they cannot be read.
+
+        `nearer`: the letters that it is more like than the one that it claims; of others it is none.
+        """
+        places, found = self.places[_shape_of(sample)], Counter[str]()
+        chosen = places[:: max(1, len(places) // _READINGS)][:_READINGS]
+        for place in chosen:
+            reading = read_again(Context.of(self.characters, place), self.grey)
+            if reading == plain(sample.code):
+                return reading
+            if reading and (
+                len(reading) > 1
+                or index_of(reading) is None
+                or nearer is None
+                or reading in map(plain, nearer)
+            ):
+                found[reading] += 1
+        return next((reading for reading, count in found.items() if 2 * count > len(chosen)), None)
+
+    def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Misreading]:
+        """Yield the places at which a shape stands, the first if it is no value, with what it may be instead."""
+        for place in self.places[_shape_of(sample)][: _MOST_DOUBTS if on_value else 1]:
+            context = Context.of(self.characters, place, word=True)
+            yield Misreading(context.box, context.text, context.with_other(other), on_value)
+
+
+def _shape_of(character: Character) -> _Shape:
+    left, top, right, bottom = (side / character.size for side in character.box)
+    x, y = (side / character.size for side in character.origin)
+    upright = round(1000 * (y - bottom)), round(1000 * (bottom - top))
+    return character.font, character.code, *upright, round(50 * (left - x)), round(50 * (right - left))
+
+
+def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, bool]]:
+    """Yield each letter or digit, and whether it is among those that its glyph looks most like."""
+    letters = np.array([letter not in SIGNS for letter in LETTERS])
+    for sample, row in zip(known, unlike, strict=True):
+        index = index_of(sample.code)
+        if index is not None and letters[index]:
+            yield sample, int((row[letters] < row[index]).sum()) < _ALIKE
+
+
+def _square(samples: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
+    """Yield each Chinese character and Korean syllable, and whether it is as large and common as most are."""
+    for sample in samples:
+        if any(first <= sample.code <= last for first, last in _SQUARE):
+            left, top, right, bottom = sample.box
+            is_large = max(right - left, bottom - top) >= _LEAST_SQUARE * sample.size
+            encoded = ((sample.code.encode(encoding, "ignore"), lead) for encoding, lead in _COMMON.items())
             is_common = any(len(both) == 2 and both[0] in lead for both, lead in encoded)  # noqa: PLR2004  bytes
-            judged.append((one, is_large and is_common))
-    fonts: dict[tuple[int, str], list[tuple[bool, int]]] = {}
-    for sample, sound in judged:
+            yield sample, is_large and is_common
+
+
+def _of_wrong_fonts(judged: Iterable[tuple[Character, bool]]) -> Iterator[Character]:
+    """Yield the shapes of fonts that are mostly not what they claim; digits, small and other letters apart."""
+    fonts: dict[tuple[int, str], list[tuple[Character, bool]]] = defaultdict(list)
+    for sample, is_sound in judged:
         kind = "digit" if sample.code.isdigit() else "lower" if sample.code.islower() else "other"
-        fonts.setdefault((sample.font, kind), []).append((sound, counts[sample.font, sample.code]))
-    wrong = 0
+        fonts[sample.font, kind].append((sample, is_sound))
     groups = [glyphs for glyphs in fonts.values() if len(glyphs) >= _LEAST_GLYPHS]
     rest = [one for glyphs in fonts.values() if len(glyphs) < _LEAST_GLYPHS for one in glyphs]
     for glyphs in (*groups, rest):
-        if len(glyphs) >= _LEAST_GLYPHS and sum(sound for sound, _ in glyphs) < _LEAST_SHARE * len(glyphs):
-            wrong += sum(count for _, count in glyphs)
-    return wrong / len(characters)
+        if len(glyphs) >= _LEAST_GLYPHS and sum(sound for _, sound in glyphs) < _LEAST_SHARE * len(glyphs):
+            yield from (sample for sample, _ in glyphs)
 
 
-def _by_look(samples: Sequence[Character], grey: Image.Image) -> Iterator[tuple[Character, bool]]:
-    """Yield each glyph of a known letter, and whether that letter is among those that it looks most like."""
-    known = [sample for sample in samples if sample.code in _INDEX and not sample.is_turned]
-    if not known:
-        return
-    letters, looks = _own_looks()
-    seen = np.array([_look(sample, grey) for sample in known])
-    distances = np.square(looks).sum(axis=1) - 2 * seen @ looks.T
-    nearest = np.stack(
-        [distances[:, letters == letter].min(axis=1) for letter in range(len(_LETTERS))], axis=1
-    )
-    claimed = np.array([_INDEX[sample.code] for sample in known])
-    better = (nearest < nearest[np.arange(len(known)), claimed, np.newaxis]).sum(axis=1)
-    yield from zip(known, (better < _ALIKE).tolist(), strict=True)
+def _of_two_shapes(drawn: Iterable[Character], grey: Image.Image) -> Iterator[Character]:
+    """Yield each shape of a letter for which its font has another one, unlike it."""
+    shapes: dict[tuple[int, str], list[Character]] = defaultdict(list)
+    for sample in drawn:
+        if not _JOINING[0] <= sample.code <= _JOINING[1]:
+            shapes[sample.font, sample.code].append(sample)
+    for samples in (several[:_MOST_PAIRS] for several in shapes.values() if len(several) > 1):
+        pictures = np.array([look_of(sample, grey)[:-3] for sample in samples])
+        apart = np.square(pictures[:, np.newaxis] - pictures).sum(axis=2).max(axis=1)
+        yield from (sample for sample, most in zip(samples, apart.tolist(), strict=True) if most > _UNLIKE)
 
 
-def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
-    """Return the picture of a glyph with even contrast, and its width, height and place by the font's size."""
-    left, top, right, bottom = character.box
-    box = (
-        min(max(0.0, left), grey.width - 1.0),
-        min(max(0.0, top), grey.height - 1.0),
-        min(max(left + 0.5, right, 1.0), float(grey.width)),
-        min(max(top + 0.5, bottom, 1.0), float(grey.height)),
-    )
-    picture = np.asarray(grey.resize((_SIDE, _SIDE), Image.Resampling.BOX, box=box), dtype=np.float32).ravel()
-    picture = picture.mean() - picture
-    corners = (math.floor(left) - 1, math.floor(top) - 1, math.ceil(right) + 1, math.ceil(bottom) + 1)
-    around = np.asarray(grey.crop(corners), dtype=np.float32)
-    inside = around[1:-1, 1:-1]
-    ground = (around.sum() - inside.sum()) / (around.size - inside.size)
-    if ground < inside.mean():  # light print on dark ground
-        picture = -picture
-    picture /= max(1.0, float(np.linalg.norm(picture)))
-    shape = np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32)
-    return np.concatenate([picture, _SHAPE * shape / character.size])
-
-
-@cache
-def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Return the letters of pdfium's own fonts, by their index, and their looks."""
-    with closing(pypdfium2.PdfDocument.new()) as document:
-        page = document.new_page(_DRAWN_AT * len(_LETTERS), 2 * _DRAWN_AT * len(_FONTS))
-        for row, name in enumerate(_FONTS):
-            font = raw.FPDFText_LoadStandardFont(document, name.encode())
-            for column, letter in enumerate(_LETTERS):
-                item = raw.FPDFPageObj_CreateTextObj(document, font, _DRAWN_AT)
-                raw.FPDFText_SetText(item, (ctypes.c_ushort * 2)(ord(letter), 0))
-                raw.FPDFPageObj_Transform(item, 1, 0, 0, 1, _DRAWN_AT * column, _DRAWN_AT * (2 * row + 1))
-                raw.FPDFPage_InsertObject(page, item)
-        page.gen_content()
-        grey = page.render(scale=1).to_pil().convert("L")
-        with closing(page.get_textpage()) as text:
-            place = placing(page, grey.width, grey.height)
-            drawn = [
-                one for one in CharacterReader(text, place, {}).characters() if one and one.code in _INDEX
-            ]
-    return np.array([_INDEX[one.code] for one in drawn]), np.array([_look(one, grey) for one in drawn])
+def _suspects(
+    known: Sequence[Character], unlike: NDArray[np.float32], twofold: Container[Character]
+) -> Iterator[tuple[Character, str]]:
+    """Yield each glyph that looks much more like another letter than like its own; with those letters, best first."""
+    plains = np.array([plain(letter) for letter in LETTERS])
+    for sample, row in zip(known, unlike, strict=True):
+        own = row[plains == plain(sample.code)].min()
+        nearer = [LETTERS[index] for index in row.argsort() if row[index] < own]
+        if not nearer or sample.size < _LEAST_SUSPECT_SIZE or {sample.code, nearer[0]} == _NO_PICTURE:
+            continue
+        is_value = sample.code in _VALUES or nearer[0] in _DIGITS
+        least = _SUSPECT_TWOFOLD if sample in twofold else _SUSPECT if is_value else _SUSPECT_LETTER
+        if own - row.min() > least:
+            yield sample, "".join(nearer)

@@ -13,6 +13,7 @@ import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Box, Line, Word
+from pecia_workers.media.right_to_left import by_direction, pieces_of
 
 Rectangle: TypeAlias = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels."""
@@ -46,8 +47,9 @@ _READ_AS: Final = {
     # What Microsoft's symbol fonts have in the private use area.
     **dict(zip(_SYMBOLS, "•▪➢☐☐☐✓☑✗☒☑☒", strict=True)),
 }
-_SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06")
-"""Radicals, compatibility ideographs and ligatures: other code points for what is drawn alike."""
+_SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06"), ("\ufb1d", "\ufdfb"), ("\ufe70", "\ufefc")
+"""Radicals, compatibility ideographs, ligatures, forms of Hebrew and Arabic letters: other code points for what is
+drawn alike."""
 
 
 class Character(NamedTuple):
@@ -241,8 +243,16 @@ class CharacterReader:
         return self._drawings[address]
 
 
-def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
+def lines_of(characters: Sequence[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
     """Return pieces of lines without wide gaps, each of words, in the order of the characters, scaled by `scale`."""
+    pieces: list[list[list[Character]]] = []
+    for is_page, stretch in by_direction(characters):
+        pieces += _pieces(stretch) if is_page is None else pieces_of(stretch, is_page=is_page)
+    return tuple(filter(None, (_line(piece, scale) for piece in pieces)))
+
+
+def _pieces(characters: Iterable[Character | None]) -> list[list[list[Character]]]:
+    """Return pieces of lines that run from left to right, each of words."""
     pieces: list[list[list[Character]]] = []
     last: Character | None = None
     spaced = False
@@ -253,7 +263,7 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
         if last is not None and character.is_mark:
             pieces[-1][-1].append(character)
             continue
-        gap = None if last is None else _gap(last, character)
+        gap = None if last is None else gap_between(last, character)
         if gap is None:
             pieces.append([[character]])
         elif spaced and gap > _SPACE:
@@ -261,10 +271,10 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
         else:
             pieces[-1][-1].append(character)
         last, spaced = character, False
-    return tuple(filter(None, (_line(piece, scale) for piece in pieces)))
+    return pieces
 
 
-def _gap(last: Character, character: Character) -> float | None:
+def gap_between(last: Character, character: Character) -> float | None:
     """Return the gap between two characters of a line, in either direction, by the font's size.
 
     None if they are far from each other or not on a line.
@@ -309,7 +319,16 @@ def _text(word: list[Character], size: float, baseline: float) -> str:
 
 def _box_around(characters: Sequence[Character], scale: float) -> Box:
     """Return a box of a line's height, whatever its letters are."""
+    return scaled_box(rectangle_around(characters), scale)
+
+
+def rectangle_around(characters: Sequence[Character]) -> Rectangle:
+    """Return what characters take of their line."""
     lefts, tops, rights, bottoms = zip(*(character.place for character in characters), strict=True)
-    left, top = math.floor(scale * min(lefts)), math.floor(scale * min(tops))
-    right, bottom = math.ceil(scale * max(rights)), math.ceil(scale * max(bottoms))
-    return Box(left=left, top=top, right=right, bottom=bottom)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def scaled_box(place: Rectangle, scale: float) -> Box:
+    """Return the box around a rectangle on the page as it is after scaling."""
+    left, top, right, bottom = (scale * side for side in place)
+    return Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))

@@ -7,14 +7,14 @@ scan, its fonts may name their letters wrongly, it may be hidden. One that is no
 from its pixels. It is trusted if
 
 1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`;
-2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, or without a trace in the pixels,
-   as in the colour of the ground or below a black bar. What is hidden is never part of the text. A character whose font
-   is missing is not hidden: only the layer has it;
+2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, too small for any eye, or without a
+   trace in the pixels, as in the colour of the ground or below a black bar (`pecia_workers.media.visibility`). What is
+   hidden is never part of the text. A character whose font is missing is not hidden: only the layer has it;
 3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
 4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
    least `LEAST_LETTERS` are letters or digits;
 5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
-6. the glyphs of each font look like the letters that it says they are (`pecia_workers.media.glyphs`);
+6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`);
 7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
    in a picture or drawn as curves does.
 """
@@ -40,16 +40,17 @@ from pydantic import SecretStr
 from pypdfium2 import raw
 from pypdfium2.internal import get_bufreader
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Doubt, DoubtReason, Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
-from pecia_workers.media.glyphs import misnamed
+from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
+from pecia_workers.media.visibility import visible_characters
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
@@ -283,14 +284,9 @@ MOST_BELOW: Final = 0.1
 MOST_UNMAPPED: Final = 0.02
 LEAST_LETTERS: Final = 0.35
 MOST_TURNED: Final = 0.3
-MOST_MISNAMED: Final = 0.01
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
 """Letters; fewer are a logo."""
-_LEAST_CONTRAST: Final = 6
-"""From pixel to pixel, of an edge."""
-_LEAST_EDGES: Final = 1.0
-"""Of a character, by the sum of its width and height."""
 _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
@@ -326,10 +322,25 @@ class TextLayer:
     """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
     distrust: Distrust | None = None
     """None: it can be trusted."""
+    misreadings: tuple[Misreading, ...] = ()
+    """Values in glyphs that look like others."""
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
         return layer_text.lines_of(self.characters, scale)
+
+    def doubts(self, scale: float = 1.0) -> tuple[Doubt, ...]:
+        """Return the values that may not be what the layer says, on the page as it is after scaling."""
+        return tuple(
+            Doubt(
+                reason=DoubtReason.DISAGREES,
+                box=layer_text.scaled_box(one.box, scale),
+                text=one.text,
+                other=one.other,
+                on_value=one.on_value,
+            )
+            for one in self.misreadings
+        )
 
 
 def text_layer(
@@ -352,11 +363,17 @@ def text_layer(
         for one in found
         if one is None or (min(one.box[2:]) > 0 and one.box[0] < grey.width and one.box[1] < grey.height)
     ]
-    visible = _visible([one for one in on_page if one], np.asarray(grey))
+    visible = visible_characters(on_page, np.asarray(grey), scale=width / page.get_width())
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     unseen = sum(one is not None for one in on_page) - len(visible)
     distrust = next(_faults(kept, unseen, pictures, upright, grey), None)
-    return TextLayer(characters=tuple(on_page) if hidden else kept, turn=turn, distrust=distrust)
+    naming = judge_naming(kept, grey) if distrust is None else Naming()
+    return TextLayer(
+        characters=tuple(on_page) if hidden else kept,
+        turn=turn,
+        distrust=Distrust.MISNAMED if naming.is_wrong else distrust,
+        misreadings=naming.doubts,
+    )
 
 
 def _faults(
@@ -390,8 +407,6 @@ def _faults(
         yield Distrust.UNMAPPED
     if _share(one.is_turned for one in seen) > MOST_TURNED:
         yield Distrust.TURNED
-    if misnamed(seen, grey) > MOST_MISNAMED:
-        yield Distrust.MISNAMED
     from pecia_workers.layout.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     left, top, wide, high = Letters.of(pixels).boxes.T
@@ -406,31 +421,6 @@ def _faults(
 
 def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [False]))
-
-
-def _visible(characters: Sequence[layer_text.Character], grey: NDArray[np.uint8]) -> set[int]:
-    """Return the `id` of those that can be seen, and of those that would be if their font were there.
-
-    A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more.
-    """
-    page = grey.astype(np.int16)
-    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
-    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
-    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
-    sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
-    boxes = np.array([one.box for one in characters]).reshape(-1, 4)
-    left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
-    right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
-    least = _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
-    drawn = sum_within(sums, left, top, right, bottom) >= least
-    visible = set()
-    for one, is_drawn in zip(characters, drawn.tolist(), strict=True):
-        x, y, x1, y1 = (max(0, int(side)) for side in one.box)
-        ground = grey[y : y1 + 1, x : x1 + 1]
-        is_lacking = not one.has_glyph and ground.size and ground.min() >= _PAPER
-        if not one.invisible and (is_drawn or is_lacking):
-            visible.add(id(one))
-    return visible
 
 
 def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[int, int], list[_Picture]]:
