@@ -45,9 +45,11 @@ _INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
 
 And the usual width of what stands in columns."""
 _ADDRESS_ROWS: Final = range(2, 10)
-_MIN_FIELDS, _FIELDS, _LABELLED, _BEGIN = 2, 0.5, 0.6, 0.85
-"""Fields of a form: how many, the share of labels that have a value beside them, that of labels that end as such, and
-that of labels and of values that begin as such, of either of which one is enough."""
+_MIN_FIELDS, _FIELDS, _LABELLED = 2, 0.5, 0.6
+"""Fields of a form: how many, the share of labels that have a value beside them, and of those that end as such."""
+_MIN_BEGIN, _FULL_FORM, _BEGIN, _LABEL_LENGTH = 5, 0.75, 0.85, 20.0
+"""The same where labels do not end as such: how many, the share that has a value, that of labels and of values that
+begin as such, and the length of the labels."""
 _TALLER, _HEADLINE, _TIER_SPACE = 1.2, 0.6, 0.6
 """Height of headlines, their share of the page's width, and the white space above them, where another tier begins."""
 _OVER: Final = 0.35
@@ -347,8 +349,10 @@ class _Page:
         count = len(sides[0])
         if count < _MIN_FIELDS or count < _FIELDS * left.size:
             return False
-        # A few lines of prose may begin with a sentence each.
-        begin = count > _MIN_FIELDS and min(self.cues.begins[side].mean() for side in sides) >= _BEGIN
+        # A few lines of prose may begin with a sentence each, and so may lists that stand side by side.
+        is_full = count >= max(_MIN_BEGIN, _FULL_FORM * left.size)
+        is_short = np.median(self.width[sides[0]]) < _LABEL_LENGTH * height
+        begin = is_full and is_short and min(self.cues.begins[side].mean() for side in sides) >= _BEGIN
         return bool(begin or max(self.cues.label[side].mean() for side in sides) >= _LABELLED)
 
     def _tiers(self, some: Some, height: float) -> list[Some]:
@@ -369,13 +373,10 @@ class _Page:
     def stand_beside(self, left: Some, right: Some, height: float) -> bool:
         """Return whether text stands beside a table, a label beside running text, a list or an address beside one."""
         tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
-        if tables or self._are_addresses(left, right, height):
+        if tables or self._are_addresses(left, right, height) or self._interleave(left, right, height):
             return True
-        if self._are_fields(left, right, height):
-            return False
-        if self._interleave(left, right, height):
-            return True
-        if not any(self.is_prose(side, height, length=_SURE_LENGTH) for side in (left, right)):
+        is_prose = any(self.is_prose(side, height, length=_SURE_LENGTH) for side in (left, right))
+        if not is_prose or self._are_fields(left, right, height):
             return False
         fewer, more = sorted((len(self.rows(left)), len(self.rows(right))))
         short = self.width[right].max() < _MIN_LENGTH * height
