@@ -229,6 +229,9 @@ class DoubtReason(StrEnum):
     """A witness reads it there; the result does not have it."""
     UNWITNESSED = "unwitnessed"
     """A witness was to read the page and could not: its values stand on the model's word alone."""
+    MISSING_FIELDS = "missing_fields"
+    """`fields` lacks what the page has: no answer followed the schema, it was cut, or a list has fewer rows than the
+    page. `text` is the JSON pointer of the list, empty for all fields; `other` is the missing rows."""
 
 
 class Doubt(Stored):
@@ -326,6 +329,9 @@ class Grounding(Stored):
     value: Any
     pages: tuple[int, ...] = ()
     """Pages whose fields have it."""
+    lacking: tuple[int, ...] = ()
+    """Of a list in a document, or of all its fields (the empty path): pages that gave none of its rows, or not all.
+    Lists that lack none have no leaf of their own; `pages` are those that gave rows."""
     places: tuple[Place, ...] = ()
     """Where it stands; empty: unknown."""
     witness: Source | None = None

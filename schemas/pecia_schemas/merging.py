@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pecia_schemas.blocks import Grounding, MergeRule, Standing
@@ -46,6 +46,51 @@ def merged(
     filled = [Filled(page, fields, {one.path: one for one in leaves}, "") for page, fields, leaves in pages]
     value, leaves = _merged("", filled, rules)
     return value, tuple(leaves)
+
+
+def lacking(
+    value: Mapping[str, Any] | None,
+    pages: Mapping[int, Mapping[str, Any] | None],
+    missing: Mapping[int, Collection[str]],
+) -> tuple[Grounding, ...]:
+    """Return a leaf for each list of a document that lacks rows; one for all its fields if no page has any.
+
+    `pages`: the fields of each page that may have some; None: they are not known. `missing`: by page, the JSON pointers
+    of lists that have fewer rows than stand on it, or the empty one, which is all lists. Between two pages that gave
+    rows, a page that gave none lacks them.
+    """
+    if value is None:
+        return (Grounding(path="", value=None, lacking=tuple(pages)),) if pages else ()
+    leaves = []
+    for path in _lists(value, ""):
+        rows = {number: _at(fields, path) for number, fields in pages.items()}
+        gave = tuple(number for number, items in rows.items() if items)
+        lacks = tuple(
+            number
+            for number in pages
+            if pages[number] is None
+            or not {"", path}.isdisjoint(missing.get(number, ()))
+            or (gave and gave[0] < number < gave[-1] and number not in gave)
+        )
+        if lacks:
+            leaves.append(Grounding(path=path, value=None, pages=gave, lacking=lacks))
+    return tuple(leaves)
+
+
+def _lists(value: Any, path: str) -> Iterator[str]:
+    """Yield the pointers of the lists that stand in no other list."""
+    if isinstance(value, list):
+        yield path
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _lists(inner, pointer(path, name))
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what an object has there; None if nothing."""
+    for name in path.split("/")[1:]:
+        value = value.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(value, Mapping) else None
+    return value
 
 
 def _merged(

@@ -17,6 +17,7 @@ from pecia_schemas.blocks import (
     Box,
     Confidence,
     Doubt,
+    DoubtReason,
     Grounding,
     Line,
     MergeRule,
@@ -31,7 +32,7 @@ from pecia_schemas.blocks import (
     unpacked,
 )
 from pecia_schemas.failures import Failure
-from pecia_schemas.merging import merged
+from pecia_schemas.merging import lacking, merged
 from pecia_schemas.rendering import html_of, markdown_of
 
 if TYPE_CHECKING:
@@ -356,14 +357,28 @@ class Document(Stored):
 
     @property
     def grounding(self) -> tuple[Grounding, ...]:
-        """Of each leaf of `fields` the pages, places and witness, and what other pages have in its place."""
+        """Of each leaf of `fields` the pages, places and witness, and what other pages have in its place.
+
+        For a list that lacks rows, a leaf with the list's path, and in `lacking` the pages whose rows are missing.
+        """
         return self._merged[1]
 
     @cached_property
     def _merged(self) -> tuple[dict[str, Any] | None, tuple[Grounding, ...]]:
         filled = [page for page in self.pages if page.fields is not None]
         rules = next((page.merge for page in filled), {})
-        return merged([(page.number, page.fields or {}, page.grounding) for page in filled], rules)
+        value, leaves = merged([(page.number, page.fields or {}, page.grounding) for page in filled], rules)
+        missing = {
+            page.number: [one.text for one in page.doubts if one.reason is DoubtReason.MISSING_FIELDS]
+            for page in self.pages
+        }
+        if not filled and not any(missing.values()):
+            return value, leaves  # none were asked for
+        known: dict[int, dict[str, Any] | None] = {
+            page.number: page.fields for page in self.pages if not page.blank
+        }
+        known |= {page.number: None for page in self.failed}
+        return value, (*leaves, *lacking(value, dict(sorted(known.items())), missing))
 
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as a pydantic model, as `Page.fields_as` does."""

@@ -15,7 +15,8 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.samples import accuracy, sample_document
-from pecia_workers.reading.page import closed, instruction_for
+from pecia_workers.reading.fields import closed
+from pecia_workers.reading.page import instruction_for
 from tests.shared.answers import ANSWERS, FormatAnswer
 from tests.shared.chat_server import ChatServerDouble, only_page, picture_of
 from tests.shared.fixture_types import Picture

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.layout.order import reading_order
+from pecia_workers.layout.order import Cues, reading_order
 
 PITCH, HEIGHT = 24, 18
 Place: TypeAlias = tuple[float, float, float, float]
@@ -24,9 +25,16 @@ class Sheet:
         self.places: list[Place] = []
         self.whole: list[int] = []
         self.address: list[int] = []
+        self.label: list[int] = []
+        self.begins: list[int] = []
+        self.dense: list[int] = []
 
     def line(self, left: float, top: float, width: float, height: float = HEIGHT) -> None:
         self.places.append((left, top, left + width, top + height))
+
+    def field(self, left: float, top: float, width: float, *, colon: bool = False) -> None:
+        (self.label if colon else self.begins).append(len(self.places))
+        self.line(left, top, width)
 
     def prose(self, left: float, top: float, width: float, lines: int) -> float:
         for number in range(lines):
@@ -153,6 +161,45 @@ def short_lists_side_by_side(sheet: Sheet) -> None:
     sheet.line(100, 900, 250)
 
 
+def columns_that_are_not_level(sheet: Sheet) -> None:
+    for column in range(4):
+        sheet.prose(100 + column * 350, 100 + column % 2 * 0.45 * PITCH, 320, 24)
+
+
+def narrow_columns_of_wide_signs(sheet: Sheet) -> None:
+    for column in range(3):
+        first = len(sheet.places)
+        sheet.prose(100 + column * 9 * HEIGHT, 100, sheet.rng.uniform(6.2, 8) * HEIGHT, 14)
+        sheet.dense += range(first, len(sheet.places))
+
+
+def newspaper(count: int, sheet: Sheet) -> None:
+    top, width = 100.0, 1400 / count
+    for lines in (9, 14, 11):
+        for column in range(count):
+            sheet.line(100 + column * width, top, (width - 40) * sheet.rng.uniform(0.8, 1), 30)
+            sheet.prose(100 + column * width, top + 44, width - 40, lines)
+        top += 44 + lines * PITCH + 30
+
+
+def form(sheet: Sheet, *, pairs: int = 1, colon: bool = False) -> None:
+    for number in range(12):
+        for left in range(100, 1500, 1400 // pairs):
+            sheet.field(left, 100 + number * 1.4 * PITCH, sheet.rng.uniform(200, 280), colon=colon)
+            if number % 5 != 3:
+                width = sheet.rng.uniform(0.7, 0.95) * (1400 / pairs - 330)
+                sheet.field(left + 320, 100 + number * 1.4 * PITCH, width)
+
+
+def form_with_values_of_several_lines(sheet: Sheet) -> None:
+    top = 100.0
+    for number in range(8):
+        sheet.field(100, top, sheet.rng.uniform(200, 300), colon=True)
+        for line in range(1 + number % 3):
+            sheet.line(500, top + line * PITCH, 900 * sheet.rng.uniform(0.9, 1))
+        top += (1.3 + number % 3) * PITCH
+
+
 LAYOUTS: list[Callable[[Sheet], object]] = [
     *(partial(columns, 2), partial(columns, 4)),
     four_columns_close_under_a_title_in_the_middle,
@@ -169,6 +216,11 @@ LAYOUTS: list[Callable[[Sheet], object]] = [
     amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
     short_lists_side_by_side,
+    columns_that_are_not_level,
+    narrow_columns_of_wide_signs,
+    *(partial(newspaper, 3), partial(newspaper, 4)),
+    *(partial(form, pairs=pairs, colon=colon) for pairs in (1, 2) for colon in (True, False)),
+    form_with_values_of_several_lines,
 ]
 
 
@@ -195,7 +247,9 @@ def test_a_page_is_read_in_the_order_of_a_person(draw: Callable[[Sheet], object]
     stretches = reading_order(
         (np.array(sheet.places, dtype=np.float64) + jitter)[shuffled],
         whole=flags(count, sheet.whole)[shuffled],
-        address=flags(count, sheet.address)[shuffled],
+        cues=Cues(
+            *(flags(count, one)[shuffled] for one in (sheet.address, sheet.label, sheet.begins, sheet.dense))
+        ),
     )
 
     read = [shuffled[one] for stretch in stretches for row in stretch for one in row]
@@ -212,7 +266,8 @@ def test_a_page_is_read_in_the_order_of_a_person(draw: Callable[[Sheet], object]
 def test_every_box_is_read_exactly_once(places: list[tuple[int, int, int, int]], rng: random.Random) -> None:
     boxes = np.array([(x, y, x + w, y + h) for x, y, w, h in places], dtype=np.float64).reshape(-1, 4)
     whole, address = ([rng.random() < 0.1 for _ in places] for _ in range(2))
-    stretches = reading_order(boxes, np.array(whole, dtype=bool), np.array(address, dtype=bool))
+    cues = replace(Cues.none(len(places)), address=np.array(address, dtype=bool))
+    stretches = reading_order(boxes, np.array(whole, dtype=bool), cues)
     read = [one for stretch in stretches for row in stretch for one in row]
     assert sorted(read) == list(range(len(places)))
 

@@ -1,3 +1,4 @@
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,17 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_clip, probe_video
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, spread
 from tests.shared.fixture_types import MakeFile
-from tests.shared.videos import second_of, turned, video, with_durations, with_edits, with_sizes, with_tracks
+from tests.shared.videos import (
+    RATE,
+    by_the_second,
+    second_of,
+    turned,
+    video,
+    with_durations,
+    with_edits,
+    with_sizes,
+    with_tracks,
+)
 
 CONTAINERS = [
     ("mp4", "h264", MediaType.MP4),
@@ -174,6 +185,113 @@ def test_a_title_in_another_encoding_is_no_damage(file: MakeFile) -> None:
 def test_a_stretch_without_a_single_frame_is_damaged(file: MakeFile, method: str) -> None:
     path = file(video(2))
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 8, 9, method=method))
+
+
+def bright(number: int, width: int, height: int) -> NDArray[np.uint8]:
+    """A frame of the second of two recordings: its seconds are those from 40."""
+    return by_the_second(number + 40 * RATE, width, height)
+
+
+RECORDINGS = {
+    codec: (video(6, form="mpegts", codec=codec), video(4, form="mpegts", codec=codec, picture=bright))
+    for codec in ("mpeg2video", "h264")
+}
+PACKET = 188
+
+
+@given(
+    codec=st.sampled_from([*RECORDINGS]),
+    cut=st.floats(0.3, 1),
+    begin=st.sampled_from([0, PACKET, 3 * PACKET]),
+    junk=st.binary(max_size=400),
+)
+def test_a_transport_stream_whose_clock_begins_anew_is_shown_to_its_end(
+    tmp_path_factory: pytest.TempPathFactory, codec: str, cut: float, begin: int, junk: bytes
+) -> None:
+    """Cut anywhere, with or without the tables before the second one, and with other bytes between them."""
+    first, second = RECORDINGS[codec]
+    path = tmp_path_factory.getbasetemp() / "joined.ts"
+    path.write_bytes(first[: int(cut * len(first))] + junk + second[begin:])
+
+    info = probe_video(path, LIMITS)
+    clip = clip_of(path, 0, info.duration, most=40)
+
+    seconds = [second_of(frame) for frame in clip.frames]
+    assert {0, 1, 40, 41, 42, 43} <= set(seconds)
+    assert seconds == sorted(seconds)
+    assert clip.times[-1] == pytest.approx(info.duration, abs=0.5)
+    assert len({second for second in seconds if second < 40}) == pytest.approx(info.duration - 4, abs=1.6)
+    ending = clip_of(path, info.duration - 2, info.duration, most=2)
+    assert [second_of(frame) for frame in ending.frames] == [42, 43]
+
+
+def test_parts_of_a_transport_stream_may_have_other_pictures_and_other_identifiers(file: MakeFile) -> None:
+    first, second = (
+        video(3, form="mpegts", codec="mpeg2video"),
+        video(3, form="mpegts", codec="h264", picture=bright, size=(96, 64), mpegts_start_pid="0x300"),
+    )
+    clip = clip_of(file(first + second + first), 0, 9, most=9)
+    assert [second_of(frame) for frame in clip.frames] == pytest.approx([0, 1, 2, 40, 41, 42, 0, 1, 2], abs=1)
+
+
+@given(places=st.lists(st.integers(0, 59), min_size=1, max_size=3, unique=True), value=st.integers(0, 255))
+def test_a_broken_timestamp_begins_no_clock(
+    tmp_path_factory: pytest.TempPathFactory, places: list[int], value: int
+) -> None:
+    content = bytearray(RECORDINGS["mpeg2video"][0])
+    begins = [at for at in range(0, len(content), PACKET) if content[at + 1] & 0x40]
+    pictures = [at for at in begins if b"\0\0\1\xe0" in content[at : at + PACKET]]
+    for place in places[:1] + [one for one in places[1:] if abs(one - places[0]) > 3]:
+        at = content.index(b"\0\0\1\xe0", pictures[place])
+        content[at + 10 : at + 12] = bytes([value, value | 1])
+    path = tmp_path_factory.getbasetemp() / "stamps.ts"
+    path.write_bytes(content)
+    assert probe_video(path, LIMITS).duration <= 6.5
+
+
+@pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
+def test_files_that_were_joined_to_one_are_shown_one_after_the_other(
+    file: MakeFile, form: str, codec: str, media: MediaType
+) -> None:
+    options = {"live": "1"} if media is MediaType.MATROSKA else {}
+    parts = (video(3, form=form, codec=codec, picture=shade, **options) for shade in (by_the_second, bright))
+    path = file(b"".join(parts))
+    info = probe_video(path, LIMITS)
+    clip = clip_of(path, 0, info.duration, most=6)
+    assert info.duration == pytest.approx(6, abs=0.3)
+    assert [second_of(frame) for frame in clip.frames] == [0, 1, 2, 40, 41, 42]
+    assert clip.times == pytest.approx([0.5, 1.5, 2.5, 3.5, 4.5, 5.5], abs=0.2)
+    assert not clip.damaged
+
+
+def test_a_joined_file_that_cannot_be_shown_is_damage(file: MakeFile) -> None:
+    broken = bytearray(video(3))
+    broken[broken.index(b"mp4v", broken.index(b"stsd")) :][:4] = b"none"
+    broken[broken.index(b"trak") : broken.index(b"trak") + 4] = b"none"
+    path = file(video(3) + bytes(broken))
+    assert clip_of(path, 0, probe_video(path, LIMITS).duration, most=3).damaged
+
+
+def shorter(content: bytes, media: MediaType) -> bytes:
+    """Return the video with headers that state a third of its length."""
+    if media is MediaType.MATROSKA:
+        return content.replace(b"00:00:06.", b"00:00:02.")
+    name, offset, order = (b"strh", 40, "<I") if media is MediaType.AVI else (b"mdhd", 20, ">I")
+    at = content.index(name) + offset
+    (stated,) = struct.unpack(order, content[at : at + 4])
+    return content[:at] + struct.pack(order, stated // 3) + content[at + 4 :]
+
+
+@pytest.mark.parametrize(("form", "codec", "media"), [CONTAINERS[0], CONTAINERS[3], CONTAINERS[4]])
+def test_frames_behind_the_length_that_the_headers_state_are_shown(
+    file: MakeFile, form: str, codec: str, media: MediaType
+) -> None:
+    content = video(6, form=form, codec=codec)
+    short = shorter(content, media)
+    assert short != content
+    path = file(short)
+    assert probe_video(path, LIMITS).duration == pytest.approx(6, abs=0.2)
+    assert [second_of(frame) for frame in clip_of(path, 2, 6, most=4).frames] == [2, 3, 4, 5]
 
 
 @given(

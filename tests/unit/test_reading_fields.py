@@ -12,8 +12,9 @@ from pecia_schemas.blocks import storable
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.protocol.base import Generation
+from pecia_workers.reading.fields import Fields, closed, judge, parser
 from pecia_workers.reading.ladder import Reading
-from pecia_workers.reading.page import Fields, closed, fields_instruction, instruction_for, judge, parser
+from pecia_workers.reading.page import fields_instruction, instruction_for
 from tests.shared.chat_server import serving
 
 SCHEMA = {

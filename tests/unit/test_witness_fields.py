@@ -20,7 +20,7 @@ from pecia_schemas.blocks import (
     Word,
 )
 from pecia_schemas.results import Document, Page, Verdict
-from pecia_workers.reading.page import closed, merge_rules
+from pecia_workers.reading.fields import closed, merge_rules
 from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
 from tests.shared.samples import page

@@ -1,10 +1,9 @@
 """From pieces of text where they stand to the blocks of a page, in the order in which a person reads them."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mar
 from pecia_workers.layout.aligned import aligned_grids
 from pecia_workers.layout.completing import with_dashes, with_names
 from pecia_workers.layout.grids import Grid
-from pecia_workers.layout.lines import around, corners_of, joined, middle, rows_of
+from pecia_workers.layout.lines import around, corners_of, cues_of, joined, middle, rows_of
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
@@ -26,13 +25,6 @@ Row: TypeAlias = Sequence[Line]
 
 _PAIR_GAP, _PAIR_WIDTH, _MIN_PAIRS, _MAX_LABELS = 2.0, 4.0, 3, 0.5
 """White space in a row and width of its pieces, in heights of a line; how many rows; the share that has a label."""
-_ADDRESS: Final = re.compile(
-    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
-    r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
-    r"|^(?!\d{1,2}\.? \w+ \d{4}$)\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,3}[a-z]?$",
-    re.IGNORECASE,
-)
-"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no label alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +157,7 @@ def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int
     """Return texts and, counted after them, grids in reading order."""
     boxes = corners_of([*(text.box for text in texts), *(grid.box for grid in grids)])
     whole = np.arange(len(boxes)) >= len(texts)
-    address = [bool(_ADDRESS.search(text.text)) for text in texts] + [False] * len(grids)
-    return reading_order(boxes, whole, np.array(address, dtype=np.bool_))
+    return reading_order(boxes, whole, cues_of([*(text.text for text in texts), *("" for _ in grids)]))
 
 
 def _outside(count: int, grids: Sequence[Grid]) -> list[int]:

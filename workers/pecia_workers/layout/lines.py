@@ -9,20 +9,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.layout.order import Boxes, reading_order
+from pecia_workers.layout.order import Boxes, Cues, reading_order
 
 Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""
 
 
 _FIRST_BACKWARD: Final = "\u0590"
+_ADDRESS: Final = re.compile(
+    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
+    r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
+    r"|^(?!\d{1,2}\.? \w+ \d{4}$)\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,3}[a-z]?$",
+    re.IGNORECASE,
+)
+"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no label alone."""
+_LABEL: Final = re.compile(r".*[:：]\W*")  # noqa: RUF001  Chinese has its own
+_DENSE_SIGN: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+
+
+def cues_of(texts: Sequence[str]) -> Cues:
+    """Return what the texts of boxes say of the order in which these are read."""
+    bare = [text.lstrip("\"'([-\u2013•☐☑ ") for text in texts]
+    cues = (
+        [bool(_ADDRESS.search(text)) for text in texts],
+        [bool(_LABEL.fullmatch(text)) for text in texts],
+        [text[:1].isupper() or text[:1].isdigit() for text in bare],
+        [2 * len(_DENSE_SIGN.findall(text)) > len(text.replace(" ", "")) for text in texts],
+    )
+    return Cues(*(np.array(cue, dtype=np.bool_) for cue in cues))
 
 
 def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
     """Return pieces in reading order, those that stand side by side together."""
     if len(pieces) < 2:  # noqa: PLR2004  most cells of a table
         return [[piece] for piece in pieces]
-    stretches = reading_order(corners_of(piece.box for piece in pieces))
+    cues = cues_of([piece.text for piece in pieces])
+    stretches = reading_order(corners_of(piece.box for piece in pieces), cues=cues)
     return [[pieces[one] for one in row] for stretch in stretches for row in stretch]
 
 

@@ -1,4 +1,4 @@
-"""The order in which a person reads what stands on a page, from its boxes alone: recursive gutters.
+"""The order in which a person reads what stands on a page, from its boxes and a few cues of text: recursive gutters.
 
 A gutter is a vertical strip that few boxes cross, with running text on both sides. Boxes that cross it (headlines)
 cut the page into bands; a band is read column by column; what has no gutter is read row by row. Lengths are in heights
@@ -8,7 +8,7 @@ of a line, so that neither resolution nor print size matters.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ Stretch: TypeAlias = list[Row]
 """Rows from top to bottom that no gutter and no wide white space parts."""
 Boxes: TypeAlias = NDArray[np.float64]
 """Left, top, right and bottom of each box, a row for each."""
+Flags: TypeAlias = NDArray[np.bool_]
+"""One for each box."""
 Some: TypeAlias = NDArray[np.intp]
 _Test: TypeAlias = Callable[[Some, Some, float], bool]
 
@@ -32,6 +34,8 @@ _FULL_SHARE: Final = 0.2
 """Share of a column's rows that are full."""
 _MIN_LENGTH: Final = 7.0
 """Length of a piece of running text; the cells of a table are shorter."""
+_DENSE: Final = 1.4
+"""How much more a line says whose signs are as wide as high."""
 _SURE_LENGTH: Final = 14.0
 """Length of the pieces of what is surely running text."""
 _ALIGNED: Final = 0.65
@@ -41,6 +45,13 @@ _INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
 
 And the usual width of what stands in columns."""
 _ADDRESS_ROWS: Final = range(2, 10)
+_MIN_FIELDS, _FIELDS, _LABELLED = 2, 0.5, 0.6
+"""Fields of a form: how many, the share of labels that have a value beside them, and of those that end as such."""
+_MIN_BEGIN, _FULL_FORM, _BEGIN, _LABEL_LENGTH = 5, 0.75, 0.85, 20.0
+"""The same where labels do not end as such: how many, the share that has a value, that of labels and of values that
+begin as such, and the length of the labels."""
+_TALLER, _HEADLINE, _TIER_SPACE = 1.2, 0.6, 0.6
+"""Height of headlines, their share of the page's width, and the white space above them, where another tier begins."""
 _OVER: Final = 0.35
 """How far a box may reach into a gutter."""
 _FAR: Final = 5.0
@@ -49,16 +60,32 @@ _DEPTH: Final = 12
 _GUTTERS: Final = 24
 
 
-def reading_order(
-    boxes: Boxes, whole: NDArray[np.bool_] | None = None, address: NDArray[np.bool_] | None = None
-) -> list[Stretch]:
+@dataclass(frozen=True, slots=True)
+class Cues:
+    """What the text of each box says of its place."""
+
+    address: Flags
+    """It is part of an address or says how to reach a person; two such blocks side by side are no table."""
+    label: Flags
+    """It ends as a label does, by a colon."""
+    begins: Flags
+    """It begins as a label or a value does, by a capital or a digit; most lines of prose go on within a sentence."""
+    dense: Flags
+    """Its signs are as wide as high, each a syllable or a word."""
+
+    @classmethod
+    def none(cls, count: int) -> Self:
+        """Return those of boxes whose text is not known."""
+        return cls(*(np.zeros(count, dtype=np.bool_) for _ in range(4)))
+
+
+def reading_order(boxes: Boxes, whole: Flags | None = None, cues: Cues | None = None) -> list[Stretch]:
     """Return every box once, in the order of reading.
 
-    `whole`: boxes that are a thing of their own, such as a table, and stand in no row with others. `address`: boxes
-    whose text is part of an address or says how to reach a person; two such blocks side by side are no table.
+    `whole`: boxes that are a thing of their own, such as a table, and stand in no row with others.
     """
-    none = np.zeros(len(boxes), dtype=np.bool_)
-    page = _Page(boxes, none if whole is None else whole, none if address is None else address)
+    none = Cues.none(len(boxes))
+    page = _Page(boxes, none.address if whole is None else whole, none if cues is None else cues)
     return page.ordered(np.arange(len(boxes)))
 
 
@@ -75,11 +102,12 @@ class _Band:
 class _Page:
     """Boxes of a page. Positions in it are given as arrays; lengths are in heights of a line."""
 
-    def __init__(self, boxes: Boxes, whole: NDArray[np.bool_], address: NDArray[np.bool_]) -> None:
+    def __init__(self, boxes: Boxes, whole: Flags, cues: Cues) -> None:
         self.left, self.top, self.right, self.bottom = boxes.T
         self.width, self.height = self.right - self.left, self.bottom - self.top
         self.middle, self.centre = (self.top + self.bottom) / 2, (self.left + self.right) / 2
-        self.whole, self.address = whole, address
+        self.whole, self.cues = whole, cues
+        self.length = self.width * np.where(cues.dense, _DENSE, 1.0)
         self._plain = np.stack([self.left, self.right, self.middle, self.height], axis=1).tolist()
         self._known_rows: dict[bytes, Stretch] = {}
 
@@ -91,6 +119,9 @@ class _Page:
         if depth < _DEPTH:
             if some.size >= 2 * _MIN_LINES:
                 found = self._gutter(some, height, self.are_columns)
+                tiers = self._tiers(some, height) if found else []
+                if len(tiers) > 1:
+                    return [stretch for tier in tiers for stretch in self.ordered(tier, depth + 1)]
                 headlines = self._headlines(some, height) if found else 0
                 if headlines:
                     by_top = some[np.argsort(self.top[some], kind="stable")]
@@ -293,14 +324,59 @@ class _Page:
 
     def are_columns(self, left: Some, right: Some, height: float) -> bool:
         """Return whether the sides are read one after the other, rather than being halves of rows."""
-        return self.is_prose(left, height) and self.is_prose(right, height)
+        return (
+            self._has_prose(left, height)
+            and self._has_prose(right, height)
+            and not self._are_fields(left, right, height)
+        )
+
+    def _has_prose(self, some: Some, height: float, depth: int = 2) -> bool:
+        """Return whether this is a column, or several side by side, whose lines need not be level with each other."""
+        if self.is_prose(some, height):
+            return True
+        if not depth or some.size < 2 * _MIN_LINES:
+            return False
+        clear = (
+            self.sides(some, gutter) for gutter, crossed in self._clear_strips(some, height) if not crossed
+        )
+        return any(all(self._has_prose(side, height, depth - 1) for side in sides) for sides in clear)
+
+    def _are_fields(self, left: Some, right: Some, height: float) -> bool:
+        """Return whether most of the left are labels with the first line of a value beside each, or such pairs."""
+        level = np.abs(self.middle[left][:, None] - self.middle[right]) < 0.4 * height
+        nearest = right[np.where(level, self.left[right], np.inf).argmin(axis=1)]
+        sides = left[level.any(axis=1)], nearest[level.any(axis=1)]
+        count = len(sides[0])
+        if count < _MIN_FIELDS or count < _FIELDS * left.size:
+            return False
+        # A few lines of prose may begin with a sentence each, and so may lists that stand side by side.
+        is_full = count >= max(_MIN_BEGIN, _FULL_FORM * left.size)
+        is_short = np.median(self.width[sides[0]]) < _LABEL_LENGTH * height
+        begin = is_full and is_short and min(self.cues.begins[side].mean() for side in sides) >= _BEGIN
+        return bool(begin or max(self.cues.label[side].mean() for side in sides) >= _LABELLED)
+
+    def _tiers(self, some: Some, height: float) -> list[Some]:
+        """Cut at white space across all columns below which a headline begins: what stands above it is read first."""
+        tiers: list[Some] = []
+        for part in self.sections(some, _TIER_SPACE * height):
+            first = part[self.top[part] < self.top[part].min() + height]
+            tall = first[self.height[first] >= _TALLER * height]
+            is_headline = self.width[tall].sum() >= _HEADLINE * (
+                self.right[part].max() - self.left[part].min()
+            )
+            if not tiers or (is_headline and min(part.size, tiers[-1].size) >= 2 * _MIN_LINES):
+                tiers.append(part)
+            else:
+                tiers[-1] = np.concatenate([tiers[-1], part])
+        return tiers
 
     def stand_beside(self, left: Some, right: Some, height: float) -> bool:
         """Return whether text stands beside a table, a label beside running text, a list or an address beside one."""
         tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
         if tables or self._are_addresses(left, right, height) or self._interleave(left, right, height):
             return True
-        if not any(self.is_prose(side, height, length=_SURE_LENGTH) for side in (left, right)):
+        is_prose = any(self.is_prose(side, height, length=_SURE_LENGTH) for side in (left, right))
+        if not is_prose or self._are_fields(left, right, height):
             return False
         fewer, more = sorted((len(self.rows(left)), len(self.rows(right))))
         short = self.width[right].max() < _MIN_LENGTH * height
@@ -317,12 +393,13 @@ class _Page:
             return False
         first, last = np.array([row[0] for row in rows]), np.array([row[-1] for row in rows])
         text = np.array([self.width[row].sum() for row in rows])
+        said = np.array([self.length[row].sum() for row in rows])
         pieces = np.array([len(row) for row in rows])
         tallest = np.array([self.height[row].max() for row in rows])
         left, right = self.left[first], self.right[last]
         width = max(1.0, np.sort(right)[int(0.9 * (len(rows) - 1))] - left.min())
         near = _either(np.diff(self.middle[first]) <= _MAX_PITCH * height)
-        long = near & (text / pieces >= length * height) & (tallest <= 1.8 * height)
+        long = near & (said / pieces >= length * height) & (tallest <= 1.8 * height)
         flush = _either(long[1:] & long[:-1] & (abs(np.diff(right)) < height) & (abs(np.diff(left)) < height))
         full = int((long & ((text >= _FILL * width) | flush)).sum())
         return full >= max(_MIN_LINES, _FULL_SHARE * len(rows))
@@ -371,7 +448,7 @@ class _Page:
             flush = np.ptp(self.left[first]) < height or np.ptp(self.right[first]) < height
             if not flush or np.diff(self.middle[first]).max() > 2.5 * height:
                 return False
-        return all(self.address[side].sum() >= 0.25 * side.size for side in (left, right))
+        return all(self.cues.address[side].sum() >= 0.25 * side.size for side in (left, right))
 
     def _row_middles(self, left: Some, right: Some, slack: float) -> list[NDArray[np.float64]]:
         """Return the middles of the rows of both sides, as far as these stand beside each other; of the fewer first."""

@@ -6,11 +6,11 @@ import errno
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fractions import Fraction
 from itertools import chain
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import av
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
+from pecia_workers.media.joined import Part, PartFile, files_of, timed_parts
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, VideoInfo, spread
 
 # The demuxer follows from what the bytes are: none is guessed, so none that opens other files or addresses is reached.
@@ -47,35 +48,40 @@ _OPTIONS: Final = {
 _SEEK_GAP_S: Final = 10.0  # wanted frames that are closer are reached by decoding on
 _STEP_BACK_S: Final = 2.0
 _SLACK_S: Final = 0.5  # sound often goes on that long after the last frame
+_MOST_SHOWN_S: Final = 10.0  # what a frame adds at most to a length that the headers do not state
 _USUAL_RATE, _HIGHEST_RATE = 25.0, 1_000.0
 _CANDIDATES: Final = 4  # for each frame that a change of scene may choose
 _THUMBNAIL: Final = 32  # pixels on a side, to compare frames by
 _WITHIN: Final = 0.25  # of a frame: behind its beginning, so that rounding does not lead to the one before
 _QUARTER_TURN: Final = 90
 _TURNS: Final = 4
+_LOST: Final = frozenset({FailureCode.DAMAGED, FailureCode.EMPTY, FailureCode.UNSUPPORTED_TYPE})
+"""Why one part of several has no frames."""
 
 
 def probe(file: BinaryIO, media: MediaType, limits: Limits) -> VideoInfo:
     """Return a video's length and size; decodes nothing. Raises `MediaError`."""
-    with _opened(file, media, limits) as video:
-        duration = video.duration()
-        limits.check_video(duration)
-        context = video.stream.codec_context
-        return VideoInfo(duration=duration, fps=video.rate, width=context.width, height=context.height)
+    with _film(file, media, limits) as film:
+        limits.check_video(film.duration)
+        context = film.first.stream.codec_context
+        return VideoInfo(
+            duration=film.duration, fps=film.first.rate, width=context.width, height=context.height
+        )
 
 
 def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
     """Return frames of a stretch by the plan. Raises `MediaError`, if not one can be decoded too."""
-    with _opened(file, media, limits) as video:
-        wanted = spread(stretch, plan.count(stretch, video.rate))
+    with _film(file, media, limits) as film:
+        rate = film.first.rate
+        wanted = spread(stretch, plan.count(stretch, rate))
         if plan.method == "scene":
-            wanted = _changes(video, stretch, len(wanted))
-        context = video.stream.codec_context
+            wanted = _changes(film, stretch, len(wanted))
+        context = film.first.stream.codec_context
         size = plan.size(max(1, len(wanted)), context.width, context.height)
         pictures: list[NDArray[np.uint8]] = []
         times: list[float] = []
         turns = 0
-        for at, frame in video.shown_at(wanted):
+        for at, frame in film.shown_at(wanted):
             if not pictures:
                 turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
             scaled: Any = frame.reformat(width=size[0], height=size[1], format="rgb24", interpolation="AREA")
@@ -83,15 +89,16 @@ def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, 
             times.append(at)
     if not pictures:
         raise MediaError(FailureCode.DAMAGED, "No frame of this part of the video can be decoded.")
-    return Clip(frames=np.stack(pictures), times=tuple(times), fps=video.rate, damaged=video.damaged)
+    return Clip(frames=np.stack(pictures), times=tuple(times), fps=rate, damaged=film.damaged)
 
 
-def _changes(video: _Video, stretch: Stretch, count: int) -> tuple[float, ...]:
+def _changes(film: _Film, stretch: Stretch, count: int) -> tuple[float, ...]:
     """Return when to look, so that about as much changes between any two frames: at most `count` times."""
-    there = max(1, round(stretch.length * video.rate))
+    rate = film.first.rate
+    there = max(1, round(stretch.length * rate))
     times, thumbnails = [], []
-    for at, frame in video.shown_at(spread(stretch, min(count * _CANDIDATES, there))):
-        times.append(at + _WITHIN / video.rate)
+    for at, frame in film.shown_at(spread(stretch, min(count * _CANDIDATES, there))):
+        times.append(at + _WITHIN / rate)
         small = frame.reformat(width=_THUMBNAIL, height=_THUMBNAIL, format="gray8", interpolation="AREA")
         thumbnails.append(small.to_ndarray().astype(np.int16))
     if not times:
@@ -102,13 +109,54 @@ def _changes(video: _Video, stretch: Stretch, count: int) -> tuple[float, ...]:
     return tuple(times[place] for place in dict.fromkeys(places))
 
 
-class _Video:
-    """An open video. Times are seconds from its first frame."""
+_Begin: TypeAlias = Callable[[Part], "AbstractContextManager[_Video]"]
+"""Opens a part of a video."""
 
-    def __init__(self, container: InputContainer, stream: VideoStream, limits: Limits) -> None:
+
+class _Film:
+    """A video of one part or several, shown one after the other. Times are seconds from its first frame."""
+
+    def __init__(self, first: _Video, parts: Sequence[tuple[Part, float]], begin: _Begin) -> None:
+        self.first = first
+        self._parts = parts
+        self._begin = begin
+        self.duration = sum(seconds for _, seconds in parts)
+        self.damaged = len(parts) > 1 and not all(seconds for _, seconds in parts)
+
+    def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
+        """Yield frames as `_Video.shown_at` does. If a part ends before its last, `damaged` is set."""
+        if len(self._parts) == 1:
+            yield from self.first.shown_at(wanted)
+            self.damaged |= self.first.damaged
+            return
+        begins = 0.0
+        for part, seconds in self._parts:
+            ends = begins + seconds
+            inside = [
+                at - begins
+                for at in wanted
+                if begins <= at < ends or (part is self._parts[-1][0] and at >= ends)
+            ]
+            if inside:
+                try:
+                    with self._begin(part) as video:
+                        for at, frame in video.shown_at(inside):
+                            yield begins + at, frame
+                        self.damaged |= video.damaged
+                except MediaError as error:
+                    if error.code not in _LOST:
+                        raise
+                    self.damaged = True
+            begins = ends
+
+
+class _Video:
+    """An open video, or part of one. Times are seconds from its first frame."""
+
+    def __init__(self, container: InputContainer, stream: VideoStream, limits: Limits, until: float) -> None:
         self._container = container
         self._limits = limits
-        self._until = time.monotonic() + limits.decode_s
+        self._until = until
         self._unit = stream.time_base or Fraction(1, 1_000_000)
         self._begin = float((stream.start_time or 0) * self._unit)
         self.stream = stream
@@ -117,7 +165,21 @@ class _Video:
         self.damaged = False
 
     def duration(self) -> float:
-        """Return the length that the headers state; if they do not, that of what is there."""
+        """Return the length that the headers state, or that of what is there if it is longer, or if they state none."""
+        stated = self._stated_duration()
+        if stated is None:
+            shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
+            last = max(shown, default=None)
+            return 0.0 if last is None else max(0.0, last) - self._begin + 1 / self.rate
+        end = stated
+        for packet in self._packets_from(stated):
+            if packet.pts is not None:
+                at = float(packet.pts * self._unit) - self._begin
+                shown_s = float((packet.duration or 0) * self._unit) or 1 / self.rate
+                end = max(end, min(at + shown_s, end + _MOST_SHOWN_S))
+        return end if end > stated + _SLACK_S else stated
+
+    def _stated_duration(self) -> float | None:
         if self.stream.duration:
             return float(self.stream.duration * self._unit)
         duration = None
@@ -127,11 +189,7 @@ class _Video:
             duration = total if 0 <= total < math.inf else None
         if duration is None and self._container.duration:
             duration = self._container.duration / av.time_base
-        if duration:
-            return duration
-        shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
-        last = max(shown, default=None)
-        return 0.0 if last is None else max(0.0, last) - self._begin + 1 / self.rate
+        return duration or None
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
         """Yield the frame that is shown at each of these times, with its own; one that is shown at several, once.
@@ -161,20 +219,15 @@ class _Video:
         """
         back = 0.0
         while True:
-            try:
-                place = int((seconds - back + self._begin) / self._unit)
-                self._container.seek(place, stream=self.stream)
-            except FFmpegError:  # no index, or a broken one: then every frame from the first
-                self._container.seek(0)
-            frames = self._decoded()
+            frames = self._decoded(self._packets_from(seconds - back))
             first = next(frames, None)
             if first is None or first[0] <= seconds or back > seconds:
                 return chain([] if first is None else [first], frames)
             back = 2 * back or _STEP_BACK_S
 
-    def _decoded(self) -> Iterator[tuple[float, float, VideoFrame]]:
+    def _decoded(self, packets: Iterable[Packet[VideoStream]]) -> Iterator[tuple[float, float, VideoFrame]]:
         """Yield frames with their time and for how long they are shown; what is broken is left out."""
-        for packet in self._packets():
+        for packet in packets:
             try:
                 frames = packet.decode()
             except FFmpegError as error:
@@ -186,6 +239,13 @@ class _Video:
                     self._limits.check_page(frame.width, frame.height)  # a stream may change its size
                     shown = float((frame.duration or 0) * self._unit)
                     yield frame.time - self._begin, shown or 1 / self.rate, frame
+
+    def _packets_from(self, seconds: float) -> Iterator[Packet[VideoStream]]:
+        try:
+            self._container.seek(int((seconds + self._begin) / self._unit), stream=self.stream)
+        except FFmpegError:  # no index, or a broken one: then all from the first
+            self._container.seek(0)
+        return self._packets()
 
     def _packets(self) -> Iterator[Packet[VideoStream]]:
         packets = self._container.demux(self.stream)
@@ -206,7 +266,35 @@ class _Video:
 
 
 @contextmanager
-def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video]:
+def _film(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Film]:
+    """Yield the file's moving pictures, whichever clocks run through them. Raises `MediaError`."""
+    until = time.monotonic() + limits.decode_s
+    with _opened(file, media, limits, until) as first:
+
+        def begin(part: Part) -> AbstractContextManager[_Video]:
+            return _opened(cast("BinaryIO", PartFile(file, part)), media, limits, until)
+
+        if media is MediaType.MPEG_TS:
+            parts = timed_parts(file, first.stream.id)
+        else:
+            files = files_of(file, media)
+            parts = [(part, _length(begin(part))) for part in files] if len(files) > 1 else []
+        yield _Film(first, parts or [(Part(0), first.duration())], begin)
+
+
+def _length(opened: AbstractContextManager[_Video]) -> float:
+    """Return the length of a part; 0 if nothing of it can be shown."""
+    try:
+        with opened as video:
+            return video.duration()
+    except MediaError as error:
+        if error.code not in _LOST:
+            raise
+        return 0.0
+
+
+@contextmanager
+def _opened(file: BinaryIO, media: MediaType, limits: Limits, until: float) -> Iterator[_Video]:
     """Yield the first stream of moving pictures, ready to decode. Raises `MediaError`."""
     kind = _DEMUXERS[media]
     try:
@@ -225,7 +313,7 @@ def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video
             limits.check_page(context.width, context.height)
             context.thread_count = 1
             context.options = {"max_pixels": str(limits.page_pixels)}
-            yield _Video(container, streams[0], limits)
+            yield _Video(container, streams[0], limits, until)
     except FFmpegError as error:  # its text names the file
         _check_memory(error)
         raise MediaError(FailureCode.DAMAGED, "The video cannot be read.") from None

@@ -2,24 +2,18 @@
 
 import asyncio
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend, validator_for
 from pydantic import SecretStr
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from pecia_schemas import tracing
-from pecia_schemas.blocks import DoubtReason, MergeRule, mean_confidence, storable, storable_text, text_of
+from pecia_schemas.blocks import DoubtReason, mean_confidence, storable_text, text_of
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
@@ -31,8 +25,10 @@ from pecia_workers.protocol.base import Capabilities, EngineRefusedError, Engine
 from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.caching import Look, ResultCache
-from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, unfenced
+from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
+from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
 from pecia_workers.reading.markup import blocks_of
+from pecia_workers.reading.rows import with_missing_fields
 from pecia_workers.witness.witnesses import Witnesses
 
 
@@ -75,28 +71,6 @@ def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
     """Return how to fill the fields of a page. It holds the schema: decoding by it alone hides its descriptions."""
     written = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return instruction_for("fields", language).replace("{schema}", written)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """What came of all readings for the fields of one page."""
-
-    values: dict[str, Any] | None
-    text: str | None
-    """The best answer, if none followed the schema."""
-    kept: Reading | None
-    """The answer that followed."""
-    others: tuple[Reading, ...]
-
-    @classmethod
-    def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Self:
-        """Return the best of the answers."""
-        first = best(readings)
-        values = parser(schema)(first.generation.text)
-        if values is None:
-            return cls(values=None, text=first.generation.text, kept=None, others=tuple(readings))
-        others = tuple(reading for reading in readings if reading is not first)
-        return cls(values=values, text=None, kept=first, others=others)
 
 
 def page_of(
@@ -200,7 +174,10 @@ class ReadPage:
             took = timings.model_copy(update={"engine": clock() - requested})
             page = _with_doubts(page_of(part.ordinal + 1, image, readings, fields, took), image)
             if fields:
-                page = page.model_copy(update={"merge": merge_rules(_schema_of(task))})
+                schema = _schema_of(task)
+                page = with_missing_fields(
+                    page.model_copy(update={"merge": merge_rules(schema)}), fields, schema
+                )
             page = await witnessed.compared(page)
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
@@ -315,93 +292,3 @@ def _with_doubts(page: Page, image: PageImage) -> Page:
         return page
     verdict = Verdict.worst(page.verdict, Verdict.INCOMPLETE)
     return page.model_copy(update={"verdict": verdict, "doubts": (*page.doubts, *doubts), "coverage": None})
-
-
-_MERGE: Final = "x-merge"
-_DEFINED: Final = "#/$defs/"
-_ALL_OF: Final = '"allOf":'
-_SCHEMAS: Final = frozenset({"items", "additionalProperties"})
-_SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
-_SCHEMAS_IN_A_LIST: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
-
-
-def merge_rules(schema: Mapping[str, Any]) -> dict[str, MergeRule]:
-    """Return how a document's pages become one object, by JSON pointer, where the schema says it with `x-merge`.
-
-    Other rules than those of this version are none.
-    """
-    return dict(_rules(schema, schema, "", frozenset()))
-
-
-def _rules(
-    schema: Mapping[str, Any], whole: Mapping[str, Any], path: str, within: frozenset[str]
-) -> Iterator[tuple[str, MergeRule]]:
-    rule = schema.get(_MERGE)
-    if rule in list(MergeRule):
-        yield path, MergeRule(rule)
-    for choice in [schema, *schema.get("anyOf", ())]:
-        name = choice.get("$ref", "").removeprefix(_DEFINED)
-        if name and name not in within and name in whole.get("$defs", {}):
-            yield from _rules(whole["$defs"][name], whole, path, within | {name})
-        for inner, described in choice.get("properties", {}).items():
-            if isinstance(described, Mapping):
-                yield from _rules(described, whole, pointer(path, inner), within)
-
-
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with no room for properties that it does not name, where it leaves that open.
-
-    A model that decodes by it would fill that room. What `allOf` combines must stay open to the other parts.
-    """
-    return dict(schema) if _ALL_OF in json.dumps(schema) else _closed(schema)
-
-
-def _closed(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
-    inner = {name: value for name, value in schema.items() if name != _MERGE}
-    for name, value in inner.items():
-        if name in _SCHEMAS_BY_NAME:
-            inner[name] = {key: _closed(one) for key, one in value.items()}
-        elif name in _SCHEMAS_IN_A_LIST:
-            inner[name] = list(map(_closed, value))
-        elif name in _SCHEMAS:
-            inner[name] = _closed(value)
-    return {"additionalProperties": False} | inner if "properties" in schema else inner
-
-
-def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:
-    """Return what judges answers: `ok` if they follow the schema, `unreadable` if only the engine thought so."""
-    parse = parser(schema)
-
-    def judged(generation: Generation) -> Generation:
-        verdict = Verdict.UNREADABLE if generation.verdict is Verdict.OK else generation.verdict
-        return replace(generation, verdict=Verdict.OK if parse(generation.text) is not None else verdict)
-
-    return judged
-
-
-def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
-    """Return what turns an answer into an object that follows the schema and can be stored, or into None.
-
-    A `pattern` is the engine's to keep: tried again here, a hostile one could hold the worker for ever.
-    """
-    kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": lambda *_: ()})
-    validator = kind(dict(schema), registry=Registry())  # one that fetches nothing
-
-    def parse(text: str) -> dict[str, Any] | None:
-        try:
-            value = storable(json.loads(unfenced(text), parse_constant=_finite, parse_float=_finite))
-            return value if isinstance(value, dict) and validator.is_valid(value) else None
-        except (ValueError, RecursionError, Unresolvable):
-            return None
-
-    return parse
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        message = f"{digits} is no JSON"
-        raise ValueError(message)
-    return number

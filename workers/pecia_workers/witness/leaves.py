@@ -132,7 +132,7 @@ class _Search:
         if isinstance(value, str):
             found = list(self._runs([*tokens_of(value)])) or list(self._dates(value))
         else:
-            found = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
+            found = [range(n, n + 1) for n, token in enumerate(self._seen) if value in numbers_of(token)]
         standing = Standing.AGREES if found else Standing.DIFFERS
         tokens = [*tokens_of(str(value))]
         ours = "".join(token.key for token in tokens)
@@ -209,13 +209,12 @@ def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
         yield _Leaf(path, value, group, names)
 
 
-def _equals(token: Token, value: float) -> bool:
-    """Return whether a token is this number, with a point or a comma before its decimals."""
-    if not token.is_number:
-        return False
-    texts = {token.key, token.key.replace(".", ""), token.text.replace(".", "").replace(",", ".")}
-    for text in texts if re.fullmatch(r".*[.,]\d{3}", token.text) else {token.key}:
-        with suppress(ValueError):
-            if float(text) == value:
-                return True
-    return False
+def numbers_of(token: Token) -> set[float]:
+    """Return which numbers a token may be, with a point or a comma before its decimals; empty if it is none."""
+    numbers: set[float] = set()
+    if token.is_number:
+        texts = {token.key, token.key.replace(".", ""), token.text.replace(".", "").replace(",", ".")}
+        for text in texts if re.fullmatch(r".*[.,]\d{3}", token.text) else {token.key}:
+            with suppress(ValueError):
+                numbers.add(float(text))
+    return numbers

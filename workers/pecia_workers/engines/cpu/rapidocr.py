@@ -21,6 +21,7 @@ from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Source, Word
 from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, PageReader, page_read
+from pecia_workers.engines.cpu.show_through import BackOfPage
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.characters import (
     Character,
@@ -35,6 +36,7 @@ from pecia_workers.layout.characters import (
 )
 from pecia_workers.layout.coverage import Letters
 from pecia_workers.layout.ink import strengthened
+from pecia_workers.layout.lines import box_of
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
@@ -116,8 +118,11 @@ def _session(network: str) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
 
 
-def read_page(pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page, RGB; what was missed at first is looked at again."""
+def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> PageRead:
+    """Read a page, RGB; what was missed at first is looked at again.
+
+    `shines_through`: whether print on the back may shine through; where it is clearly paler, the page is read without.
+    """
     seen = strengthened(pixels)
     letters = Letters.of(seen)
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
@@ -132,24 +137,49 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
                 quads.append(quad)  # it stands where the first look saw nothing
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
-    pieces = [piece for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
+    placed = [(quad, piece) for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
+    back = BackOfPage(pixels, lambda quad: _read_mirrored(quad, bgr))
+    on_back = back.find(placed)
+    if back.palest and shines_through and (cleaned := back.cleaned(pixels)) is not None:
+        return read_page(cleaned, shines_through=False)
+    if any(on_back):
+        letters = letters.outside(
+            [quad for (quad, _), is_back in zip(placed, on_back, strict=True) if is_back]
+        )
+    pieces = [piece for (_, piece), is_back in zip(placed, on_back, strict=True) if not is_back]
+    more, unsure, letters = _read_missed(missed, bgr, letters, back)
+    pieces += more
+    if back.palest and not pieces:  # the page itself is blank
+        letters = letters.outside([_quad(box_of(0, 0, letters.page[1], letters.page[0]))])
+    return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
+
+
+def _read_missed(
+    missed: Letters, bgr: NDArray[np.uint8], letters: Letters, back: BackOfPage
+) -> tuple[list[Line], list[Line], Letters]:
+    """Return what stands where the detector saw nothing, what may be text there, and all letters that are none else."""
+    pieces: list[Line] = []
     for row in map(_quad, missed.rows()[:_ROWS]):
         piece = _line(_ways_up(row), bgr, _NO_TEXT)
-        if piece is None or not any(map(str.isalnum, piece.text)):
-            letters = letters.outside([row])  # texture: neither network takes it for text
+        if piece is None or not any(map(str.isalnum, piece.text)) or back.has(row, piece):
+            letters = letters.outside([row])  # texture: neither network takes it for text; or the page's back
         elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
     alone = [*map(_quad, missed.lone_rows())]
     unsure: list[Line] = []
     for start in range(0, len(alone), _ROWS):
-        some = [_line([lone], bgr, _UNSURE_ALONE) for lone in alone[start : start + _ROWS]]
-        found = [piece for piece in some if piece and any(map(str.isalnum, piece.text))]
+        some = [(lone, _line([lone], bgr, _UNSURE_ALONE)) for lone in alone[start : start + _ROWS]]
+        found = [
+            piece
+            for lone, piece in some
+            if piece and any(map(str.isalnum, piece.text)) and not back.has(lone, piece)
+        ]
         sure = [piece for piece in found if (piece.confidence or 0) >= _SURE_ALONE]
         pieces += sure
         unsure += [piece for piece in found if piece not in sure]
         if len(sure) < len(some) / 2:  # specks; what else there is of them is not worth the time
             break
-    return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
+    return pieces, unsure, letters
 
 
 def _side(letters: Letters, height: float) -> int:
@@ -209,6 +239,13 @@ def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
         for one, confidence in zip(text, info.confs, strict=False)
     ]
     return characters, float(score)
+
+
+def _read_mirrored(quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
+    """Return what a piece says in the mirror, and how sure that is."""
+    crop = np.ascontiguousarray(get_rotate_crop_image(bgr, _ways_up(quad)[0])[:, ::-1])
+    characters, score = _read(crop)
+    return text_of_characters(characters), score
 
 
 def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:

@@ -1,0 +1,107 @@
+"""Print on the back of a page that shines through: mirrored, and often paler and softer than the page's own print."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pecia_schemas.blocks import Box, Line, Word, mean_confidence
+from pecia_workers.layout.ink import from_paper
+from pecia_workers.layout.lines import around
+
+Quad: TypeAlias = NDArray[np.float32]
+"""Four corners of a piece of text."""
+
+_WEAK: Final = 0.75
+"""Contrast, by that of the page's own print, below which a piece may be of the back."""
+_SURE, _UNSURE = 0.9, 0.8
+"""Confidence below which any piece may be, and below which what is as pale as the back is."""
+_MIRRORED, _BETTER = 0.8, 0.05
+"""Confidence of a mirrored reading, and how much more than that of the plain one, from which it is."""
+_MIN_LETTERS: Final = 3
+_CLEANED, _PALER = 1.3, 0.6
+"""Contrast up to which ink is taken away, by that of the back's palest pieces; and its most, by that of own print."""
+_SPREAD: Final = 1.15
+"""How much more than that of the pieces known to be of the back the contrast of another may be."""
+
+
+class BackOfPage:
+    """Finds the pieces of a page that are on its back."""
+
+    def __init__(self, pixels: NDArray[np.uint8], read_mirrored: Callable[[Quad], tuple[str, float]]) -> None:
+        """`read_mirrored` returns what a piece says in the mirror, and how sure that is."""
+        self._grey = pixels[:, :, 1]
+        self._read_mirrored = read_mirrored
+        self._own = 0.0
+        self._palest_kept = 0.0
+        self.palest = 0.0
+        """Contrast up to which print is as pale as what was found on the back."""
+
+    def find(self, pieces: Sequence[tuple[Quad, Line]]) -> list[bool]:
+        """Return of each piece of the page whether it is on its back."""
+        sure = [self._contrast(quad) for quad, piece in pieces if (piece.confidence or 0) >= _SURE]
+        self._own = float(np.percentile(sure, 75)) if sure else 0.0
+        mirrored = [self._is_mirrored(quad, piece) for quad, piece in pieces]
+        for _, piece in pieces:
+            self._look_at_ends(piece.words)
+        found = [one or self._is_as_pale(*piece) for one, piece in zip(mirrored, pieces, strict=True)]
+        kept = [
+            self._contrast(quad)
+            for (quad, piece), is_back in zip(pieces, found, strict=True)
+            if not is_back and (piece.confidence or 0) >= _SURE
+        ]
+        self._palest_kept = min(kept, default=0.0)
+        return found
+
+    def cleaned(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+        """Return the page without ink that is as pale as its back; None if there is none, or own print is as pale."""
+        most = _CLEANED * self.palest
+        if not 0 < most < min(_PALER * self._own, self._palest_kept / _CLEANED):
+            return None
+        grey = Image.fromarray(pixels).convert("L")
+        pale = from_paper(grey) <= most
+        paper = np.percentile(pixels[pale], 50, axis=0) if pale.any() else 255
+        return np.where(pale[:, :, np.newaxis], paper, pixels).astype(np.uint8)
+
+    def has(self, quad: Quad, piece: Line) -> bool:
+        """Return whether a further piece is on the back."""
+        return self._is_as_pale(quad, piece) or self._is_mirrored(quad, piece)
+
+    def _is_mirrored(self, quad: Quad, piece: Line) -> bool:
+        sure, contrast = piece.confidence or 0, self._contrast(quad)
+        if sure >= _SURE and contrast >= _WEAK * self._own:
+            return False
+        text, mirrored = self._read_mirrored(quad)
+        better = _BETTER if contrast > self.palest else -_BETTER
+        if mirrored < max(_MIRRORED, sure + better) or sum(map(str.isalnum, text)) < _MIN_LETTERS:
+            return False
+        self.palest = max(self.palest, _SPREAD * contrast)
+        return True
+
+    def _is_as_pale(self, quad: Quad, piece: Line) -> bool:
+        """Return whether it is as pale as what was found on the back, and does not say clearly that it is not."""
+        is_short = sum(map(str.isalnum, piece.text)) < _MIN_LETTERS  # which say little either way
+        is_unsure = is_short or (piece.confidence or 0) < _UNSURE
+        return is_unsure and self._contrast(quad) <= self.palest
+
+    def _look_at_ends(self, words: Sequence[Word]) -> None:
+        """Look for words of the back at the ends of a line of own print that is level with one of the back."""
+        pale = [self._contrast(_quad(word.box)) < _PALER * self._own for word in words]
+        if any(pale) and not all(pale):
+            for run in (words[: pale.index(False)], words[len(pale) - pale[::-1].index(False) :]):
+                if sum(len(word.text) for word in run) >= _MIN_LETTERS:
+                    box, sure = around(word.box for word in run), mean_confidence(run)
+                    self._is_mirrored(_quad(box), Line(text="", box=box, confidence=sure))
+
+    def _contrast(self, quad: Quad) -> float:
+        """Return by how much a piece's ink differs from its paper."""
+        (left, top), (right, bottom) = quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)
+        crop = self._grey[max(0, top) : bottom + 1, max(0, left) : right + 1]
+        return float(np.percentile(crop, 90) - np.percentile(crop, 3)) if crop.size else 0.0
+
+
+def _quad(box: Box) -> Quad:
+    corners = ((box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom))
+    return np.array(corners, np.float32)
