@@ -1,0 +1,138 @@
+"""Which of two readings that look alike a word is, and how likely it is wrong: grammar, scores and pixels together.
+
+Needs OpenCV (pecia[cpu]).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pecia_workers.layout.calibration import calibration, log_odds
+from pecia_workers.layout.characters import Character, sureness_of, text_of_characters
+from pecia_workers.layout.glyph_shapes import Glyph, looks_like
+from pecia_workers.layout.values import TOLD_BY_INK, are_alike, is_raised, others_alike, shape_strength
+
+_LEAST_SCORE: Final = 1e-3
+"""Of a rival that the recogniser does not name."""
+_NAMED: Final = 0.02
+"""Score from which a rival counts, whatever the word's shape."""
+_MOST_CHANGES: Final = 2
+_LIKELY: Final = 0.5
+
+
+class Other(NamedTuple):
+    """A word with another sign at one place."""
+
+    place: int
+    sign: str
+    text: str
+    probability: float
+    """That it is the right one of the two."""
+    pixels: int
+    """1 where the sign's shape speaks for it, -1 against it, 0 where it is not clear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A word as it is to be read."""
+
+    characters: tuple[Character, ...]
+    confidence: float
+    """Probability that it is right."""
+    other: str | None
+    """The next likely reading, if there is one."""
+    evidence: Mapping[str, float]
+    """What its confidence follows from."""
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return text_of_characters(self.characters)
+
+
+def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: int) -> Settled:
+    """Return a word of a line, so many pixels high, as it is to be read."""
+    characters, changes = list(word), 0
+    best = max(others(characters, signs), key=lambda other: other.probability, default=None)
+    likeliest = best
+    while best and changes < _MOST_CHANGES and best.probability >= _LIKELY and best.pixels >= 0:
+        old = characters[best.place]
+        characters[best.place] = Character(
+            best.sign, old.middle, best.probability, old.text, 1 - best.probability
+        )
+        changes += 1
+        taken = best.place
+        best = max(
+            (other for other in others(characters, signs) if other.place != taken),
+            key=lambda other: other.probability,
+            default=None,
+        )
+    text = text_of_characters(word)
+    other = text if changes else likeliest.text if likeliest else None
+    unsettled = best.probability if best else 0.0
+    evidence = evidence_of_word(characters, unsettled, height)
+    return Settled(tuple(characters), 1 - calibration().wrong.probability(evidence), other, evidence)
+
+
+def evidence_of_word(word: Sequence[Character], unsettled: float, height: int) -> dict[str, float]:
+    """Return what is known of a word. `unsettled`: the probability of its likeliest other reading."""
+    text = text_of_characters(word)
+    is_value = any(map(str.isdigit, text))
+    strength = shape_strength(text) if is_value else 0
+    return {
+        "sureness": log_odds(sureness_of(word)),
+        "other": log_odds(unsettled),
+        "value": float(is_value),
+        "value_sureness": log_odds(sureness_of(word)) if is_value else 0.0,
+        "shape_unknown": float(is_value and strength == 0),
+        "shape_possible": float(strength == 1),
+        "height": math.log(height),
+    }
+
+
+def others(word: Sequence[Character], signs: Sequence[Glyph | None]) -> Iterator[Other]:
+    """Yield what else a word may be."""
+    for place, sign in places_alike(word):
+        evidence = evidence_of_other(word, place, sign, signs[place])
+        probability = calibration().other.probability(evidence)
+        yield Other(place, sign, changed(word, place, sign), probability, round(evidence["pixels"]))
+
+
+def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
+    """Return which signs may be others: where the word keeps a known shape, and where the recogniser names a rival."""
+    text = text_of_characters(word)
+    has_digit = any(map(str.isdigit, text))
+    places = set(others_alike(text)) if has_digit else set()
+    for place, sign in enumerate(word):
+        if is_raised(sign.text, sign.rival):
+            places.add((place, sign.rival))
+        elif sign.rival_confidence >= _NAMED and are_alike(sign.text, sign.rival):
+            if has_digit or shape_strength(changed(word, place, sign.rival)):
+                places.add((place, sign.rival))
+    return sorted(places)
+
+
+def changed(word: Sequence[Character], place: int, sign: str) -> str:
+    """Return a word's text with another sign at a place."""
+    return f"{text_of_characters(word[:place])}{sign}{text_of_characters(word[place + 1 :])}"
+
+
+def evidence_of_other(
+    word: Sequence[Character], place: int, sign: str, glyph: Glyph | None
+) -> dict[str, float]:
+    """Return what speaks for another sign at a place of a word."""
+    read = word[place]
+    score = read.rival_confidence if read.rival == sign else _LEAST_SCORE
+    before, after = shape_strength(text_of_characters(word)), shape_strength(changed(word, place, sign))
+    evidence = {
+        "score": math.log(max(score, _LEAST_SCORE) / max(read.confidence, _LEAST_SCORE)),
+        "shape": float(after - before),
+        "raised": float(is_raised(read.text, sign)),
+        "pixels": 0.0,
+    }
+    if {read.text, sign} in TOLD_BY_INK:
+        look = looks_like(glyph, read.text)
+        evidence["pixels"] = float((look == sign) - (look == read.text))
+        evidence["ring" if "0" in (read.text, sign) else "stem"] = evidence["pixels"]
+    return evidence
