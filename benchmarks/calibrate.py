@@ -107,7 +107,7 @@ def pages(folder: Path | None, drawn: int) -> Iterator[tuple[NDArray[np.uint8], 
                     yield np.ascontiguousarray(bitmap.to_numpy()[:, :, :3]), true.text, True
 
 
-def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPage:  # noqa: FBT001
+def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPage:
     """Read a page and keep its words as they came to be settled."""
     page = ReadPage(truth, is_ordinary)
 

@@ -39,7 +39,7 @@ from pecia_workers.layout.values import others_alike, shape_strength
     ],
 )
 def test_numbers_dates_codes_and_units_are_known(word: str) -> None:
-    assert shape_strength(word) == 2
+    assert shape_strength(word) >= 2
 
 
 @pytest.mark.parametrize("word", ["85o", "HbAlc", "mmo1/l", "043.0", "mIU/1", "1O0", "2026-1l-26", "O2.5"])

@@ -17,8 +17,13 @@ _LEAST_SCORE: Final = 1e-3
 """Of a rival that the recogniser does not name."""
 _NAMED: Final = 0.02
 """Score from which a rival counts, whatever the word's shape."""
+_KNOWN: Final = 2
+"""Strength of a shape from which a word without a digit may be a value."""
 _MOST_CHANGES: Final = 2
 _LIKELY: Final = 0.5
+_LEAST_PROBABILITY: Final = 0.05
+"""Of another reading, from which it counts."""
+_UNLIKELY: Final = log_odds(_LEAST_PROBABILITY)
 
 
 class Other(NamedTuple):
@@ -69,7 +74,8 @@ def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: in
             default=None,
         )
     text = text_of_characters(word)
-    other = text if changes else likeliest.text if likeliest else None
+    likeliest = likeliest if likeliest and likeliest.probability >= _LEAST_PROBABILITY else None
+    other = text if changes else likeliest and likeliest.text
     unsettled = best.probability if best else 0.0
     evidence = evidence_of_word(characters, unsettled, height)
     return Settled(tuple(characters), 1 - calibration().wrong.probability(evidence), other, evidence)
@@ -77,17 +83,16 @@ def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: in
 
 def evidence_of_word(word: Sequence[Character], unsettled: float, height: int) -> dict[str, float]:
     """Return what is known of a word. `unsettled`: the probability of its likeliest other reading."""
-    text = text_of_characters(word)
-    is_value = any(map(str.isdigit, text))
-    strength = shape_strength(text) if is_value else 0
+    text, sure = text_of_characters(word), log_odds(sureness_of(word))
+    strength = shape_strength(text)
+    is_value = strength > 0 or any(map(str.isdigit, text))
     return {
-        "sureness": log_odds(sureness_of(word)),
-        "other": log_odds(unsettled),
-        "value": float(is_value),
-        "value_sureness": log_odds(sureness_of(word)) if is_value else 0.0,
-        "shape_unknown": float(is_value and strength == 0),
-        "shape_possible": float(strength == 1),
+        "sureness": sure,
+        "other": max(0.0, log_odds(unsettled) - _UNLIKELY),
         "height": math.log(height),
+        "value": float(is_value),
+        "value_sureness": sure if is_value else 0.0,
+        f"value_of_shape_{strength}": float(is_value),
     }
 
 
@@ -105,11 +110,12 @@ def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
     has_digit = any(map(str.isdigit, text))
     places = set(others_alike(text)) if has_digit else set()
     for place, sign in enumerate(word):
-        if is_raised(sign.text, sign.rival):
+        if is_raised(sign.text, sign.rival) or (
+            sign.rival_confidence >= _NAMED
+            and are_alike(sign.text, sign.rival)
+            and (has_digit or shape_strength(changed(word, place, sign.rival)) >= _KNOWN)
+        ):
             places.add((place, sign.rival))
-        elif sign.rival_confidence >= _NAMED and are_alike(sign.text, sign.rival):
-            if has_digit or shape_strength(changed(word, place, sign.rival)):
-                places.add((place, sign.rival))
     return sorted(places)
 
 
@@ -127,7 +133,7 @@ def evidence_of_other(
     before, after = shape_strength(text_of_characters(word)), shape_strength(changed(word, place, sign))
     evidence = {
         "score": math.log(max(score, _LEAST_SCORE) / max(read.confidence, _LEAST_SCORE)),
-        "shape": float(after - before),
+        f"shape_{before}_to_{after}": 1.0,
         "raised": float(is_raised(read.text, sign)),
         "pixels": 0.0,
     }

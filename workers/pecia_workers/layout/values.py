@@ -36,9 +36,9 @@ _KNOWN: Final = tuple(
         r"\d+(?:st|nd|rd|th)",
         r"[qQ]\d{1,2}[hH]",
         rf"10{_EXPONENT}",
-        _NAMES,
     )
 )
+_NAME: Final = re.compile(_NAMES)
 _POSSIBLE: Final = tuple(
     re.compile(shape)
     for shape in (
@@ -68,9 +68,15 @@ def bare(word: str) -> str:
 
 @lru_cache(maxsize=8192)
 def shape_strength(word: str) -> int:
-    """Return how well a word's shape is known: 2 as that of a value, with its unit or without, 1 perhaps, 0 not."""
+    """Return how well a word's shape is known.
+
+    3: it is a name or a unit that is known; 2: its shape is that of a value, with its unit or without; 1: it may be one;
+    0: it is none.
+    """
     text = bare(word)
-    if is_unit(text) or any(shape.fullmatch(text) for shape in _KNOWN):
+    if is_unit(text) or _NAME.fullmatch(text):
+        return 3
+    if any(shape.fullmatch(text) for shape in _KNOWN):
         return 2
     parts = _WITH_UNIT.fullmatch(text)
     if parts and is_unit(parts[3]):
