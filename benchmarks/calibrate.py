@@ -14,7 +14,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,6 +41,8 @@ _DRAWN, _ORDINARY = 120, 8
 _DPI: Final = (150, 200)
 _RIDGE, _STEPS = 1.0, 30
 _THRESHOLDS: Final = tuple(round(step / 50, 2) for step in range(2, 26))
+_LOOK_AGAIN: Final = 0.03
+"""Probability of being wrong from which words are looked at again here, to choose the threshold above it."""
 _DOUBTFUL_WORDS: Final = 0.01
 """Share of a page's words in doubt from which it is flagged, as in `reading/ladder.py`."""
 
@@ -51,6 +53,15 @@ class RecordedWord(NamedTuple):
     characters: Sequence[Character]
     signs: Sequence[Glyph | None]
     height: int
+    again: Sequence[Character] | None = None
+    """What a second look read."""
+
+    def settled(self) -> alike.Settled:
+        """Return it as the engine reads it."""
+        read = alike.settled(self.characters, self.signs, self.height)
+        if self.again is not None and 1 - read.confidence >= alike.calibration().doubtful:
+            return alike.confirmed(read, self.again)
+        return read
 
 
 @dataclass
@@ -115,11 +126,13 @@ def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPa
         page.recorded.append(RecordedWord(tuple(word), tuple(signs), height))
         return alike.settled(word, signs, height)
 
-    rapidocr.settled = record
-    try:
-        rapidocr.read_page(pixels)
-    finally:
-        rapidocr.settled = alike.settled
+    def record_again(read: alike.Settled, again: Sequence[Character]) -> alike.Settled:
+        page.recorded[-1] = page.recorded[-1]._replace(again=tuple(again))
+        return alike.confirmed(read, again)
+
+    rapidocr.settled, rapidocr.confirmed = record, record_again
+    rapidocr.calibration = lambda: replace(calibration.calibration(), doubtful=_LOOK_AGAIN)
+    rapidocr.read_page(pixels)
     return page
 
 
@@ -153,18 +166,23 @@ def model_of_others(read: Sequence[ReadPage]) -> dict[str, float]:
     return fitted(evidence, is_other)
 
 
-def model_of_errors(read: Sequence[ReadPage]) -> dict[str, float]:
-    """Fit how likely a word is wrong, after it was settled."""
+def model_of_errors(read: Sequence[ReadPage], *, again: bool = False) -> dict[str, float]:
+    """Fit how likely a word is wrong, after it was settled; or after it was looked at again."""
     evidence: list[Mapping[str, float]] = []
     is_wrong: list[bool] = []
     for page in read:
         true = page.true()
         for word in page.recorded:
-            found = alike.settled(*word)
+            found = alike.settled(word.characters, word.signs, word.height)
             right = page.is_right(found.text, true)
-            if right or not page.is_cut(found.text, true):
-                evidence.append(found.evidence)
-                is_wrong.append(not right)
+            if page.is_cut(found.text, true) and not right:
+                continue
+            if again and word.again is None:
+                continue
+            evidence.append(
+                alike.evidence_of_second_look(found, word.again or ()) if again else found.evidence
+            )
+            is_wrong.append(not right)
     return fitted(evidence, is_wrong)
 
 
@@ -184,7 +202,7 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
     judged: list[list[tuple[float, bool, bool]]] = []
     for page in read:
         true = page.true()
-        settled = [alike.settled(*word) for word in page.recorded]
+        settled = [word.settled() for word in page.recorded]
         judged.append(
             [
                 (1 - one.confidence, bool(values(one.text)), not page.is_right(one.text, true))
@@ -207,19 +225,24 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
 
 def use(models: Mapping[str, Mapping[str, float]], doubtful: float) -> None:
     """Let words be settled by these models."""
-    known = Calibration(Logistic(models["other"]), Logistic(models["wrong"]), doubtful)
+    known = Calibration(*(Logistic(models[name]) for name in ("other", "wrong", "again")), doubtful)
     alike.calibration = lambda: known
 
 
 def calibrated(read: Sequence[ReadPage], most_flagged: float) -> tuple[dict[str, dict[str, float]], float]:
-    """Return both models and the threshold."""
-    models = {"other": model_of_others(read), "wrong": {"sureness": -1.0}}
-    use(models, 0.5)
+    """Return the models and the threshold."""
+    models: dict[str, dict[str, float]] = {"other": model_of_others(read), "wrong": {}, "again": {}}
+    use(models, 1.0)
     models["wrong"] = model_of_errors(read)
-    use(models, 0.5)
-    shares = trust([page for page in read if page.is_ordinary], _THRESHOLDS)
-    fits = (one.threshold for one in shares if one.right_flagged <= most_flagged * one.right)
-    return models, next(fits, _THRESHOLDS[-1])
+    use(models, 1.0)
+    models["again"] = model_of_errors(read, again=True)
+    ordinary = [page for page in read if page.is_ordinary]
+    for threshold in _THRESHOLDS:
+        use(models, threshold)
+        [one] = trust(ordinary, [threshold])
+        if one.right_flagged <= most_flagged * one.right:
+            break
+    return models, threshold
 
 
 def written(models: Mapping[str, Mapping[str, float]], doubtful: float) -> str:
@@ -231,7 +254,7 @@ def written(models: Mapping[str, Mapping[str, float]], doubtful: float) -> str:
 
 
 def main() -> None:
-    """Read all pages, fit both models on the even ones, print what they do to the odd ones, write those of all."""
+    """Read all pages, fit the models on the even ones, print what they do to the odd ones, write those of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--pages", type=Path, default=os.environ.get("BENCH_PAGES"), help="a folder with truths"
@@ -251,8 +274,7 @@ def report(read: Sequence[ReadPage], most_flagged: float, target: Path) -> None:
     """Print what models of every second page do to the others, and write those of all."""
     _, doubtful = calibrated(read[::2], most_flagged)
     print("on unseen pages: threshold, ok, of them wrong, right, of them flagged")
-    for one in trust(read[1::2], (doubtful / 2, doubtful, min(0.9, doubtful * 2))):
-        print(*one)
+    print(*trust(read[1::2], (doubtful,)))
     target.write_text(written(*calibrated(read, most_flagged)), "utf-8")
     tomllib.loads(target.read_text("utf-8"))
 

@@ -5,13 +5,13 @@ Needs OpenCV (pecia[cpu]).
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pecia_workers.layout.calibration import calibration, log_odds
 from pecia_workers.layout.characters import Character, sureness_of, text_of_characters
 from pecia_workers.layout.glyph_shapes import Glyph, looks_like
-from pecia_workers.layout.values import TOLD_BY_INK, are_alike, is_raised, others_alike, shape_strength
+from pecia_workers.layout.values import TOLD_BY_INK, are_alike, bare, is_raised, others_alike, shape_strength
 
 _LEAST_SCORE: Final = 1e-3
 """Of a rival that the recogniser does not name."""
@@ -79,6 +79,27 @@ def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: in
     unsettled = best.probability if best else 0.0
     evidence = evidence_of_word(characters, unsettled, height)
     return Settled(tuple(characters), 1 - calibration().wrong.probability(evidence), other, evidence)
+
+
+def confirmed(read: Settled, again: Sequence[Character]) -> Settled:
+    """Return a word after a second look at it alone, drawn larger."""
+    text = text_of_characters(again).strip()
+    evidence = evidence_of_second_look(read, again)
+    confidence = 1 - calibration().again.probability(evidence)
+    other = read.other if text == read.text else text or read.other
+    return replace(read, confidence=confidence, other=other)
+
+
+def evidence_of_second_look(read: Settled, again: Sequence[Character]) -> dict[str, float]:
+    """Return what a second look says of a word."""
+    sure = max(0.0, log_odds(sureness_of(again))) if again else 0.0
+    is_same = bare(text_of_characters(again).strip()) == bare(read.text)
+    return {
+        "before": log_odds(1 - read.confidence),
+        "same": float(is_same),
+        "same_sureness": sure * is_same,
+        "other_sureness": sure * (not is_same),
+    }
 
 
 def evidence_of_word(word: Sequence[Character], unsettled: float, height: int) -> dict[str, float]:

@@ -33,15 +33,19 @@ class Calibration:
     """That a word is not what was read but another that looks alike."""
     wrong: Logistic
     """That a word is wrong."""
+    again: Logistic
+    """That a word is wrong which was looked at again, alone."""
     doubtful: float
-    """The probability of being wrong from which a word is a doubt."""
+    """The probability of being wrong from which a word is looked at again, and then a doubt."""
 
 
 @cache
 def calibration() -> Calibration:
     """Return what was measured for the CPU engine."""
     known = tomllib.loads(files("pecia_workers.layout").joinpath("calibration.toml").read_text("utf-8"))
-    return Calibration(Logistic(known["other"]), Logistic(known["wrong"]), known["doubtful"])
+    return Calibration(
+        Logistic(known["other"]), Logistic(known["wrong"]), Logistic(known["again"]), known["doubtful"]
+    )
 
 
 def log_odds(probability: float, least: float = 1e-4) -> float:

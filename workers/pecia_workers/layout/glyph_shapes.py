@@ -112,6 +112,25 @@ def _stem(picture: NDArray[np.bool_]) -> str:
     return "1" if lead >= _FLAG else "I" if abs(lead) <= _EVEN else ""
 
 
+_ASIDE, _ABOVE, _HALF = 0.1, 0.12, 0.3
+"""Margin around a word that is cut out, by the line's height, and by that of its ink; half of an unseen character."""
+
+
+def enlarged(
+    word: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return a word of a line alone, with as little around it as recognition needs, which draws it larger."""
+    height, width = crop.shape[:2]
+    first, last = signs[0], signs[-1]
+    left = first.left if first else word[0].middle * width - _HALF * height
+    right = last.right if last else word[-1].middle * width + _HALF * height
+    start = min(max(0, round(left - _ASIDE * height)), width - 1)
+    part = crop[:, start : max(start + 1, round(right + _ASIDE * height))]
+    rows = np.flatnonzero(line_ink(part).any(axis=1))
+    margin = round(_ABOVE * (rows[-1] - rows[0] + 1)) if len(rows) else 0
+    return np.ascontiguousarray(part[max(0, rows[0] - margin) : rows[-1] + 1 + margin] if len(rows) else part)
+
+
 _CLOSE, _APART = 1.15, 1.25
 """Distance between the middles of two digits by that of the line's others: none, or one with a space between them."""
 _LEAST_PAIRS: Final = 2

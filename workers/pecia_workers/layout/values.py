@@ -70,8 +70,8 @@ def bare(word: str) -> str:
 def shape_strength(word: str) -> int:
     """Return how well a word's shape is known.
 
-    3: it is a name or a unit that is known; 2: its shape is that of a value, with its unit or without; 1: it may be one;
-    0: it is none.
+    3: it is a name or a unit that is known; 2: its shape is that of a value, with its unit or without;
+    1: it may be a value; 0: it is none.
     """
     text = bare(word)
     if is_unit(text) or _NAME.fullmatch(text):

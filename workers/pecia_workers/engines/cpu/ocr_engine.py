@@ -184,7 +184,8 @@ def page_read(
     for line in (line for block in found.blocks for line in block.lines):
         words: Sequence[Word | Line] = line.words or (line,)
         for number, word in enumerate(words):
-            if word.confidence is not None and word.confidence < doubtful:
+            is_text = any(map(str.isalnum, word.text))
+            if is_text and word.confidence is not None and word.confidence <= doubtful:
                 other = others.get(word.box) if others else None
                 before = " ".join(earlier.text for earlier in words[:number])
                 on_value = any(is_value(part, before) for part in f"{word.text} {other or ''}".split())

@@ -21,7 +21,7 @@ from rapidocr.utils.process_img import get_rotate_crop_image
 from pecia_schemas.blocks import Box, Line, Source, Word
 from pecia_workers.engines.cpu.ctc import decoded
 from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
-from pecia_workers.layout.alike import settled
+from pecia_workers.layout.alike import confirmed, settled
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.calibration import calibration
 from pecia_workers.layout.characters import (
@@ -36,7 +36,7 @@ from pecia_workers.layout.characters import (
     words_and_spaces,
 )
 from pecia_workers.layout.coverage import Letters
-from pecia_workers.layout.glyph_shapes import glyphs, with_spaces_of_digits
+from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
 from pecia_workers.layout.ink import strengthened
 
 Quad = NDArray[np.float32]
@@ -198,7 +198,10 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: d
         place += len(group)
         if group[0].text.isspace():
             continue
-        read = settled(group, signs[place - len(group) : place], crop.shape[0])
+        ink = signs[place - len(group) : place]
+        read = settled(group, ink, crop.shape[0])
+        if 1 - read.confidence >= calibration().doubtful and any(map(str.isalnum, read.text)):
+            read = confirmed(read, _read(enlarged(group, ink, crop))[0])
         word = read.characters
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
