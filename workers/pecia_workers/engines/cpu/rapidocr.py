@@ -97,6 +97,7 @@ def load_model() -> None:
     """Load the model into this process and run it once, for it loads its networks at first use."""
     global _model  # noqa: PLW0603  a process is the model's owner
     cv2.setNumThreads(1)
+    calibration()  # once the process is confined, it opens no file
     _model = RapidOCR(params=_PARAMS)
     with flag_override(_model.cfg, "allow_objects", True):
         _model.cfg.Det.session, _model.cfg.Rec.session = _session(_DETECTION), _session(_RECOGNITION)
