@@ -44,7 +44,7 @@ _THRESHOLDS: Final = tuple(round(step / 50, 2) for step in range(2, 26))
 _LOOK_AGAIN: Final = 0.03
 """Probability of being wrong from which words are looked at again here, to choose the threshold above it."""
 _DOUBTFUL_WORDS: Final = 0.01
-"""Share of a page's words in doubt from which it is flagged, as in `reading/ladder.py`."""
+"""Share of a page's words expected to be wrong from which it is flagged, as in `reading/ladder.py`."""
 
 
 class RecordedWord(NamedTuple):
@@ -213,8 +213,9 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
     for threshold in thresholds:
         ok = ok_wrong = right = right_flagged = 0
         for page_words in judged:
-            doubts = [is_value for wrong, is_value, _ in page_words if wrong >= threshold]
-            flagged = any(doubts) or len(doubts) >= max(1, _DOUBTFUL_WORDS * len(page_words))
+            doubts = [(wrong, is_value) for wrong, is_value, _ in page_words if wrong >= threshold]
+            expected = sum(wrong for wrong, _ in doubts)
+            flagged = any(is_value for _, is_value in doubts) or expected >= _DOUBTFUL_WORDS * len(page_words)
             is_wrong = any(wrong and is_value for _, is_value, wrong in page_words)
             is_right = not any(wrong for *_, wrong in page_words)
             ok, ok_wrong = ok + (not flagged), ok_wrong + (is_wrong and not flagged)
