@@ -243,6 +243,8 @@ class Doubt(Stored):
     """What the result has there."""
     other: Text | None = None
     """What the other witness read."""
+    probability: Confidence | None = None
+    """That the text is wrong, as measured on pages whose text is known; None: it was not measured."""
     on_value: bool = False
     """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
 

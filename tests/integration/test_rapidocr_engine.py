@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from pydantic import TypeAdapter
 
+from pecia.evaluation.numbers import compared
 from pecia_schemas.blocks import text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -27,10 +28,12 @@ from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
 from pecia_workers.media.samples import WRITERS, accuracy, sample_document, write_scan
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
+from pecia_workers.reading.ladder import judged
 from tests.shared.command import ran
 from tests.shared.exact_pages import table_in_a_column
 from tests.shared.forking import forked_for
 from tests.shared.limits import WAIT_S
+from tests.shared.value_pages import value_pages
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
@@ -243,6 +246,32 @@ def test_exponents_are_read_as_raised_characters_though_recognition_drops_them(r
     draw.text((110 + font.getlength("RBC 3.60 x10"), 100), "/L, 25 % of 37 °C", fill="black", font=font)
     [answer] = read(np.array(image))
     assert answer.text == "RBC 3.60 x10⁶/L, 25 % of 37 °C"
+
+
+def test_the_sign_of_a_footnote_is_no_digit_of_its_number(read: Read) -> None:
+    image = Image.new("RGB", (1240, 400), "white")
+    draw, font, small = ImageDraw.Draw(image), ImageFont.load_default(24), ImageFont.load_default(15)
+    draw.text((100, 100), "Potassium 5", fill="black", font=font)
+    draw.text((100 + font.getlength("Potassium 5"), 98), "1", fill="black", font=small)
+    draw.text((118 + font.getlength("Potassium 5"), 100), "mmol/l", fill="black", font=font)
+    [answer] = read(np.array(image))
+    assert answer.text == "Potassium 5¹ mmol/l"
+
+
+def test_codes_doses_and_dates_in_many_faces_are_right_or_in_doubt(read: Read) -> None:
+    """A wrong value is a flag on its page; of clean print there are few."""
+    pages = [page for page in value_pages(RECORDS) if page.pixels.shape[0] > SMALL_PRINT]
+    wrong = true = 0
+    for page, answer in zip(pages, read(*(page.pixels for page in pages)), strict=True):
+        found = compared(answer.text, page.text, is_whole=True)
+        missing = found.true - found.found
+        wrong, true = wrong + missing, true + found.true
+        assert not missing or judged(answer).verdict is not Verdict.OK, page.name
+    assert wrong <= MOST_WRONG * true
+
+
+RECORDS, SMALL_PRINT, MOST_WRONG = 12, 1300, 0.05
+"""Records that are drawn; height of a page up to which its print is hard to read, in pixels; share of their values."""
 
 
 def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tuple[NDArray[np.uint8], str]:

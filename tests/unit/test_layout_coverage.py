@@ -8,11 +8,11 @@ pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Source, Word, text_of
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
+from pecia_workers.engines.cpu.ocr_engine import PageRead, page_read
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.coverage import Letters
 
-DOUBTFUL = Doubtful(word=0.7, value=0.8)
+DOUBTFUL = 0.75
 LINE = "the patient was seen in clinic with cough and fever"
 
 
@@ -34,7 +34,7 @@ def letters(image: Image.Image) -> Letters:
 
 def read(pieces: list[Line], image: Image.Image, *left_out: Line) -> PageRead:
     found = layout(pieces, np.array(image), source=Source.OCR)
-    return page_read(found, pieces, letters(image), DOUBTFUL, left_out=left_out)
+    return page_read(found, pieces, letters(image), DOUBTFUL, left_out=left_out, others={})
 
 
 def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
@@ -84,15 +84,20 @@ def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> No
     assert read([], sheet()).coverage is None
 
 
-@pytest.mark.parametrize(
-    ("text", "confidence", "doubts"),
-    [("12.5", 0.79, [True]), ("12.5", 0.81, []), ("today", 0.69, [False]), ("today", 0.79, [])],
-)
-def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
-    text: str, confidence: float, doubts: list[bool]
-) -> None:
-    page = read([piece(190, confidence, text)], sheet(*ONE_LINE))
-    assert [doubt.on_value for doubt in page.doubts] == doubts
+@pytest.mark.parametrize("text", ["12.5", "today"])
+def test_a_word_that_is_likely_wrong_is_a_doubt_with_its_probability_a_value_or_not(text: str) -> None:
+    page = read([piece(190, 0.74, text)], sheet(*ONE_LINE))
+    [doubt] = page.doubts
+    assert (doubt.text, doubt.on_value) == (text, text != "today")
+    assert doubt.probability == pytest.approx(0.26)
+    assert read([piece(190, 0.76, text)], sheet(*ONE_LINE)).doubts == ()
+
+
+def test_a_doubt_has_the_other_reading_and_is_on_a_value_if_that_is_one() -> None:
+    unsure = piece(190, 0.6, "IO")
+    found = layout([unsure], np.array(sheet(*ONE_LINE)), source=Source.OCR)
+    page = page_read(found, [unsure], letters(sheet(*ONE_LINE)), DOUBTFUL, others={unsure.box: "10"})
+    assert [(doubt.text, doubt.other, doubt.on_value) for doubt in page.doubts] == [("IO", "10", True)]
 
 
 def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:

@@ -88,12 +88,17 @@ def test_a_doubt_on_a_value_is_for_review_and_one_on_prose_is_not() -> None:
     assert judged(replace(lines(0.1), doubts=(value,))).verdict is Verdict.LOW_CONFIDENCE
 
 
-@pytest.mark.parametrize(("words", "said"), [(101, Verdict.OK), (100, Verdict.REVIEW)])
-def test_a_page_is_for_review_if_one_word_of_a_hundred_is_in_doubt(words: int, said: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("words", "probability", "said"),
+    [(101, None, Verdict.OK), (100, None, Verdict.REVIEW), (51, 0.5, Verdict.OK), (50, 0.5, Verdict.REVIEW)],
+)
+def test_a_page_is_for_review_if_one_word_of_a_hundred_is_expected_to_be_wrong(
+    words: int, probability: float | None, said: Verdict
+) -> None:
     word = Word(text="dose", box=BOX, confidence=0.9)
     line = Line(text=" ".join(["dose"] * words), box=BOX, confidence=0.9, words=(word,) * words)
     page = replace(lines(0.9), blocks=plain_blocks(line.text, (line,), source=Source.OCR))
-    doubt = Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=BOX, text="dose")
+    doubt = Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=BOX, text="dose", probability=probability)
     assert judged(replace(page, doubts=(doubt,))).verdict is said
 
 

@@ -25,6 +25,9 @@ _COLUMNS = {
     "wer": "WER",
     "f1": "words F1",
     "numbers": "numbers",
+    "values": "values",
+    "ok_with_wrong_number": "ok, number wrong",
+    "right_but_flagged": "right, flagged",
     "errors_doubted": "errors doubted",
     "right_doubted": "right doubted",
     "coverage": "coverage",
@@ -44,7 +47,7 @@ _COLUMNS = {
 _SPARE = (
     *("destroyed", "numeric cells", "in place", "adjacency"),
     *("right doubted", "errors doubted", "order in file", "CER in file", "coverage", "WER", "wrong blank"),
-    *("marks", "s/page"),
+    *("marks", "s/page", "values"),
 )
 
 

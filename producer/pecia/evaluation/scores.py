@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from rouge_score.rouge_scorer import RougeScorer
 
 from pecia.client import Client
-from pecia.evaluation import metrics
+from pecia.evaluation import metrics, numbers
 from pecia.evaluation.metrics import Share
+from pecia.evaluation.numbers import JudgedPage, Values
 from pecia.evaluation.tables import Overlap, adjacency, destroyed, in_place
 from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import JobGroup
@@ -45,6 +46,8 @@ class PageScore(BaseModel):
     spoken: int = 0
     """Words that were read."""
     numbers: Share = Share(0, 0)
+    values: Values | None = None
+    """Words with a digit. None: a report of an earlier version, which did not count them."""
     errors_doubted: Share = Share(0, 0)
     """Wrong numbers that are in doubt, of all that were read."""
     right_doubted: Share = Share(0, 0)
@@ -83,9 +86,9 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
     """Compare a page with its truth. One in capitals alone says nothing about the size of letters."""
     text = page.text.upper() if truth.text.isupper() else page.text
     read, true = metrics.words(text), metrics.words(truth.text)
-    numbers = metrics.numeric(read), metrics.numeric(true)
+    numeric = metrics.numeric(read), metrics.numeric(true)
     about = metrics.numeric(metrics.words("\n".join(doubt.text for doubt in page.doubts)))
-    errors, right = metrics.doubted(*numbers, about)
+    errors, right = metrics.doubted(*numeric, about)
     in_file: dict[str, Any] = {}
     if truth.in_file is not None:
         in_file["characters_in_file"] = metrics.character_errors(text, truth.in_file)
@@ -99,7 +102,8 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         words=metrics.word_errors(read, true),
         found=metrics.found(read, true),
         spoken=len(read),
-        numbers=metrics.found(*numbers),
+        numbers=metrics.found(*numeric),
+        values=numbers.compared(text, truth.text, is_whole=truth.in_file is None),
         errors_doubted=errors,
         right_doubted=right,
         **_tables(page, truth.tables),
@@ -147,6 +151,12 @@ class Summary(BaseModel):
     """Words, wherever they stand."""
     numbers: float | None
     """Numbers, dates and times that were read, wherever they stand."""
+    values: float | None = None
+    """Words with a digit, codes among them, that were read, wherever they stand."""
+    ok_with_wrong_number: float | None = None
+    """Pages with a wrong number, of those that are `ok`."""
+    right_but_flagged: float | None = None
+    """Pages that are not `ok`, of those with all their words and numbers."""
     errors_doubted: float | None
     """Wrong numbers that are in doubt."""
     right_doubted: float | None
@@ -178,6 +188,7 @@ class Summary(BaseModel):
     def of(cls, scores: Sequence[PageScore]) -> Summary:
         """Return the summary of at least one page."""
         found = _sum(one.found for one in scores)
+        judged = [JudgedPage(one.verdict, one.found, one.values) for one in scores if one.values]
         spoken = sum(one.spoken for one in scores)
         return cls(
             pages=len(scores),
@@ -185,6 +196,9 @@ class Summary(BaseModel):
             wer=_rate(_sum(one.words for one in scores)),
             f1=_rate(Share(2 * found.part, found.whole + spoken)),
             numbers=_rate(_sum(one.numbers for one in scores)),
+            values=_rate(numbers.found_share(judged)),
+            ok_with_wrong_number=_rate(numbers.ok_with_wrong_number(judged)),
+            right_but_flagged=_rate(numbers.right_but_flagged(judged)),
             errors_doubted=_rate(_sum(one.errors_doubted for one in scores)),
             right_doubted=_rate(_sum(one.right_doubted for one in scores)),
             coverage=_mean(one.coverage for one in scores),

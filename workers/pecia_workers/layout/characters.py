@@ -24,6 +24,9 @@ class Character(NamedTuple):
     middle: float
     """From left to right, in shares of the line's width."""
     confidence: float
+    rival: str = ""
+    """The next best character at its place."""
+    rival_confidence: float = 0.0
 
 
 def text_of_characters(line: Sequence[Character]) -> str:
@@ -76,8 +79,9 @@ _SIGNS, _AS_RAISED = "0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
 _HAVE_HIGH_PARTS: Final = frozenset("%‰*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
 _READ_AS: Final = frozenset(_SIGNS + _AS_RAISED + "°ºª")
-_BASES: Final = ("10", "m", "in", "ft")
-"""What may have an exponent: a wrong one in a number is worse than a missed one."""
+_MAY_BE_FOLLOWED: Final = re.compile(r"[\d%)]$|[^\W\d_]{2}$|(?<![^\W\d_])m$")
+"""What may have an exponent, or the sign of a footnote: a number, a word, a unit."""
+_FOOTNOTE: Final = re.compile(r"[1-9]\d?")
 _POWER: Final = re.compile(r"[×xX*·]\s*10$")  # noqa: RUF001  the sign of multiplication
 _TEN: Final = re.compile(r"(?<![\w.,])10$")
 _LENGTH: Final = re.compile(r"(?<![^\W\d_])([kdcmµμ]?m|in|ft)$")
@@ -146,13 +150,13 @@ def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
     before = "".join(one.text for one in line[:start])
     texts = [line[place].text for place in there]
     whole = (one in _HAVE_HIGH_PARTS or (one.isalpha() and one not in _READ_AS) for one in texts)
-    if not before.endswith(_BASES) or any(whole):
+    if not _MAY_BE_FOLLOWED.search(before) or any(whole):
         return None
     return slice(start, start + sum(one in _READ_AS for one in texts))
 
 
 def as_raised(text: str, before: str, after: str) -> str | None:
-    """Return the exponent in raised characters; None if it is none between this text before and after it."""
+    """Return an exponent or a footnote's sign in raised characters; None if it is none between these texts."""
     raised = text.translate(_TO_RAISED)
     if not text.strip("0") or not set(text) <= set(_SIGNS):  # a lone ring is no 0, but of a degree
         return None
@@ -160,8 +164,11 @@ def as_raised(text: str, before: str, after: str) -> str | None:
         fits = raised in {"²", "³"} and not after[:1].isalnum()
     elif _POWER.search(before):
         fits = not re.match(r"[.,]?\d", after)
+    elif _TEN.search(before) and (text[0] in "+-" or re.match(r"/[^\W\d]", after)):
+        fits = True
     else:
-        fits = bool(_TEN.search(before)) and (text[0] in "+-" or bool(re.match(r"/[^\W\d]", after)))
+        # Not in the middle of a number, nor above the stroke of a fraction.
+        fits = bool(_FOOTNOTE.fullmatch(text)) and not re.match(r"[.,]?\d|/|[^\W\d_]{3}", after)
     return raised if fits else None
 
 
@@ -175,6 +182,8 @@ _AFTER: Final = re.compile(r"[A-Za-z(][A-Za-z0-9]|[0-9]")
 place."""
 _NUMBER: Final = re.compile(r"(?<![^\s(])\d+(?:[.,]\d+)?$")
 _UNIT: Final = re.compile(r"[^\W\d_][^\s\d.,;:)]*")
+_BY_BEFORE: Final = 1.6
+"""How wide a space after a comma is, by the gap before it: in a number, and in a face of one width, both are alike."""
 
 
 def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Character]:
@@ -197,12 +206,14 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
     least = max(_LEAST, _BY_SPACES * spaces)
     close = float(np.median(gaps[~parts])) if not parts.all() else spaces
     found, text = list(line), text_of_characters(line)
-    for place, gap in reversed(list(zip(places[1:], gaps.tolist(), strict=True))):
+    gaps_before = [0.0, *gaps.tolist()]
+    for place, gap, before in reversed(list(zip(places[1:], gaps.tolist(), gaps_before, strict=False))):
         unit = _UNIT.match(text, place)
         is_before_unit = unit is not None and is_unit(unit[0]) and bool(_NUMBER.search(text[:place]))
-        may_part = bool(_BEFORE.search(text[:place]) and _AFTER.match(text, place))
-        if (is_before_unit and gap >= max(_LEAST_BEFORE_UNIT, _BY_CLOSE * close)) or (
-            may_part and gap >= least and not text[place - 1 : place + 1].isdigit()
-        ):
+        is_after_comma = text[place - 1] in ",;" and text[place].isalnum() and gap >= _BY_BEFORE * before
+        is_between_words = bool(_BEFORE.search(text[:place]) and _AFTER.match(text, place))
+        may_part = is_after_comma or (is_between_words and not text[place - 1 : place + 1].isdigit())
+        least_before_unit = max(_LEAST_BEFORE_UNIT, _BY_CLOSE * close)
+        if (may_part and gap >= least) or (is_before_unit and gap >= least_before_unit):
             found.insert(place, Character(" ", -1.0, 1.0))
     return found

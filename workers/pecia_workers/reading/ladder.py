@@ -21,7 +21,7 @@ from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineRequ
 _DOUBTFUL_LINES: Final = 0.6
 """Mean confidence of its lines below which a page is doubtful."""
 _DOUBTFUL_WORDS: Final = 0.01
-"""Share of an OCR page's words that are doubtful, from which it is."""
+"""Share of an OCR page's words that are expected to be wrong, by the probability of its doubts, from which it is."""
 _DOUBTFUL_MARKS: Final = 0.2
 """Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
 _DOUBTFUL_CHARACTERS: Final = 0.01
@@ -52,7 +52,9 @@ def judged(generation: Generation) -> Generation:
         is_doubtful = marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
     reasons = [doubt.reason for doubt in doubts]
     words = sum(len(line.words) for line in generation.lines)
-    has_unsure_words = words and reasons.count(DoubtReason.LOW_CONFIDENCE) >= _DOUBTFUL_WORDS * words
+    unsure = (doubt for doubt in doubts if doubt.reason is DoubtReason.LOW_CONFIDENCE)
+    expected = sum(1.0 if doubt.probability is None else doubt.probability for doubt in unsure)
+    has_unsure_words = words and expected >= _DOUBTFUL_WORDS * words
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE

@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import Block, Confidence, Doubt, DoubtReason, Line, Stored, Word, text_of
+from pecia_schemas.blocks import Block, Box, Confidence, Doubt, DoubtReason, Line, Stored, Word, text_of
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
@@ -161,24 +161,19 @@ _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""
 
 
-class Doubtful(NamedTuple):
-    """Confidence of an engine below which about every other word is wrong."""
-
-    word: float
-    value: float
-
-
 def page_read(
     found: Layout,
     pieces: Sequence[Line],
     letters: Letters,
-    doubtful: Doubtful,
+    doubtful: float,
     *,
     left_out: Sequence[Line] = (),
+    others: Mapping[Box, str] | None = None,
 ) -> PageRead:
     """Return what was read of a page, from recognised pieces of text in no order, and how they are laid out.
 
-    `left_out`: pieces that may be text or specks. They are doubts, and no part of the text.
+    `doubtful`: confidence below which a word is a doubt. `left_out`: pieces that may be text or specks: doubts, and
+    no part of the text. `others`: what else a word may be, by its box; None where confidences were not measured.
     """
     boxes = [piece.box for piece in pieces]
     corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
@@ -189,11 +184,14 @@ def page_read(
     for line in (line for block in found.blocks for line in block.lines):
         words: Sequence[Word | Line] = line.words or (line,)
         for number, word in enumerate(words):
-            if word.confidence is not None and word.confidence < max(doubtful):
-                before = " ".join(earlier.text for earlier in line.words[:number])
-                on_value = any(is_value(part, before) for part in word.text.split())
-                if word.confidence < (doubtful.value if on_value else doubtful.word):
-                    doubts.append(_low(word, on_value=on_value))
+            is_text = any(map(str.isalnum, word.text))
+            if is_text and word.confidence is not None and word.confidence <= doubtful:
+                other = others.get(word.box) if others else None
+                before = " ".join(earlier.text for earlier in words[:number])
+                on_value = any(is_value(part, before) for part in f"{word.text} {other or ''}".split())
+                doubt = _low(word, on_value=on_value)
+                measured = None if others is None else 1 - word.confidence
+                doubts.append(doubt.model_copy(update={"other": other, "probability": measured}))
     doubts += [_low(piece, on_value=any(map(is_value, piece.text.split()))) for piece in left_out]
     coverage = 1 - missed.share_of(letters) if len(letters) else None
     return PageRead(blocks=found.blocks, coverage=coverage, doubts=tuple(doubts))

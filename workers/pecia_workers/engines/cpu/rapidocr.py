@@ -16,13 +16,15 @@ import rapidocr
 from numpy.typing import NDArray
 from omegaconf import flag_override
 from rapidocr import RapidOCR
-from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Source, Word
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, PageReader, page_read
+from pecia_workers.engines.cpu.ctc import decoded
+from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
 from pecia_workers.engines.cpu.show_through import BackOfPage
+from pecia_workers.layout.alike import confirmed, settled
 from pecia_workers.layout.blocks import layout
+from pecia_workers.layout.calibration import calibration
 from pecia_workers.layout.characters import (
     Character,
     agreed,
@@ -35,6 +37,7 @@ from pecia_workers.layout.characters import (
     words_and_spaces,
 )
 from pecia_workers.layout.coverage import Letters
+from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
 from pecia_workers.layout.ink import strengthened
 from pecia_workers.layout.lines import box_of
 
@@ -47,9 +50,10 @@ _PARAMS: Final[dict[str, Any]] = {
     "Det.limit_type": "max",
     "Det.limit_side_len": 10**6,  # pages arrive at the size at which they are detected
     "Rec.rec_batch_num": 1,
-    # The least width that short pieces are padded to: 320 costs a fifth of the time.
     "Rec.rec_img_shape": [3, 48, 96],
 }
+_NARROWEST: Final = 2.0
+"""Width by height that shorter pieces are padded to."""
 _MODELS: Final = Path(rapidocr.__file__).parent / "models"
 _DETECTION, _RECOGNITION = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
@@ -72,7 +76,6 @@ _LEAST_SCORE_FAINT: Final = 0.5
 """Of a page that was strengthened: what shines through from the other side is strengthened too."""
 _SURE_WORD, _STRETCH = 0.8, 1.1
 """Confidence of a line's weakest word below which it is read again, made so much wider."""
-_DOUBTFUL: Final = Doubtful(word=0.7, value=0.8)
 _SURE_SIGN: Final = 0.9
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
@@ -96,6 +99,7 @@ def load_model() -> None:
     """Load the model into this process and run it once, for it loads its networks at first use."""
     global _model  # noqa: PLW0603  a process is the model's owner
     cv2.setNumThreads(1)
+    calibration()  # once the process is confined, it opens no file
     _model = RapidOCR(params=_PARAMS)
     with flag_override(_model.cfg, "allow_objects", True):
         _model.cfg.Det.session, _model.cfg.Rec.session = _session(_DETECTION), _session(_RECOGNITION)
@@ -137,7 +141,8 @@ def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> Page
                 quads.append(quad)  # it stands where the first look saw nothing
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
-    placed = [(quad, piece) for quad in quads if (piece := _line(_ways_up(quad), bgr, least))]
+    others: dict[Box, str] = {}
+    placed = [(quad, piece) for quad in quads if (piece := _line(_ways_up(quad), bgr, least, others))]
     back = BackOfPage(pixels, lambda quad: _read_mirrored(quad, bgr))
     on_back = back.find(placed)
     if back.palest and shines_through and (cleaned := back.cleaned(pixels)) is not None:
@@ -147,20 +152,22 @@ def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> Page
             [quad for (quad, _), is_back in zip(placed, on_back, strict=True) if is_back]
         )
     pieces = [piece for (_, piece), is_back in zip(placed, on_back, strict=True) if not is_back]
-    more, unsure, letters = _read_missed(missed, bgr, letters, back)
+    more, unsure, letters = _read_missed(missed, bgr, letters, back, others)
     pieces += more
     if back.palest and not pieces:  # the page itself is blank
         letters = letters.outside([_quad(box_of(0, 0, letters.page[1], letters.page[0]))])
-    return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
+    found = layout(pieces, seen, source=Source.OCR)
+    doubtful = 1 - calibration().doubtful
+    return page_read(found, pieces, letters, doubtful, left_out=unsure, others=others)
 
 
 def _read_missed(
-    missed: Letters, bgr: NDArray[np.uint8], letters: Letters, back: BackOfPage
+    missed: Letters, bgr: NDArray[np.uint8], letters: Letters, back: BackOfPage, others: dict[Box, str]
 ) -> tuple[list[Line], list[Line], Letters]:
     """Return what stands where the detector saw nothing, what may be text there, and all letters that are none else."""
     pieces: list[Line] = []
     for row in map(_quad, missed.rows()[:_ROWS]):
-        piece = _line(_ways_up(row), bgr, _NO_TEXT)
+        piece = _line(_ways_up(row), bgr, _NO_TEXT, others)
         if piece is None or not any(map(str.isalnum, piece.text)) or back.has(row, piece):
             letters = letters.outside([row])  # texture: neither network takes it for text; or the page's back
         elif (piece.confidence or 0) >= _SURE_ROW:
@@ -168,7 +175,7 @@ def _read_missed(
     alone = [*map(_quad, missed.lone_rows())]
     unsure: list[Line] = []
     for start in range(0, len(alone), _ROWS):
-        some = [(lone, _line([lone], bgr, _UNSURE_ALONE)) for lone in alone[start : start + _ROWS]]
+        some = [(lone, _line([lone], bgr, _UNSURE_ALONE, others)) for lone in alone[start : start + _ROWS]]
         found = [
             piece
             for lone, piece in some
@@ -199,8 +206,11 @@ def _detect(bgr: NDArray[np.uint8], side: int) -> list[Quad]:
     return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
 
 
-def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
-    """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`."""
+def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: dict[Box, str]) -> Line | None:
+    """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`.
+
+    What else its words may be is noted in `others`.
+    """
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
     found = [(_read(crop), crop, quad) for crop, quad in crops]
     (characters, score), crop, quad = max(found, key=lambda one: one[0][1])
@@ -212,33 +222,38 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line |
         wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
         characters = agreed(characters, _read(wider.astype(np.uint8, copy=False))[0])
     line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
+    line, signs = with_spaces_of_digits(line, glyphs(line, crop))
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
-    words = []
-    for word in words_and_spaces(line):
-        if word[0].text.isspace():
+    words, place = [], 0
+    for group in words_and_spaces(line):
+        place += len(group)
+        if group[0].text.isspace():
             continue
+        ink = signs[place - len(group) : place]
+        read = settled(group, ink, crop.shape[0])
+        if 1 - read.confidence >= calibration().doubtful and any(map(str.isalnum, read.text)):
+            read = confirmed(read, _read(enlarged(group, ink, crop))[0])
+        word = read.characters
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         box = _box(np.array(part))
-        words.append(Word(text=text_of_characters(word), box=box, confidence=sureness_of(word)))
+        words.append(Word(text=read.text, box=box, confidence=read.confidence))
+        if read.other:
+            others[box] = read.other
     text, confidence = " ".join(word.text for word in words), min(1.0, score)
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
 
 
 def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
     """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
-    found = _loaded().text_rec(TextRecInput(img=[crop], return_word_box=True))
-    [text], [score], [info] = found.txts, found.scores, found.word_results
-    columns = iter([column for word in info.word_cols for column in word])
-    characters = [
-        Character(
-            one, -1.0 if one.isspace() else (next(columns) + 0.5) / info.line_txt_len, min(1.0, confidence)
-        )
-        for one, confidence in zip(text, info.confs, strict=False)
-    ]
-    return characters, float(score)
+    recogniser = _loaded().text_rec
+    ratio = crop.shape[1] / crop.shape[0]
+    widest = max(ratio, _NARROWEST)
+    scores = recogniser.session(recogniser.resize_norm_img(crop, widest)[np.newaxis])[0]
+    characters = decoded(scores, recogniser.postprocess_op.character, len(scores) * ratio / widest)
+    return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
 
 
 def _read_mirrored(quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
@@ -257,9 +272,10 @@ def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[C
         if place is None:
             continue
         found, score = _read(sign.picture)
+        alone, there = text_of_characters(found), text_of_characters(line[place])
         before, after = text_of_characters(line[: place.start]), text_of_characters(line[place.stop :])
-        raised = as_raised(text_of_characters(found), before, after)
-        if raised and score >= _SURE_SIGN:
+        raised = as_raised(alone, before, after)
+        if raised and (score >= _SURE_SIGN or alone == there):
             step = (sign.end - sign.start) / len(raised)
             line[place] = [
                 Character(one, sign.start + (n + 0.5) * step, score) for n, one in enumerate(raised)

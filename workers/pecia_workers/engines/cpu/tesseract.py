@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box, Line, Source, Word, mean_confidence
-from pecia_workers.engines.cpu.ocr_engine import Doubtful, PageRead, page_read
+from pecia_workers.engines.cpu.ocr_engine import PageRead, page_read
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.coverage import Letters
 from pecia_workers.layout.ink import strengthened
@@ -28,7 +28,7 @@ _GAP: Final = 1.6
 _LEAST_SIDE, _MOST_GROWTH = 2630, 2.0
 """Pixels of the longer side to which smaller pages are scaled up, A4 at 225 dots per inch: 1.4 % of the characters
 wrong, beside 2 to 3 % at 150."""
-_DOUBTFUL: Final = Doubtful(word=0.5, value=0.5)
+_DOUBTFUL: Final = 0.5
 _api: tesserocr.PyTessBaseAPI | None = None
 
 

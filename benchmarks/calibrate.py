@@ -1,0 +1,284 @@
+"""Measure how likely the CPU engine's words are wrong, and write it down: `layout/calibration.toml`.
+
+Pages that the tests draw (`tests/shared/value_pages.py`, eight faces, three resolutions, five qualities of paper), and
+the files below `BENCH_PAGES` whose text is known (docs/evaluation.md), PDFs drawn at 150 and 200 dots per inch. Two
+logistic models are fitted: whether a word is another one that looks alike, and whether a word is wrong. The threshold
+is the least at which no more of the right pages are flagged than `--flagged`; of drawn pages only those of ordinary
+print (`tests/shared/witnessed_pages.py`) count there. Prints the figures on pages that the models were not fitted on.
+
+Caveats. A word is right if the truth of its page has it, wherever it stands.
+"""
+
+import argparse
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pypdfium2
+from numpy.typing import NDArray
+from PIL import Image
+
+from pecia.evaluation.metrics import words
+from pecia.evaluation.numbers import values
+from pecia.evaluation.truth import exhibits
+from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
+from pecia_workers.engines.cpu import rapidocr
+from pecia_workers.layout import alike, calibration
+from pecia_workers.layout.calibration import Calibration, Logistic
+from pecia_workers.layout.characters import Character, text_of_characters
+from pecia_workers.layout.glyph_shapes import Glyph
+from tests.shared.value_pages import value_pages
+from tests.shared.witnessed_pages import KINDS, drawn_page
+
+_TARGET: Final = Path(calibration.__file__).with_suffix(".toml")
+_DRAWN, _ORDINARY = 120, 8
+_DPI: Final = (150, 200)
+_RIDGE, _STEPS = 1.0, 30
+_THRESHOLDS: Final = tuple(round(step / 50, 2) for step in range(2, 26))
+_LOOK_AGAIN: Final = 0.03
+"""Probability of being wrong from which words are looked at again here, to choose the threshold above it."""
+_DOUBTFUL_WORDS: Final = 0.01
+"""Share of a page's words expected to be wrong from which it is flagged, as in `reading/ladder.py`."""
+
+
+class RecordedWord(NamedTuple):
+    """A word as it came to be settled."""
+
+    characters: Sequence[Character]
+    signs: Sequence[Glyph | None]
+    height: int
+    again: Sequence[Character] | None = None
+    """What a second look read."""
+
+    def settled(self) -> alike.Settled:
+        """Return it as the engine reads it."""
+        read = alike.settled(self.characters, self.signs, self.height)
+        if self.again is not None and 1 - read.confidence >= alike.calibration().doubtful:
+            return alike.confirmed(read, self.again)
+        return read
+
+
+@dataclass
+class ReadPage:
+    """The words of a page, and what is true of it."""
+
+    truth: str
+    is_ordinary: bool = True
+    recorded: list[RecordedWord] = field(default_factory=list)
+
+    def is_right(self, text: str, true: "Truth") -> bool:
+        """Return whether all of a word's parts are on the page."""
+        text = text.upper() if self.truth.isupper() else text
+        return all(true.values[value] for value in values(text)) and all(
+            true.words[word] for word in words(text)
+        )
+
+    def is_cut(self, text: str, true: "Truth") -> bool:
+        """Return whether a word is a piece of a longer value, which detection has cut: no score tells of that."""
+        text = text.upper() if self.truth.isupper() else text
+        parts = values(text)
+        return bool(parts) and all(any(part in value for value in true.values) for part in parts)
+
+    def true(self) -> "Truth":
+        """Return what stands on the page."""
+        return Truth(Counter(values(self.truth)), Counter(words(self.truth)))
+
+
+class Truth(NamedTuple):
+    values: Counter[str]
+    words: Counter[str]
+
+
+def pages(folder: Path | None, drawn: int) -> Iterator[tuple[NDArray[np.uint8], str, bool]]:
+    """Yield pixels and text of every page, and whether it is one of ordinary print."""
+    for page in value_pages(drawn):
+        yield page.pixels, page.text, False
+    for kind, seed in product(KINDS, range(_ORDINARY)):
+        ordinary = drawn_page(kind, seed)
+        yield ordinary.pixels, "\n".join(row.written() for row in ordinary.rows), True
+    if folder is None:
+        return
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    known = [(path, media) for path in files if (media := sniff(path.read_bytes()[:HEAD_BYTES]))]
+    for exhibit in exhibits(folder, known):
+        if exhibit.media is not MediaType.PDF:
+            yield np.array(Image.open(exhibit.path).convert("RGB")), exhibit.truth.pages[0].text, True
+            continue
+        with pypdfium2.PdfDocument(exhibit.path) as document:
+            for page, true in zip(document, exhibit.truth.pages, strict=True):
+                for dpi in _DPI:
+                    scale: Any = dpi / 72
+                    bitmap = page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
+                    yield np.ascontiguousarray(bitmap.to_numpy()[:, :, :3]), true.text, True
+
+
+def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPage:
+    """Read a page and keep its words as they came to be settled."""
+    page = ReadPage(truth, is_ordinary)
+
+    def record(word: Sequence[Character], signs: Sequence[Glyph | None], height: int) -> alike.Settled:
+        page.recorded.append(RecordedWord(tuple(word), tuple(signs), height))
+        return alike.settled(word, signs, height)
+
+    def record_again(read: alike.Settled, again: Sequence[Character]) -> alike.Settled:
+        page.recorded[-1] = page.recorded[-1]._replace(again=tuple(again))
+        return alike.confirmed(read, again)
+
+    rapidocr.settled, rapidocr.confirmed = record, record_again
+    rapidocr.calibration = lambda: replace(calibration.calibration(), doubtful=_LOOK_AGAIN)
+    rapidocr.read_page(pixels)
+    return page
+
+
+def fitted(evidence: Sequence[Mapping[str, float]], is_so: Sequence[bool]) -> dict[str, float]:
+    """Fit a logistic model by Newton's method (iteratively reweighted least squares) with a ridge."""
+    names = ["constant", *sorted({name for one in evidence for name in one} - {"pixels"})]
+    table = np.array([[1.0, *(one.get(name, 0.0) for name in names[1:])] for one in evidence])
+    target, weights = np.array(is_so, float), np.zeros(len(names))
+    ridge = np.diag([0.0, *[_RIDGE] * (len(names) - 1)])
+    for _ in range(_STEPS):
+        probability = 1 / (1 + np.exp(-(table @ weights).clip(-30, 30)))
+        spread = np.maximum(probability * (1 - probability), 1e-9)
+        slope = table.T @ (target - probability) - ridge @ weights
+        weights += np.linalg.solve((table.T * spread) @ table + ridge, slope)
+    return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
+
+
+def model_of_others(read: Sequence[ReadPage]) -> dict[str, float]:
+    """Fit how likely a word is the other one that looks alike, where the truth has just one of the two."""
+    evidence: list[Mapping[str, float]] = []
+    is_other: list[bool] = []
+    for page in read:
+        true = page.true()
+        for word in page.recorded:
+            was_read = page.is_right(text_of_characters(word.characters), true)
+            for place, sign in alike.places_alike(word.characters):
+                is_changed = page.is_right(alike.changed(word.characters, place, sign), true)
+                if was_read != is_changed:
+                    evidence.append(alike.evidence_of_other(word.characters, place, sign, word.signs[place]))
+                    is_other.append(is_changed)
+    return fitted(evidence, is_other)
+
+
+def model_of_errors(read: Sequence[ReadPage], *, again: bool = False) -> dict[str, float]:
+    """Fit how likely a word is wrong, after it was settled; or after it was looked at again."""
+    evidence: list[Mapping[str, float]] = []
+    is_wrong: list[bool] = []
+    for page in read:
+        true = page.true()
+        for word in page.recorded:
+            found = alike.settled(word.characters, word.signs, word.height)
+            right = page.is_right(found.text, true)
+            if page.is_cut(found.text, true) and not right:
+                continue
+            if again and word.again is None:
+                continue
+            evidence.append(
+                alike.evidence_of_second_look(found, word.again or ()) if again else found.evidence
+            )
+            is_wrong.append(not right)
+    return fitted(evidence, is_wrong)
+
+
+class Trust(NamedTuple):
+    """Pages at one threshold."""
+
+    threshold: float
+    ok: int
+    ok_wrong: int
+    """With a wrong value and no flag."""
+    right: int
+    right_flagged: int
+
+
+def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
+    """Return how many pages would be flagged, and how many wrongly so, at each threshold."""
+    judged: list[list[tuple[float, bool, bool]]] = []
+    for page in read:
+        true = page.true()
+        settled = [word.settled() for word in page.recorded]
+        judged.append(
+            [
+                (1 - one.confidence, bool(values(one.text)), not page.is_right(one.text, true))
+                for one in settled
+            ]
+        )
+    found: list[Trust] = []
+    for threshold in thresholds:
+        ok = ok_wrong = right = right_flagged = 0
+        for page_words in judged:
+            doubts = [(wrong, is_value) for wrong, is_value, _ in page_words if wrong >= threshold]
+            expected = sum(wrong for wrong, _ in doubts)
+            flagged = any(is_value for _, is_value in doubts) or expected >= _DOUBTFUL_WORDS * len(page_words)
+            is_wrong = any(wrong and is_value for _, is_value, wrong in page_words)
+            is_right = not any(wrong for *_, wrong in page_words)
+            ok, ok_wrong = ok + (not flagged), ok_wrong + (is_wrong and not flagged)
+            right, right_flagged = right + is_right, right_flagged + (is_right and flagged)
+        found.append(Trust(threshold, ok, ok_wrong, right, right_flagged))
+    return found
+
+
+def use(models: Mapping[str, Mapping[str, float]], doubtful: float) -> None:
+    """Let words be settled by these models."""
+    known = Calibration(*(Logistic(models[name]) for name in ("other", "wrong", "again")), doubtful)
+    alike.calibration = lambda: known
+
+
+def calibrated(read: Sequence[ReadPage], most_flagged: float) -> tuple[dict[str, dict[str, float]], float]:
+    """Return the models and the threshold."""
+    models: dict[str, dict[str, float]] = {"other": model_of_others(read), "wrong": {}, "again": {}}
+    use(models, 1.0)
+    models["wrong"] = model_of_errors(read)
+    use(models, 1.0)
+    models["again"] = model_of_errors(read, again=True)
+    ordinary = [page for page in read if page.is_ordinary]
+    for threshold in _THRESHOLDS:
+        use(models, threshold)
+        [one] = trust(ordinary, [threshold])
+        if one.right_flagged <= most_flagged * one.right:
+            break
+    return models, threshold
+
+
+def written(models: Mapping[str, Mapping[str, float]], doubtful: float) -> str:
+    """Return the file."""
+    lines = ["# Made by benchmarks/calibrate.py from pages whose text is known.", f"doubtful = {doubtful}"]
+    for name, weights in models.items():
+        lines += ["", f"[{name}]", *(f"{key} = {weight}" for key, weight in weights.items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Read all pages, fit the models on the even ones, print what they do to the odd ones, write those of all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--pages", type=Path, default=os.environ.get("BENCH_PAGES"), help="a folder with truths"
+    )
+    parser.add_argument("--drawn", type=int, default=_DRAWN, help="how many pages to draw")
+    parser.add_argument(
+        "--flagged", type=float, default=0.10, help="share of right pages that may be flagged"
+    )
+    parser.add_argument("--write", type=Path, default=_TARGET)
+    asked = parser.parse_args()
+    rapidocr.load_model()
+    read = [recorded(*page) for page in pages(asked.pages and Path(asked.pages), asked.drawn)]
+    report(read, asked.flagged, asked.write)
+
+
+def report(read: Sequence[ReadPage], most_flagged: float, target: Path) -> None:
+    """Print what models of every second page do to the others, and write those of all."""
+    _, doubtful = calibrated(read[::2], most_flagged)
+    print("on unseen pages: threshold, ok, of them wrong, right, of them flagged")
+    print(*trust(read[1::2], (doubtful,)))
+    target.write_text(written(*calibrated(read, most_flagged)), "utf-8")
+    tomllib.loads(target.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    main()

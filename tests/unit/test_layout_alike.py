@@ -1,0 +1,112 @@
+"""Words that look like others, settled by shape, score and pixels; the shapes are drawn in several faces."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+if not find_spec("cv2"):
+    pytest.skip("pecia[cpu] brings OpenCV", allow_module_level=True)
+
+from pecia_workers.layout.alike import Settled, settled
+from pecia_workers.layout.characters import Character, text_of_characters
+from pecia_workers.layout.glyph_shapes import glyphs, looks_like, with_spaces_of_digits
+
+SIZE, LEFT = 40, 12
+HEIGHT = 56
+
+
+def drawn(text: str) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], dict[int, float]]:
+    """A line of print, and where each of its characters is, in shares of the width."""
+    font = ImageFont.load_default(SIZE)
+    width = round(font.getlength(text)) + 2 * LEFT
+    image = Image.new("RGB", (width, HEIGHT), "white")
+    ImageDraw.Draw(image).text((LEFT, 4), text, fill="black", font=font)
+    ends = [LEFT + font.getlength(text[:n]) for n in range(len(text) + 1)]
+    return np.array(image), {n: (ends[n] + ends[n + 1]) / 2 / width for n in range(len(text))}
+
+
+def read_as(
+    printed: str, read: str, score: float = 0.9, rival: str = "", rival_score: float = 0.0
+) -> Settled:
+    """What becomes of a word that was read with other signs than it was printed with."""
+    crop, middles = drawn(printed)
+    word = [
+        Character(one, middles[n], score, rival, rival_score)
+        if one != printed[n]
+        else Character(one, middles[n], 0.99)
+        for n, one in enumerate(read)
+    ]
+    return settled(word, glyphs(word, crop), HEIGHT)
+
+
+@pytest.mark.parametrize("sign", "0O1I")
+def test_a_zero_an_o_a_one_and_an_i_are_told_apart_by_their_shape(sign: str) -> None:
+    crop, middles = drawn(f"{sign}4")
+    [glyph, _] = glyphs([Character(sign, middles[0], 1.0), Character("4", middles[1], 1.0)], crop)
+    assert looks_like(glyph, sign) == sign
+    assert looks_like(None, sign) == ""
+
+
+@pytest.mark.parametrize(
+    ("printed", "read"),
+    [
+        ("O43.0", "043.0"),
+        ("I35", "135"),
+        ("110", "I10"),
+        ("mmol/l", "mmo1/l"),
+        ("HbA1c", "HbAlc"),
+        ("SpO2", "Sp02"),
+    ],
+)
+def test_a_word_that_pixels_and_shape_know_better_is_corrected(printed: str, read: str) -> None:
+    rival = next(true for true, one in zip(printed, read, strict=True) if true != one)
+    found = read_as(printed, read, 0.8, rival, 0.2)
+    assert (found.text, found.other) == (printed, read)
+
+
+@pytest.mark.parametrize(
+    "word", ["110", "I10", "043", "10.5", "HbA1c", "mmol/l", "2026-11-26", "O43.0", "850"]
+)
+def test_what_is_right_stays_and_is_sure(word: str) -> None:
+    found = read_as(word, word)
+    assert found.text == word
+    assert found.confidence > 0.9
+
+
+def test_what_the_pixels_speak_against_is_not_corrected() -> None:
+    """A room that is called `043.0` after all."""
+    assert read_as("043.0", "043.0").text == "043.0"
+
+
+def test_a_word_with_a_strong_rival_is_less_sure_than_one_without() -> None:
+    unsure = read_as("A7", "A1", 0.5, "7", 0.5)
+    assert unsure.confidence < read_as("A1", "A1").confidence
+
+
+def respaced(printed: str, read: str) -> str:
+    crop, middles = drawn(printed)
+    places = iter([middle for n, middle in middles.items() if printed[n] != " "])
+    line = [Character(one, -1.0 if one == " " else next(places), 1.0) for one in read]
+    characters, ink = with_spaces_of_digits(line, glyphs(line, crop))
+    assert len(characters) == len(ink)
+    return text_of_characters(characters)
+
+
+@pytest.mark.parametrize(
+    ("printed", "read"),
+    [
+        ("040 1234 11 17", "0401234 11 17"),
+        ("2026 1430", "20261430"),
+        ("12.5 1170", "12.5 1 170"),
+        ("1170", "11 70"),
+    ],
+)
+def test_spaces_between_digits_are_those_of_the_ink(printed: str, read: str) -> None:
+    assert respaced(printed, read) == printed
+
+
+@pytest.mark.parametrize("text", ["1117 1711", "111 111", "12.11 11.12", "7"])
+def test_spaces_that_are_right_stay(text: str) -> None:
+    assert respaced(text, text) == text

@@ -1,0 +1,42 @@
+"""What a recogniser's columns say: the characters of a line, each with the one that it may be instead.
+
+A network that was trained by connectionist temporal classification (Graves et al., ICML 2006) gives each column of a
+line a probability for every character and for none. A character is the best of one or more columns that follow each
+other; its rival is the best of the other characters in these.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_workers.layout.characters import Character
+
+_NONE: Final = 0
+"""The class of a column in which no character is."""
+
+
+def decoded(scores: NDArray[np.float32], signs: Sequence[str], columns: float) -> list[Character]:
+    """Return the characters of a line.
+
+    `scores`: a row for each column, with a probability for each of `signs`. `columns`: over how many of them the line
+    stretches, those behind are padding.
+    """
+    best = scores.argmax(axis=1)
+    starts = np.flatnonzero(np.diff(best, prepend=_NONE))
+    ends = np.append(starts, len(best))[1:]
+    found: list[Character] = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        sign = int(best[start])
+        if sign == _NONE:
+            continue
+        peaks = scores[start:end].max(axis=0)
+        confidence = float(scores[start, sign])
+        peaks[[_NONE, sign]] = 0.0
+        rival = int(peaks.argmax())
+        place = -1.0 if signs[sign].isspace() else (start + 0.5) / columns
+        found.append(
+            Character(signs[sign], place, min(1.0, confidence), signs[rival], min(1.0, float(peaks[rival])))
+        )
+    return found

@@ -1,0 +1,167 @@
+"""The shapes of single characters in a crop of a line: where each stands, how it is built. Needs OpenCV (pecia[cpu]).
+
+Recognition reads by context, and takes `I10` for `110`; here a character is measured by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_workers.layout.characters import Character, line_ink
+
+_LEAST_INK: Final = 3
+"""Pixels; less is a speck."""
+_COMMON: Final = 0.5
+"""Share of the narrower of two pieces of ink that stands above or below the other, from which they are one sign."""
+_OFF: Final = 0.15
+"""How far a character may have been seen outside of its ink, by the height of the line."""
+_WIDE, _NARROW = 0.86, 0.74
+"""Width by height of a ring, from which it is an O, and to which it is a 0: print has 0.9 to 1 and 0.55 to 0.7."""
+_FLAG, _EVEN = 0.12, 0.06
+"""By how much a stem's top goes further to the left than to the right, by its height: of a 1, and of an I at most."""
+_TOP: Final = 0.4
+_LEAST_HEIGHT: Final = 10
+"""Pixels from which the shape of a sign can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glyph:
+    """The ink of one character."""
+
+    left: int
+    right: int
+    picture: NDArray[np.bool_]
+
+    @property
+    def middle(self) -> float:
+        """Where its middle is, in pixels from the left."""
+        return (self.left + self.right) / 2
+
+
+def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | None]:
+    """Return the ink of each character; None for a space, and where it cannot be told from its neighbour's."""
+    ink = line_ink(crop)
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    pieces = [
+        (int(x), int(x + w), {n}) for n, (x, _, w, _, area) in enumerate(stats) if n and area >= _LEAST_INK
+    ]
+    merged: list[tuple[int, int, set[int]]] = []
+    for left, right, names in sorted(pieces, key=lambda piece: piece[:2]):
+        if merged:
+            start, end, others = merged[-1]
+            if min(end, right) - max(start, left) >= _COMMON * min(end - start, right - left):
+                merged[-1] = (start, max(end, right), others | names)
+                continue
+        merged.append((left, right, names))
+    height, width = crop.shape[:2]
+    owners: list[int | None] = []
+    for sign in line:
+        if sign.text.isspace() or not merged:
+            owners.append(None)
+            continue
+        place = sign.middle * width
+        away = [max(left - place, place - right, 0.0) for left, right, _ in merged]
+        nearest = min(
+            range(len(merged)), key=lambda number: (away[number], abs(sum(merged[number][:2]) / 2 - place))
+        )
+        owners.append(nearest if away[nearest] <= _OFF * height else None)
+    found: list[Glyph | None] = []
+    for owner in owners:
+        if owner is None or owners.count(owner) > 1:
+            found.append(None)
+            continue
+        left, right, names = merged[owner]
+        picture = np.isin(labels[:, left:right], list(names))
+        rows = np.flatnonzero(picture.any(axis=1))
+        found.append(Glyph(left, right, picture[rows[0] : rows[-1] + 1]))
+    return found
+
+
+def looks_like(glyph: Glyph | None, sign: str) -> str:
+    """Return which of `0` and `O`, or of `1` and `I`, a sign that is one of the two looks like; nothing if unclear."""
+    if glyph is None or glyph.picture.shape[0] < _LEAST_HEIGHT:
+        return ""
+    if sign in "0O":
+        shape = glyph.picture.shape[1] / glyph.picture.shape[0]
+        is_ring = _is_ring(glyph.picture)
+        return "O" if is_ring and shape >= _WIDE else "0" if is_ring and shape <= _NARROW else ""
+    return _stem(glyph.picture) if sign in "1I" else ""
+
+
+def _is_ring(picture: NDArray[np.bool_]) -> bool:
+    height, width = picture.shape
+    core = picture[height * 2 // 5 : height * 3 // 5 + 1, width * 2 // 5 : width * 3 // 5 + 1]
+    sides = picture[height // 3 : height * 2 // 3 + 1]
+    return bool(
+        core.mean() < _COMMON and sides[:, : width // 3 + 1].any() and sides[:, -(width // 3) - 1 :].any()
+    )
+
+
+def _stem(picture: NDArray[np.bool_]) -> str:
+    height = picture.shape[0]
+    columns = picture.mean(axis=0)
+    stem = np.flatnonzero(columns >= 0.8 * columns.max())
+    top = np.flatnonzero(picture[: max(1, round(_TOP * height))].any(axis=0))
+    left, right = stem[0] - top[0], top[-1] - stem[-1]
+    lead = (left - right) / height
+    return "1" if lead >= _FLAG else "I" if abs(lead) <= _EVEN else ""
+
+
+_ASIDE, _ABOVE, _HALF = 0.1, 0.12, 0.3
+"""Margin around a word that is cut out, by the line's height, and by that of its ink; half of an unseen character."""
+
+
+def enlarged(
+    word: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return a word of a line alone, with as little around it as recognition needs, which draws it larger."""
+    height, width = crop.shape[:2]
+    first, last = signs[0], signs[-1]
+    left = first.left if first else word[0].middle * width - _HALF * height
+    right = last.right if last else word[-1].middle * width + _HALF * height
+    start = min(max(0, round(left - _ASIDE * height)), width - 1)
+    part = crop[:, start : max(start + 1, round(right + _ASIDE * height))]
+    rows = np.flatnonzero(line_ink(part).any(axis=1))
+    margin = round(_ABOVE * (rows[-1] - rows[0] + 1)) if len(rows) else 0
+    return np.ascontiguousarray(part[max(0, rows[0] - margin) : rows[-1] + 1 + margin] if len(rows) else part)
+
+
+_CLOSE, _APART = 1.15, 1.25
+"""Distance between the middles of two digits by that of the line's others: none, or one with a space between them."""
+_LEAST_PAIRS: Final = 2
+
+
+def with_spaces_of_digits(
+    line: Sequence[Character], signs: Sequence[Glyph | None]
+) -> tuple[list[Character], list[Glyph | None]]:
+    """Return a line and its ink with a space between two digits where their middles are apart, and none where not.
+
+    Digits have one width in nearly every face, so their middles tell; the ink between them does not, beside a 1.
+    """
+    digits = [
+        (place, glyph.middle)
+        for place, (sign, glyph) in enumerate(zip(line, signs, strict=True))
+        if glyph and sign.text.isascii() and sign.text.isdigit()
+    ]
+    pairs = [
+        (earlier, place, middle - before)
+        for (earlier, before), (place, middle) in pairwise(digits)
+        if all(one.text.isspace() for one in line[earlier + 1 : place])
+    ]
+    close = [step for earlier, place, step in pairs if place - earlier == 1]
+    if len(close) < _LEAST_PAIRS:
+        return list(line), list(signs)
+    usual = float(np.median(close))
+    characters, ink = list(line), list(signs)
+    for earlier, place, step in reversed(pairs):
+        if place - earlier == 1 and step >= _APART * usual:
+            characters.insert(place, Character(" ", -1.0, 1.0))
+            ink.insert(place, None)
+        elif place - earlier > 1 and step <= _CLOSE * usual:
+            del characters[earlier + 1 : place], ink[earlier + 1 : place]
+    return characters, ink
