@@ -66,7 +66,7 @@ class Source(StrEnum):
     PERSON = "person"
     """A person wrote it in a review."""
     BOTH = "both"
-    """Two of these: some blocks come from one, some from the other."""
+    """Two of these: some blocks or lines come from one, some from the other."""
 
 
 class Box(Stored):
@@ -96,6 +96,8 @@ class Line(Stored):
     words: tuple[Word, ...] = ()
     """From left to right; empty if the engine reports lines only. Of a language model's
     text, those whose place is known."""
+    source: Source | None = None
+    """None: as its block's."""
 
     @property
     def has_every_word(self) -> bool:

@@ -62,8 +62,9 @@ _EMPTY: Final = 0.3
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 """How many rows of letters without a box are read by themselves, more only if they are text that stands alone; the
 confidence below which they are no text, and from which they are."""
-_SURE_ALONE, _UNSURE_ALONE = 0.95, 0.5
-"""Confidence from which a piece that stands alone is text, and from which it may be: specks look like letters."""
+_ALONE, _SURE_ALONE, _UNSURE_ALONE = 2, 0.95, 0.5
+"""Characters of a piece that stands alone, confidence from which it is text, and from which it may be: specks look like
+letters."""
 _LEAST_SCORE: Final = 0.3
 """A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
 _LEAST_SCORE_FAINT: Final = 0.5
@@ -116,10 +117,10 @@ def _session(network: str) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
 
 
-def read_page(pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page, RGB; what was missed at first is looked at again."""
+def read_page(pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRead:
+    """Read a page, RGB, or a part of one; what was missed at first is looked at again."""
     seen = strengthened(pixels)
-    letters = Letters.of(seen)
+    letters = Letters.of(seen, tallest)
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
     quads = _detect(bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
@@ -141,6 +142,9 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
             pieces.append(piece)
     alone = [*map(_quad, missed.lone_rows())]
     unsure: list[Line] = []
+    if tallest is not None:  # in a picture shapes pass for letters
+        unsure = [piece for piece in pieces if _is_shape(piece)]
+        pieces = [piece for piece in pieces if not _is_shape(piece)]
     for start in range(0, len(alone), _ROWS):
         some = [_line([lone], bgr, _UNSURE_ALONE) for lone in alone[start : start + _ROWS]]
         found = [piece for piece in some if piece and any(map(str.isalnum, piece.text))]
@@ -195,6 +199,11 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line |
         words.append(Word(text=text_of_characters(word), box=box, confidence=sureness_of(word)))
     text, confidence = " ".join(word.text for word in words), min(1.0, score)
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
+
+
+def _is_shape(piece: Line) -> bool:
+    """Whether a piece stands alone and may be no text."""
+    return len(piece.text) <= _ALONE and (piece.confidence or 0) < _SURE_ALONE
 
 
 def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
