@@ -16,6 +16,7 @@ from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
 from pecia_workers.layout.ruled import Grid, Rules, find_rules, ruled_grids
+from pecia_workers.layout.strikes import struck_doubts, with_strikes
 
 Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""
@@ -47,6 +48,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     if not pieces:
         return Layout(())
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
+    pieces = with_strikes(pieces, pixels)
     marks = find_marks(pixels, pieces, height)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
@@ -67,6 +69,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
         if block.kind is BlockKind.TABLE and block.table is None
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
+    doubts += struck_doubts(blocks)
     return Layout(_with_marks(blocks, marks), tuple(doubts))
 
 

@@ -62,7 +62,7 @@ def judged(generation: Generation) -> Generation:
             verdict = Verdict.INCOMPLETE
         elif is_doubtful:
             verdict = Verdict.LOW_CONFIDENCE
-        elif has_unsure_words or any(doubt.on_value for doubt in doubts):
+        elif has_unsure_words or DoubtReason.STRUCK_OUT in reasons or any(doubt.on_value for doubt in doubts):
             verdict = Verdict.REVIEW
     return replace(generation, text=text, doubts=doubts, verdict=verdict)
 
