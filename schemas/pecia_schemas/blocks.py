@@ -66,7 +66,7 @@ class Source(StrEnum):
     PERSON = "person"
     """A person wrote it in a review."""
     BOTH = "both"
-    """Two of these: some blocks come from one, some from the other."""
+    """Two of these: some blocks or lines come from one, some from the other."""
 
 
 class Box(Stored):
@@ -84,6 +84,9 @@ class Word(Stored):
     text: Text
     box: Box
     confidence: Confidence | None = None
+    struck: bool = False
+    """Whether a line runs through it, by which it is crossed out. The texts of lines, blocks and cells hold it all the
+    same."""
 
 
 class Line(Stored):
@@ -96,6 +99,8 @@ class Line(Stored):
     words: tuple[Word, ...] = ()
     """From left to right; empty if the engine reports lines only. Of a language model's
     text, those whose place is known."""
+    source: Source | None = None
+    """None: as its block's."""
 
     @property
     def has_every_word(self) -> bool:
@@ -227,6 +232,8 @@ class DoubtReason(StrEnum):
     """A witness reads it too, in another order, row or column: it may be the value of something else."""
     ONLY_WITNESS = "only_witness"
     """A witness reads it there; the result does not have it."""
+    STRUCK_OUT = "struck_out"
+    """It is crossed out: it stands there, and may hold no more. The verdict is `review`."""
     UNWITNESSED = "unwitnessed"
     """A witness was to read the page and could not: its values stand on the model's word alone."""
     MISSING_FIELDS = "missing_fields"
@@ -378,12 +385,13 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             whole = {"text": texts[number], **line} if "text" not in line else line
             words, rest, inner = line.get("words", ()), whole["text"], []
             if words and not isinstance(words[0], Mapping):
-                for length, left, top, width, height, sure in words:
+                for length, left, top, width, height, sure, *struck in words:
                     rest = rest.lstrip(" ")
                     x, y = line["box"]["left"] + left, line["box"]["top"] + top
                     box = {"left": x, "top": y, "right": x + width, "bottom": y + height}
                     confidence = None if sure is None else sure / _SURE
-                    inner.append({"text": rest[:length], "box": box, "confidence": confidence})
+                    word = {"text": rest[:length], "box": box, "confidence": confidence}
+                    inner.append({**word, "struck": True} if struck else word)
                     rest = rest[length:]
                 whole = {**whole, "words": inner}
             lines.append(whole)
@@ -392,7 +400,10 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lengths(line: Line) -> list[list[int | None]] | None:
-    """Return length, box within the line's and confidence of each word; None if the line's text does not show them."""
+    """Return length, box within the line's and confidence of each word, and 1 if it is struck out.
+
+    None if the line's text does not show them.
+    """
     rest, words = line.text, []
     for word in line.words:
         rest = rest.lstrip(" ")
@@ -400,6 +411,6 @@ def _lengths(line: Line) -> list[list[int | None]] | None:
             return None
         box, sure = word.box, None if word.confidence is None else round(word.confidence * _SURE)
         place = (box.left - line.box.left, box.top - line.box.top, box.right - box.left, box.bottom - box.top)
-        words.append([len(word.text), *place, sure])
+        words.append([len(word.text), *place, sure, *[1] * word.struck])
         rest = rest[len(word.text) :]
     return words

@@ -1,11 +1,11 @@
 """Blocks as Markdown (CommonMark, tables by GFM) and as HTML. What a block's text holds is never taken for markup."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from pecia_schemas.blocks import Block, BlockKind
+from pecia_schemas.blocks import Block, BlockKind, Box, Table, Word
 
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
@@ -13,6 +13,9 @@ _CLOSING: Final = re.compile(r"(?<!\\)#$")
 """Ends a heading's mark, and is not shown."""
 _BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")
 _ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-+*•]|(?P<number>\d{1,9}[.)]))\s+(?P<text>\S.*)")
+_STRIKE: Final = "\0"
+"""Before and after what is struck out, until it is written: no stored text holds it."""
+_STRUCK: Final = re.compile(f"{_STRIKE}([^{_STRIKE}]*){_STRIKE}")
 _ELEMENTS: Final = {
     BlockKind.TITLE: "h1",
     BlockKind.FIGURE: "figure",
@@ -28,25 +31,26 @@ def markdown_of(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown, a blank line between them."""
     written = []
     for block in blocks:
+        text = _with_strikes(block.text, _words(block))
         if block.table:  # as GFM has it: its first row is the heading, spans are empty cells
-            escaping = block.table.to_rows()
-            rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in escaping]
+            cells = _rows_with_strikes(block.table, _words(block)).to_rows()
+            rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in cells]
             rows.insert(1, ["---"] * block.table.columns)
             written.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         elif block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
             level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
-            text = _CLOSING.sub(r"\\#", escaped(" ".join(block.text.split())))
+            text = _CLOSING.sub(r"\\#", escaped(" ".join(text.split())))
             written.append(f"{'#' * level} {text}")
         elif block.kind is BlockKind.LIST:
             lines = []
-            for line in _BREAK.split(block.text):
+            for line in _BREAK.split(text):
                 item = _ITEM.fullmatch(line)
                 start = f"{item['indent']}{item['number'] or '-'}" if item else " "
                 lines.append(f"{start} {escaped(item['text'] if item else line)}")
             written.append("\n".join(lines))
         else:
-            written.append(escaped(block.text))
-    return "\n\n".join(filter(None, written))
+            written.append(escaped(text))
+    return "\n\n".join(filter(None, written)).replace(_STRIKE, "~~")
 
 
 def escaped(text: str) -> str:
@@ -66,7 +70,9 @@ def html_of(blocks: Iterable[Block]) -> str:
     """Return blocks as HTML elements with their kind as class, one after the other."""
     written = []
     for block in blocks:
-        if table := block.table:
+        text = _with_strikes(block.text, _words(block))
+        if block.table:
+            table = _rows_with_strikes(block.table, _words(block))
             rows = [""] * table.rows
             for cell in table.cells:
                 spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
@@ -74,14 +80,46 @@ def html_of(blocks: Iterable[Block]) -> str:
                 rows[cell.row] += f"<td{spans}>{_html_text(cell.text)}</td>"
             written += ["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
         elif block.kind is BlockKind.LIST and block.text.strip():
-            items = [f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip()]
+            items = [f"<li>{_html_text(line)}</li>" for line in _BREAK.split(text) if line.strip()]
             written.append(f'<ul class="list">{"".join(items)}</ul>')
         elif block.text.strip():
             heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
             element = _ELEMENTS.get(block.kind, heading)
-            written.append(f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>')
+            written.append(f'<{element} class="{block.kind}">{_html_text(text)}</{element}>')
     return "\n".join(written)
 
 
 def _html_text(text: str) -> str:
-    return _BREAK.sub("<br>", escape(text, quote=False))
+    return _STRUCK.sub(r"<s>\1</s>", _BREAK.sub("<br>", escape(text, quote=False)))
+
+
+def _words(block: Block) -> list[Word]:
+    return [word for line in block.lines for word in line.words]
+
+
+def _with_strikes(text: str, words: Sequence[Word]) -> str:
+    """Return a text with `_STRIKE` before and after what is struck out; `words` are its own, in their order."""
+    if not any(word.struck for word in words):
+        return text
+    marked, done = "", 0
+    for word in words:
+        start = text.find(word.text, done)
+        if start >= 0:
+            mark = _STRIKE if word.struck else ""
+            marked += f"{text[done:start]}{mark}{word.text}{mark}"
+            done = start + len(word.text)
+    return f"{marked}{text[done:]}".replace(f"{_STRIKE} {_STRIKE}", " ")
+
+
+def _rows_with_strikes(table: Table, words: Sequence[Word]) -> Table:
+    """Return a table with `_STRIKE` before and after what is struck out in its cells."""
+    cells = []
+    for cell in table.cells:
+        own = [word for word in words if cell.box and _is_within(word.box, cell.box)]
+        cells.append(cell.model_copy(update={"text": _with_strikes(cell.text, own)}))
+    return table.model_copy(update={"cells": tuple(cells)})
+
+
+def _is_within(inner: Box, outer: Box) -> bool:
+    x, y = (inner.left + inner.right) / 2, (inner.top + inner.bottom) / 2
+    return outer.left <= x <= outer.right and outer.top <= y <= outer.bottom

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 from pydantic import BaseModel
 
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
-from pecia_schemas.blocks import BlockKind, DoubtReason, mean_confidence
+from pecia_schemas.blocks import BlockKind, DoubtReason, Source, mean_confidence
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Change, Document
 from pecia_schemas.settings import WorkerSettings
@@ -20,7 +21,7 @@ from pecia_workers.reading.page import instruction_for
 from tests.shared.answers import ANSWERS, FormatAnswer
 from tests.shared.chat_server import ChatServerDouble, only_page, picture_of
 from tests.shared.fixture_types import Picture
-from tests.shared.hand_made_pdfs import picture_pdf
+from tests.shared.hand_made_pdfs import picture_pdf, typeset, written_pdf
 from tests.shared.pictures import encoded
 
 pytestmark = pytest.mark.gate
@@ -60,6 +61,49 @@ def test_what_a_model_reads_of_a_damaged_scan_is_incomplete(work: Work) -> None:
 
     assert (page.text, page.verdict, page.coverage) == ("Amoxicillin 500 mg", Verdict.INCOMPLETE, None)
     assert [doubt.reason for doubt in page.doubts] == [DoubtReason.UNCOVERED]
+
+
+PROSE = ["Patient was admitted to ward 7 with fever.", "Metformin 850 mg twice daily is continued."]
+
+
+@pytest.fixture
+def allergy() -> bytes:
+    """A written page with a picture of words below its text."""
+    image = Image.new("L", (1000, 400), 255)
+    font = ImageFont.load_default(40)
+    ImageDraw.Draw(image).text((20, 20), "ALLERGY: PENICILLIN", fill=0, font=font)
+    content = typeset(PROSE) + b" q 475 0 0 190 60 400 cm /P Do Q " + typeset(["Follow-up: 3 weeks"], top=380)
+    return written_pdf(content, picture=encoded(image, "JPEG"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"engine": "rapidocr"}, {"fallback_engine": "rapidocr"}, {"witness": "ocr"}], ids=str
+)
+def test_what_a_picture_says_is_read_beside_the_exact_text_of_its_page(
+    server: ChatServerDouble, work: Work, allergy: bytes, settings: dict[str, str]
+) -> None:
+    page = only_page(work(ReadDocument(allergy), **settings))
+
+    assert [(line.text, line.source or Source.LAYER) for line in page.lines] == [
+        *((line, Source.LAYER) for line in PROSE),
+        ("ALLERGY: PENICILLIN", Source.OCR),
+        ("Follow-up: 3 weeks", Source.LAYER),
+    ]
+    assert (page.source, page.verdict, page.doubts) == (Source.BOTH, Verdict.OK, ())
+    assert server.pages == []
+
+
+def test_a_picture_of_words_that_no_engine_reads_makes_its_page_incomplete(
+    server: ChatServerDouble, work: Work, allergy: bytes
+) -> None:
+    page = only_page(work(ReadDocument(allergy)))
+
+    assert (page.source, page.verdict) == (Source.LAYER, Verdict.INCOMPLETE)
+    [doubt] = page.doubts
+    assert doubt.reason is DoubtReason.UNCOVERED
+    assert doubt.box
+    assert page.lines[1].box.bottom < doubt.box.top < doubt.box.bottom < page.lines[2].box.top
+    assert server.pages == []
 
 
 def test_the_cpu_engine_reads_what_a_model_cannot(server: ChatServerDouble, work: Work, scan: bytes) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas.blocks import Block, Doubt
+from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.failures import FailureCode
 from pecia_workers.media import MediaError, PageImage
 from pecia_workers.media.frames import (
@@ -48,6 +48,8 @@ class Header(TypedDict):
     scale: float
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...]
+    pieces: tuple[Line, ...]
+    unread: tuple[Box, ...]
     witness: tuple[Block, ...]
     blank: bool
 
@@ -55,7 +57,10 @@ class Header(TypedDict):
 NUMBER = plain(TypeAdapter(int))
 PAGE = Form(header=TypeAdapter(Header), build=lambda page: PageImage(**page), array="pixels", most=3_000_000)
 HEAD = struct.Struct("!?I")
-VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"witness":[],"blank":false}'
+VALID = (
+    b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"pieces":[],"unread":[],'
+    b'"witness":[],"blank":false}'
+)
 
 
 class Bomb:

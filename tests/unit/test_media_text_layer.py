@@ -216,6 +216,65 @@ def test_a_layer_that_may_be_wrong_is_not_trusted(
     assert not read(pdf, tmp_path).blocks
 
 
+def beside(picture: bytes, height: int = 190) -> bytes:
+    """Return a written page with a picture below its text."""
+    return pdfs.written_pdf(TEXT + b" q 475 0 0 %d 60 400 cm /P Do Q" % height, picture=picture)
+
+
+@pytest.mark.parametrize("lines", [["ALLERGY: PENICILLIN"], PROSE], ids=["a few words", "much of the page"])
+@pytest.mark.parametrize("most_pixels", [10**8, 500_000])
+def test_a_layer_stays_where_an_engine_reads_the_rest_and_says_where_that_stands(
+    lines: list[str], most_pixels: int, tmp_path: Path
+) -> None:
+    page = read(beside(picture_of(lines)), tmp_path, Plan(completes=True, most_pixels=most_pixels))
+    assert text_of(page.blocks).split("\n")[: len(PROSE)] == PROSE
+    assert [line.text for line in page.pieces] == PROSE
+    ink = np.argwhere(page.pixels[:, :, 0] < 128)
+    ink = ink[ink[:, 0] > page.pieces[-1].box.bottom]
+    [box] = page.unread
+    assert (ink.min(axis=0) >= (box.top, box.left)).all()
+    assert (ink.max(axis=0) < (box.bottom, box.right)).all()
+    assert box.bottom - box.top < page.pixels.shape[0] / 4
+
+
+def test_without_such_an_engine_it_stays_where_it_leaves_little_out(tmp_path: Path) -> None:
+    page = read(beside(picture_of(["ALLERGY: PENICILLIN"])), tmp_path)
+    assert text_of(page.blocks).split("\n") == PROSE
+    assert len(page.unread) == 1
+
+
+def ornament(name: str) -> bytes:
+    """Return a picture without text."""
+    image = Image.new("L", (1000, 400), 255)
+    draw = ImageDraw.Draw(image)
+    match name:
+        case "photograph":
+            noise = np.random.default_rng(1).normal(size=(400, 1000))
+            rough = np.hypot(*np.meshgrid(np.fft.fftfreq(1000, 1e-3), np.fft.fftfreq(400, 1 / 400)))
+            grain = np.fft.ifft2(np.fft.fft2(noise) / np.maximum(rough, 1) ** 1.5).real
+            image = Image.fromarray((128 + 60 * grain / grain.std()).clip(0, 255).astype(np.uint8))
+        case "gradient":
+            image = Image.linear_gradient("L").resize(image.size)
+        case "emblem":
+            draw.ellipse((400, 100, 600, 300), fill=90)
+            draw.polygon([(450, 250), (500, 120), (550, 250)], fill=230)
+        case "bars":
+            for number, height in enumerate((120, 300, 200, 260)):
+                draw.rectangle((150 + 200 * number, 350 - height, 250 + 200 * number, 350), fill=60)
+            draw.line((100, 350, 950, 350), fill=0, width=4)
+        case "frame":
+            draw.rectangle((10, 10, 990, 390), outline=0, width=6)
+    return encoded(image, "JPEG", quality=90)
+
+
+@pytest.mark.parametrize("name", ["photograph", "gradient", "emblem", "bars", "frame"])
+@pytest.mark.parametrize("completes", [True, False])
+def test_a_picture_without_text_leaves_nothing_to_be_read(name: str, completes: bool, tmp_path: Path) -> None:
+    page = read(beside(ornament(name)), tmp_path, Plan(completes=completes))
+    assert text_of(page.blocks).split("\n") == PROSE
+    assert page.unread == ()
+
+
 @pytest.mark.parametrize("means", [SHIFTED, DIGITS])
 @pytest.mark.parametrize("size", [6, 8, 14])
 def test_mixed_up_letters_are_found_at_any_size(means: Mapping[str, str], size: int) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from pecia_schemas.blocks import Box, Line
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.results import Page, TokenUsage, Verdict
@@ -50,6 +51,8 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "priority": 2,
     "expected_output_tokens": 500,
     "prepared": nullcontext(),
+    "known": (Line(text="Ward", box=Box(left=0, top=0, right=40, bottom=20)),),
+    "unread": (Box(left=0, top=50, right=40, bottom=70),),
 }
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}

@@ -19,6 +19,7 @@ from pecia_workers.layout.paragraphs import Kinds, printed
 from pecia_workers.layout.parting import looks_joined
 from pecia_workers.layout.ruled import Rules, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
+from pecia_workers.layout.strikes import struck_doubts, with_strikes
 
 Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""
@@ -43,6 +44,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     if not pieces:
         return Layout(())
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
+    pieces = with_strikes(pieces, pixels)
     marks = find_marks(pixels, pieces, height, source=source)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height, pieces)
@@ -63,6 +65,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
         if block.kind is BlockKind.TABLE and (block.table is None or looks_joined(block.table))
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
+    doubts += struck_doubts(blocks)
     return Layout(_with_marks(blocks, marks), tuple(doubts))
 
 

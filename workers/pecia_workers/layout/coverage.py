@@ -4,9 +4,10 @@ Letters are connected pieces of ink that stand in a row with others of like heig
 engine here reads.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import cv2
 import numpy as np
@@ -36,6 +37,15 @@ _BLOCK_FILL, _BLOCK = 0.85, 10
 _FIELD_FILL, _FIELD_AROUND, _RING = 0.7, 0.95, 2
 """Of a field with light letters on it: how full its rectangle is, and the ring of so many pixels around a letter."""
 _AT_A_TIME: Final = 4096
+TALLEST: Final = 0.12
+"""Height of letters in pictures on a written page, by its longer side."""
+_READ_SHARE: Final = 0.3
+"""Of a letter's rectangle within words that are known, from which it is one of theirs."""
+_NEAR, _OFF_MIDDLE = 1.2, 0.35
+"""Margin around a row of letters, and how far the middles of letters are off its middle, by their height."""
+_MOST_REGIONS, _MOST_OF_PAGE = 24, 0.5
+"""Regions, and their share of a page, above which they are one."""
+_Rectangle: TypeAlias = tuple[int, int, int, int]
 _SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
 
 
@@ -51,16 +61,17 @@ class Letters:
     """The same of what is as high as they are, but has too few neighbours: a number in its cell, or a speck."""
 
     @classmethod
-    def of(cls, pixels: NDArray[np.uint8]) -> Self:
-        """Find the letters of a page in RGB."""
+    def of(cls, pixels: NDArray[np.uint8], tallest: float | None = None) -> Self:
+        """Find the letters of a page in RGB; `tallest`: pixels that one is high at most, if it is part of a page."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
         _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
-        boxes = _letter_like(stats, ink.shape)
+        tallest = max(ink.shape) * _MOST_HEIGHT if tallest is None else tallest
+        boxes = _letter_like(stats, tallest)
         width, height, area = stats[:, 2:].T
         is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
         is_field[0] = False
         if is_field.any():  # letters that coloured fields leave out, light in what is dark
-            light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], ink.shape)
+            light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], tallest)
             sums = cv2.integral(is_field[labels].view(np.uint8))
             left, top, width, height = light.T
             inside, around = (
@@ -98,6 +109,42 @@ class Letters:
         )
         return type(self)(self.page, left, lone)
 
+    def beside(self, words: Iterable[Box]) -> Self:
+        """Return the letters that are no part of known words."""
+        covered = np.zeros((self.page[0] + 1, self.page[1] + 1), np.int32)
+        for box in words:
+            covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
+        covered.cumsum(axis=0, out=covered).cumsum(axis=1, out=covered)
+
+        def unknown(boxes: NDArray[np.int32]) -> NDArray[np.int32]:
+            left, top, width, height = boxes.T
+            within = sum_within(covered, left, top, left + width, top + height)
+            return boxes[within < _READ_SHARE * width * height]
+
+        return type(self)(self.page, unknown(self.boxes), unknown(self.lone))
+
+    def lines(self) -> list[NDArray[np.int32]]:
+        """Return the letters of each row whose middles lie on a line, of any slope: those of texture do not."""
+        rows = self._groups(self.boxes, _NEIGHBOURS.start)
+        return [row for row in rows if _off_line(row) <= _OFF_MIDDLE * np.median(row[:, 3])]
+
+    def regions(self, pictures: Iterable[Box] = ()) -> list[Box]:
+        """Return boxes around rows of letters on a line, those of one picture together; none overlap."""
+        found: set[_Rectangle] = set()
+        page = (0, 0, self.page[1], self.page[0])
+        rows = [*map(_with_margin, self.lines())]
+        for row in [*rows, *((p.left, p.top, p.right, p.bottom) for p in pictures)]:
+            region = _common(row, page)
+            while overlapping := {other for other in found if _area(_common(other, region))}:
+                found -= overlapping
+                region = _around(region, *overlapping)
+            found.add(region)
+        found = {one for one in found if any(_area(_common(one, row)) for row in rows)}
+        area = sum(map(_area, found))
+        if len(found) > _MOST_REGIONS or area > _MOST_OF_PAGE * _area(page):
+            found = {_around(*found)}
+        return [box_of(*region) for region in sorted(found, key=lambda region: region[1])]
+
     def share_of(self, whole: Self) -> float:
         """Return how many of a page's letters these are, 0 to 1."""
         return len(self) / max(1, len(whole))
@@ -111,27 +158,58 @@ class Letters:
         return self._rows(self.lone, 1)
 
     def _rows(self, boxes: NDArray[np.int32], least: int) -> list[Box]:
+        return [box_of(*_around(*_corners(row))) for row in self._groups(boxes, least)]
+
+    def _groups(self, boxes: NDArray[np.int32], least: int) -> Iterator[NDArray[np.int32]]:
+        """Yield those that stand side by side, `least` or more of them."""
         reach = np.zeros(self.page, np.uint8)
         for left, top, width, height in boxes.tolist():
             apart = max(width, height)
             cv2.rectangle(reach, (left - apart, top), (left + width + apart, top + height - 1), 1, cv2.FILLED)
         _, labels = cv2.connectedComponents(reach)
         row = labels[boxes[:, 1], boxes[:, 0]]
-        starts, ends = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
-        found = []
         for label in np.flatnonzero(np.bincount(row) >= least):
-            (left, top), (right, bottom) = starts[row == label].min(axis=0), ends[row == label].max(axis=0)
-            found.append(box_of(left, top, right, bottom))
-        return found
+            yield boxes[row == label]
 
 
-def _letter_like(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
+def _corners(boxes: NDArray[np.int32]) -> list[_Rectangle]:
+    return [(left, top, left + width, top + height) for left, top, width, height in boxes.tolist()]
+
+
+def _off_line(row: NDArray[np.int32]) -> float:
+    """Return how far the middles of letters are from the line through them."""
+    middles = row[:, :2] + row[:, 2:] / 2
+    spread: float = np.linalg.svd(middles - middles.mean(axis=0), compute_uv=False)[-1]
+    return spread / math.sqrt(len(row))
+
+
+def _with_margin(row: NDArray[np.int32]) -> _Rectangle:
+    left, top, right, bottom = _around(*_corners(row))
+    margin = round(_NEAR * float(np.median(row[:, 3])))
+    return left - margin, top - margin, right + margin, bottom + margin
+
+
+def _common(one: _Rectangle, other: _Rectangle) -> _Rectangle:
+    """Return what two rectangles have in common; it has no area if they have nothing."""
+    return max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])
+
+
+def _area(one: _Rectangle) -> int:
+    return max(0, one[2] - one[0]) * max(0, one[3] - one[1])
+
+
+def _around(*rectangles: _Rectangle) -> _Rectangle:
+    lefts, tops, rights, bottoms = zip(*rectangles, strict=True)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def _letter_like(stats: NDArray[Any], tallest: float) -> NDArray[np.int32]:
     """Return the boxes of connected pieces that have the size and shape of letters."""
     found = stats[1:].astype(np.int32, copy=False)
     _, _, width, height, area = found.T
     plausible = (
         (height >= _LEAST_HEIGHT)
-        & (height <= max(page) * _MOST_HEIGHT)
+        & (height <= tallest)
         & (width <= _WIDEST * height)
         & (width >= _NARROWEST * height)
         & (area >= _LEAST_AREA)

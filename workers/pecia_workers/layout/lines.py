@@ -84,6 +84,21 @@ def box_of(left: float, top: float, right: float, bottom: float) -> Box:
     return Box(left=round(left), top=round(top), right=round(right), bottom=round(bottom))
 
 
+def scaled(box: Box, scale: float) -> Box:
+    """Return the box on a page whose sides are `scale` times as long."""
+    return box_of(scale * box.left, scale * box.top, scale * box.right, scale * box.bottom)
+
+
+def shifted(line: Line, across: int, down: int) -> Line:
+    """Return the line, with its words, moved to the right and down."""
+
+    def moved(box: Box) -> Box:
+        return box_of(box.left + across, box.top + down, box.right + across, box.bottom + down)
+
+    words = tuple(word.model_copy(update={"box": moved(word.box)}) for word in line.words)
+    return line.model_copy(update={"box": moved(line.box), "words": words})
+
+
 def corners_of(boxes: Iterable[Box]) -> Boxes:
     """Return boxes as an array: left, top, right and bottom of each."""
     sides = [(box.left, box.top, box.right, box.bottom) for box in boxes]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas.blocks import Block, Doubt
+from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges, PayloadRef
@@ -77,6 +77,8 @@ class _Page(TypedDict):
     scale: Annotated[float, Field(gt=0, le=1)]
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...]
+    pieces: tuple[Line, ...]
+    unread: tuple[Box, ...]
     witness: tuple[Block, ...]
     blank: bool
 

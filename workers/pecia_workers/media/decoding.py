@@ -103,9 +103,14 @@ def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: P
             return page
     from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
-    found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
+    pieces = layer.lines(page.scale)
+    found = layout(pieces, page.pixels, source=Source.LAYER)
     if is_read:
-        return replace(page, blocks=found.blocks, doubts=(*found.doubts, *layer.doubts(page.scale)))
+        unread = layer.unread_boxes(page.scale)
+        doubts = (*found.doubts, *layer.doubts(page.scale))
+        return replace(
+            page, blocks=found.blocks, doubts=doubts, pieces=pieces if unread else (), unread=unread
+        )
     return replace(page, witness=found.blocks)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, Doubt
+from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
@@ -170,6 +170,10 @@ class PageImage:
     """What the file itself says is on it, if that is to be its text; empty: the page is read from its pixels."""
     doubts: tuple[Doubt, ...] = ()
     """About the blocks, and about places where the file is damaged."""
+    pieces: tuple[Line, ...] = ()
+    """Of the blocks' text, in no order, where there is something beside it to be read."""
+    unread: tuple[Box, ...] = ()
+    """Where text-like ink stands of which the blocks say nothing, as text in a picture does; none overlap."""
     witness: tuple[Block, ...] = ()
     """What the file itself says is on it, where the page is read from its pixels all the same."""
     blank: bool = False
@@ -187,6 +191,8 @@ class Plan:
     """The same of its longer side."""
     prefer: Prefer = Prefer.AUTO
     """What a page that brings its own text is read from."""
+    completes: bool = False
+    """Whether an engine is at hand that reads what such a text leaves out."""
     witness: bool = False
     """Whether that text is noted on a page that is read from its pixels."""
 

@@ -16,7 +16,7 @@ from its pixels. It is trusted if
 5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
 6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`);
 7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
-   in a picture or drawn as curves does.
+   in a picture or drawn as curves does. Where an engine is at hand that reads the rest, they may cover less.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from pydantic import SecretStr
 from pypdfium2 import raw
 from pypdfium2.internal import get_bufreader
 
-from pecia_schemas.blocks import Doubt, DoubtReason, Line
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE, PageRanges
 from pecia_schemas.tasks import Prefer, Preparation
-from pecia_workers.layout.ink import sum_within, turned
+from pecia_workers.layout.ink import turned
+from pecia_workers.layout.lines import box_of, scaled
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
 from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
@@ -171,7 +172,8 @@ class PdfPages:
             with closing(self._document[index]) as page:
                 anyhow = plan.prefer is Prefer.LAYER
                 layer = text_layer(page, pixels, may_turn=Preparation.ORIENT in plan.steps, hidden=anyhow)
-                return layer if layer.characters and (anyhow or layer.distrust is None) else None
+                trusted = (None, Distrust.UNCOVERED) if plan.completes else (None,)
+                return layer if layer.characters and (anyhow or layer.distrust in trusted) else None
         return None
 
     def close(self) -> None:
@@ -324,6 +326,8 @@ class TextLayer:
     """None: it can be trusted."""
     misreadings: tuple[Misreading, ...] = ()
     """Values in glyphs that look like others."""
+    unread: tuple[Box, ...] = ()
+    """Where text-like ink stands beside it, if it can be trusted."""
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
@@ -341,6 +345,10 @@ class TextLayer:
             )
             for one in self.misreadings
         )
+
+    def unread_boxes(self, scale: float = 1.0) -> tuple[Box, ...]:
+        """Return where text-like ink stands beside it, on the page as it is after scaling."""
+        return tuple(scaled(box, scale) for box in self.unread)
 
 
 def text_layer(
@@ -366,13 +374,15 @@ def text_layer(
     visible = visible_characters(on_page, np.asarray(grey), scale=width / page.get_width())
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     unseen = sum(one is not None for one in on_page) - len(visible)
-    distrust = next(_faults(kept, unseen, pictures, upright, grey), None)
-    naming = judge_naming(kept, grey) if distrust is None else Naming()
+    if hidden:
+        return TextLayer(characters=tuple(on_page), turn=turn)
+    distrust = next(_faults(kept, unseen, pictures, grey), None)
+    naming = Naming() if distrust else judge_naming(kept, grey)
+    if distrust or naming.is_wrong:
+        return TextLayer(characters=kept, turn=turn, distrust=distrust or Distrust.MISNAMED)
+    distrust, unread = _uncovered(kept, upright, [place for _, place in pictures])
     return TextLayer(
-        characters=tuple(on_page) if hidden else kept,
-        turn=turn,
-        distrust=Distrust.MISNAMED if naming.is_wrong else distrust,
-        misreadings=naming.doubts,
+        characters=kept, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread
     )
 
 
@@ -380,7 +390,6 @@ def _faults(
     characters: Sequence[layer_text.Character | None],
     hidden: int,
     pictures: Sequence[_Picture],
-    pixels: NDArray[np.uint8],
     grey: Image.Image,
 ) -> Iterator[Distrust]:
     """Yield what is wrong with what is visible of a layer, cheapest first; `hidden`: how many characters are not."""
@@ -407,16 +416,20 @@ def _faults(
         yield Distrust.UNMAPPED
     if _share(one.is_turned for one in seen) > MOST_TURNED:
         yield Distrust.TURNED
-    from pecia_workers.layout.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
-    left, top, wide, high = Letters.of(pixels).boxes.T
-    covered = np.zeros((grey.height + 1, grey.width + 1), dtype=np.int32)
-    for box in (word.box for line in layer_text.lines_of(characters) for word in line.words):
-        covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
-    covered.cumsum(axis=0, out=covered).cumsum(axis=1, out=covered)
-    outside = sum_within(covered, left, top, left + wide, top + high) == 0
-    if outside.sum() >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(outside)):
-        yield Distrust.UNCOVERED
+
+def _uncovered(
+    characters: Sequence[layer_text.Character | None],
+    pixels: NDArray[np.uint8],
+    pictures: Sequence[layer_text.Rectangle],
+) -> tuple[Distrust | None, tuple[Box, ...]]:
+    """Return where what looks like letters stands beside a layer, and whether that is too much of the page."""
+    from pecia_workers.layout.coverage import TALLEST, Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    letters = Letters.of(pixels, TALLEST * max(pixels.shape))
+    rest = letters.beside(word.box for line in layer_text.lines_of(characters) for word in line.words)
+    is_much = sum(map(len, rest.lines())) >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(letters))
+    return Distrust.UNCOVERED if is_much else None, tuple(rest.regions(box_of(*place) for place in pictures))
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from pecia_schemas.blocks import Block, Doubt, Line
+from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -64,6 +64,8 @@ class Capabilities:
     """Whether it does what a task's own instructions say."""
     most_pixels: int = 4096 * 4096
     """Of one page; it sees nothing more of a larger one. The default is what the largest pictures of any model have."""
+    completes: bool = False
+    """Whether it reads what stands on a page beside text that is known."""
     samples: bool = True
     """Whether it reads otherwise if it is asked otherwise, as language models do."""
     adapters: frozenset[str] = frozenset()
@@ -164,6 +166,10 @@ class EngineRequest:
     """Whose it is; several requests may be one part's."""
     images: tuple[NDArray[np.uint8], ...]
     """RGB, height x width x 3: one page, the frames of a segment, or nothing for a request of words alone."""
+    known: tuple[Line, ...] = ()
+    """Exact text of the page, in no order, and no part of what is to be read; for an engine that `completes`."""
+    unread: tuple[Box, ...] = ()
+    """Where the rest of the page stands, if some of it is known; none overlap."""
     clip: ClipTimes | None = None
     """Given if the images are the frames of one clip."""
     workload: str

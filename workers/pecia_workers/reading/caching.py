@@ -51,8 +51,12 @@ def identity_of(settings: WorkerSettings, engines: Sequence[Capabilities]) -> Ma
     }
 
 
-_WITHOUT_EFFECT: Final = {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}
-"""What of a request changes nothing in its answer; the images count by their pixels."""
+_WITHOUT_EFFECT: Final = {
+    *("id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"),
+    *("known", "unread"),
+}
+"""What of a request changes nothing in its answer; the images count by their pixels. Pages of which some is known are
+read again each time."""
 _DESCRIBING: Final = [one.name for one in fields(EngineRequest) if one.name not in _WITHOUT_EFFECT]
 
 

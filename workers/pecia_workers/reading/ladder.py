@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence
+from pecia_schemas.blocks import Doubt, DoubtReason, Source, mean_confidence
 from pecia_schemas.results import Change, ReadingAttempt, Verdict
 from pecia_workers.engines.requests import resized
 from pecia_workers.layout.lines import is_value
@@ -45,7 +45,8 @@ def judged(generation: Generation) -> Generation:
     doubts = (*generation.doubts, *doubtful_words(generation.tokens, text))
     if generation.lines:
         confidence = mean_confidence(generation.lines)
-        is_doubtful = confidence is not None and confidence < _DOUBTFUL_LINES
+        is_exact = any(block.source in (Source.LAYER, Source.BOTH) for block in generation.blocks)
+        is_doubtful = confidence is not None and confidence < _DOUBTFUL_LINES and not is_exact
     else:
         marked = text.count(_UNREAD) / (len(text.split()) or 1)
         broken = text.count(_BROKEN) / (len(text) or 1)
@@ -63,7 +64,7 @@ def judged(generation: Generation) -> Generation:
             verdict = Verdict.INCOMPLETE
         elif is_doubtful:
             verdict = Verdict.LOW_CONFIDENCE
-        elif has_unsure_words or any(doubt.on_value for doubt in doubts):
+        elif has_unsure_words or DoubtReason.STRUCK_OUT in reasons or any(doubt.on_value for doubt in doubts):
             verdict = Verdict.REVIEW
     return replace(generation, text=text, doubts=doubts, verdict=verdict)
 

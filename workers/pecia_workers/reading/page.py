@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from pydantic import SecretStr
 
 from pecia_schemas import tracing
-from pecia_schemas.blocks import DoubtReason, mean_confidence, storable_text, text_of
+from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence, storable_text, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -113,7 +113,7 @@ def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
 
 
 _LAYER: Final = "layer"
-"""What stands for the engine of a page whose text the file brought itself."""
+"""The engine of a page whose text the file brought itself, be it not all of it."""
 _TEXT_UNTIL: Final = 0.5
 _FIELDS_UNTIL: Final = 0.75
 """Shares of a part's time after which its text and its fields are not read again: an answer may be slow to come."""
@@ -138,6 +138,7 @@ class ReadPage:
         self._engine = engine
         self._cache = cache
         self._witnesses = witnesses or Witnesses(Witness.NONE)
+        self._fallback = fallback
         self._for_text = Ladder(engine, fallback, most=settings.max_readings)
         self._for_fields = Ladder(engine, most=settings.max_readings)
         self._timeout_s = settings.part_timeout.total_seconds()
@@ -162,14 +163,17 @@ class ReadPage:
         if task.fields is not None and not image.blank:
             requests.append(_form(request, task))
         look: Look[Page] = Look()
-        if requests:
+        if requests and not image.unread:
             look = await self._cache.look(part, requests, Page, self._witnesses.choice(task))
         requested = clock()
         timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:
             return Done(_with_doubts(_moved(look.found, part, image, timings), image))
+        own = await self._own(request, image) if image.blocks else None
+        if own:
+            image = replace(image, blocks=own.generation.blocks)
         with closing(self._witnesses.begin(task, request, image)) as witnessed:
-            readings = await self._read(request, image)
+            readings = [own] if own else await self._read(request, image)
             fields = await self._fill(request, task, readings)
             took = timings.model_copy(update={"engine": clock() - requested})
             page = _with_doubts(page_of(part.ordinal + 1, image, readings, fields, took), image)
@@ -188,6 +192,7 @@ class ReadPage:
             most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
             longest_side=card.longest_side,
             prefer=Prefer(task.prefer),
+            completes=self._completing(task.language) is not None,
             witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
         )
         payload, password = part.payload, cast("SecretStr | None", task.password)
@@ -221,16 +226,35 @@ class ReadPage:
             tenant=self._cache.tenant(part),
         )
 
+    def _completing(self, language: str | None) -> Generator | None:
+        """Return the engine that reads what a page's own text leaves out, if there is one for this language."""
+        for engine in (self._engine, self._fallback, self._witnesses.engine):
+            known = engine.capabilities.languages if engine else None
+            if (
+                engine
+                and engine.capabilities.completes
+                and (language is None or known is None or language in known)
+            ):
+                return engine
+        return None
+
+    async def _own(self, request: EngineRequest, image: PageImage) -> Reading:
+        """Return the text that the page brings itself, with what an engine reads beside it."""
+        if image.unread and (engine := self._completing(request.language)):
+            rest = replace(request, id=f"{request.id}:rest", known=image.pieces, unread=image.unread)
+            generation = await engine.generate(rest)
+        else:
+            unread = (Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in image.unread)
+            doubts = (*image.doubts, *unread)
+            text = text_of(image.blocks)
+            generation = Generation(text=text, verdict=Verdict.OK, blocks=image.blocks, doubts=doubts)
+        return Reading(engine=_LAYER, change=None, generation=judged(generation), seen=request.size)
+
     async def _read(self, request: EngineRequest, image: PageImage) -> list[Reading]:
         if image.blank:
             nothing = Generation(text="", verdict=Verdict.BLANK)
             name = self._engine.capabilities.name
             return [Reading(engine=name, change=None, generation=nothing, seen=request.size)]
-        if image.blocks:
-            own = Generation(
-                text=text_of(image.blocks), verdict=Verdict.OK, blocks=image.blocks, doubts=image.doubts
-            )
-            return [Reading(engine=_LAYER, change=None, generation=judged(own), seen=request.size)]
         answer = self._card.answer
         return await self._for_text.climb(
             request,

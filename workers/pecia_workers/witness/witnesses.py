@@ -54,7 +54,8 @@ class Witnesses:
     ) -> None:
         """`freed` is called with a part that needs nothing of the model's engine any more."""
         self._default = default
-        self._engine = engine
+        self.engine = engine
+        """The CPU engine; None: there is none."""
         self._free = processes
         self.spare = _WAITING * processes
         """How many pages a worker may hold beside those that its engine is for."""
@@ -77,10 +78,10 @@ class Witnesses:
         own = image.blocks or image.witness
         if own and choice is not Witness.OCR:
             witnessed.text = partial(WitnessText, own, Source.LAYER)
-        elif choice is Witness.OCR or (choice is Witness.AUTO and self._engine and not image.blocks):
+        elif choice is Witness.OCR or (choice is Witness.AUTO and self.engine and not image.blocks):
             witnessed.is_due = True
-            known = self._engine.capabilities.languages if self._engine else None
-            if self._engine and (task.language is None or known is None or task.language in known):
+            known = self.engine.capabilities.languages if self.engine else None
+            if self.engine and (task.language is None or known is None or task.language in known):
                 self.queue(witnessed, request.priority)
         return witnessed
 
@@ -101,9 +102,9 @@ class Witnesses:
             witnessed.reading = asyncio.create_task(self._read(witnessed))
 
     async def _read(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
-        assert self._engine  # noqa: S101  else nothing is queued
+        assert self.engine  # noqa: S101  else nothing is queued
         try:
-            return (await self._engine.generate(witnessed.request)).blocks
+            return (await self.engine.generate(witnessed.request)).blocks
         except EngineError as error:
             log.warning("not_witnessed", request=witnessed.request.id, error=type(error).__name__)
             return None
@@ -175,8 +176,8 @@ class WitnessedPage:
 
 
 def _with(page: Page, read: Callable[[], WitnessText]) -> Page:
-    """Return the page grounded; one that is read from its layer itself has fields alone to be witnessed."""
+    """Return the page grounded; one that brings its text itself has fields alone to be witnessed."""
     text = read()
-    if page.source is not Source.LAYER:
+    if page.source not in (Source.LAYER, Source.BOTH):
         page = grounded(page, text)
     return with_grounded_fields(page, text)

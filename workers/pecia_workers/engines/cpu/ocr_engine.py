@@ -7,20 +7,33 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import Block, Box, Confidence, Doubt, DoubtReason, Line, Stored, Word, text_of
+from pecia_schemas.blocks import (
+    Block,
+    Box,
+    Confidence,
+    Doubt,
+    DoubtReason,
+    Line,
+    Source,
+    Stored,
+    Word,
+    text_of,
+)
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.layout.lines import is_value
+from pecia_schemas.tasks import image_tokens
+from pecia_workers.layout.lines import is_value, shifted
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.protocol import base
@@ -44,6 +57,14 @@ class PageRead(Stored):
     doubts: tuple[Doubt, ...]
 
 
+class Read(Protocol):
+    """Reads a page, RGB, or a part of one."""
+
+    def __call__(self, pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRead:
+        """`tallest`: pixels that a letter is high at most, of a part of a page."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReader:
     """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
@@ -56,8 +77,7 @@ class PageReader:
     """What changes whenever its model or version does."""
     load: Callable[[], None]
     """Load the model into the process that calls it."""
-    read: Callable[[NDArray[np.uint8]], PageRead]
-    """Read a page."""
+    read: Read
     data: tuple[Path, ...] = ()
     """What `load` opens beside the files of Python's packages."""
 
@@ -96,6 +116,7 @@ class OcrEngine(base.Engine):
             languages=frozenset[str]().union(*(reader.languages for reader in readers)),
             remedies=remedies or {},
             most_pixels=_MOST_PIXELS,
+            completes=True,
             samples=False,
             device="cpu",
             revision="; ".join(reader.revision for reader in readers),
@@ -131,17 +152,19 @@ class OcrEngine(base.Engine):
             raise base.EngineError("This engine reads exactly one page at a time.")
         known = (reader for reader in self._readers if request.language in reader.languages)
         reader = next(known, self._readers[0])
+        call: tuple[Any, ...] = (reader.read, request.images[0])
+        if request.unread:
+            call = (read_rest, *call, request.known, request.unread)
         try:
-            page = await self._processes.call(
-                _PAGE_READ, reader.read, request.images[0], timeout=self._timeout
-            )
+            page = await self._processes.call(_PAGE_READ, *call, timeout=self._timeout)
         except TimeoutError:
             raise base.EngineError(f"Reading did not end within {self._timeout:g} s.") from None
         except ProcessDiedError:
             raise base.EngineError("The OCR process ended in the middle of the page.") from None
         text = text_of(page.blocks)
         without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
-        pictures, tokens = request.picture_tokens, math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
+        sizes = [(box.right - box.left, box.bottom - box.top) for box in request.unread] or [request.size]
+        pictures, tokens = sum(starmap(image_tokens, sizes)), math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
         return base.Generation(
             text=text,
             verdict=Verdict.OK if page.blocks else without_text,
@@ -159,6 +182,56 @@ class OcrEngine(base.Engine):
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""
+
+
+def read_rest(
+    read: Read, pixels: NDArray[np.uint8], known: Sequence[Line], unread: Sequence[Box]
+) -> PageRead:
+    """Read what stands on a page in some places beside text that is known, and return both, each with its source."""
+    from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+    from pecia_workers.layout.coverage import TALLEST  # noqa: PLC0415  as above
+
+    rest = pixels.copy()
+    for box in (word.box for line in known for word in line.words):
+        word = rest[max(0, box.top) : box.bottom, max(0, box.left) : box.right]
+        if word.size:
+            word[:] = np.median(word, axis=(0, 1))
+    pieces, doubts = [*known], list[Doubt]()
+    for box in unread:
+        part = read(rest[box.top : box.bottom, box.left : box.right], TALLEST * max(pixels.shape))
+        pieces += [shifted(line, box.left, box.top) for block in part.blocks for line in block.lines]
+        doubts += [_shifted(doubt, box) for doubt in part.doubts if doubt.reason in _OF_A_PART]
+        if part.coverage == 0 and not part.doubts:
+            doubts.append(Doubt(reason=DoubtReason.UNCOVERED, box=box))
+    found = layout(pieces, pixels, source=Source.LAYER)
+    blocks = tuple(map(_with_sources, found.blocks))
+    return PageRead(blocks=blocks, coverage=None, doubts=(*found.doubts, *doubts))
+
+
+_OF_A_PART: Final = (DoubtReason.LOW_CONFIDENCE, DoubtReason.UNCOVERED)
+"""Doubts that do not depend on how the whole page is laid out."""
+
+
+def _shifted(doubt: Doubt, part: Box) -> Doubt:
+    if doubt.box is None:
+        return doubt
+    line = shifted(Line(text="", box=doubt.box), part.left, part.top)
+    return doubt.model_copy(update={"box": line.box})
+
+
+def _with_sources(block: Block) -> Block:
+    """Return a block with the source of each line: only words that were recognised have a confidence."""
+    exact = [[word.confidence is None for word in line.words or (line,)] for line in block.lines]
+    lines = (
+        line.model_copy(update={"source": _source(words)})
+        for line, words in zip(block.lines, exact, strict=True)
+    )
+    return block.model_copy(update={"lines": tuple(lines), "source": _source(chain.from_iterable(exact))})
+
+
+def _source(exact: Iterable[bool]) -> Source:
+    are = set(exact)
+    return Source.BOTH if len(are) > 1 else Source.OCR if are == {False} else Source.LAYER
 
 
 def page_read(

@@ -68,8 +68,9 @@ _EMPTY: Final = 0.3
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 """How many rows of letters without a box are read by themselves, more only if they are text that stands alone; the
 confidence below which they are no text, and from which they are."""
-_SURE_ALONE, _UNSURE_ALONE = 0.95, 0.5
-"""Confidence from which a piece that stands alone is text, and from which it may be: specks look like letters."""
+_ALONE, _SURE_ALONE, _UNSURE_ALONE = 2, 0.95, 0.5
+"""Characters of a piece that stands alone, confidence from which it is text, and from which it may be: specks look like
+letters."""
 _LEAST_SCORE: Final = 0.3
 """A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
 _LEAST_SCORE_FAINT: Final = 0.5
@@ -122,13 +123,16 @@ def _session(network: str) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
 
 
-def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> PageRead:
-    """Read a page, RGB; what was missed at first is looked at again.
+def read_page(
+    pixels: NDArray[np.uint8], tallest: float | None = None, *, shines_through: bool = True
+) -> PageRead:
+    """Read a page, RGB, or a part of one; what was missed at first is looked at again.
 
-    `shines_through`: whether print on the back may shine through; where it is clearly paler, the page is read without.
+    `tallest`: how high letters of a part are at most. `shines_through`: whether print on the back may shine through;
+    where it is clearly paler, the page is read without.
     """
     seen = strengthened(pixels)
-    letters = Letters.of(seen)
+    letters = Letters.of(seen, tallest)
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
     quads = _detect(bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
@@ -146,7 +150,7 @@ def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> Page
     back = BackOfPage(pixels, lambda quad: _read_mirrored(quad, bgr))
     on_back = back.find(placed)
     if back.palest and shines_through and (cleaned := back.cleaned(pixels)) is not None:
-        return read_page(cleaned, shines_through=False)
+        return read_page(cleaned, tallest, shines_through=False)
     if any(on_back):
         letters = letters.outside(
             [quad for (quad, _), is_back in zip(placed, on_back, strict=True) if is_back]
@@ -154,6 +158,9 @@ def read_page(pixels: NDArray[np.uint8], *, shines_through: bool = True) -> Page
     pieces = [piece for (_, piece), is_back in zip(placed, on_back, strict=True) if not is_back]
     more, unsure, letters = _read_missed(missed, bgr, letters, back, others)
     pieces += more
+    if tallest is not None:  # in a picture shapes pass for letters
+        unsure += filter(_is_shape, pieces)
+        pieces = [piece for piece in pieces if not _is_shape(piece)]
     if back.palest and not pieces:  # the page itself is blank
         letters = letters.outside([_quad(box_of(0, 0, letters.page[1], letters.page[0]))])
     found = layout(pieces, seen, source=Source.OCR)
@@ -244,6 +251,11 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: d
             others[box] = read.other
     text, confidence = " ".join(word.text for word in words), min(1.0, score)
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
+
+
+def _is_shape(piece: Line) -> bool:
+    """Whether a piece stands alone and may be no text."""
+    return len(piece.text) <= _ALONE and (piece.confidence or 0) < _SURE_ALONE
 
 
 def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:

@@ -46,8 +46,8 @@ def load_model(directory: Path) -> None:
     _api.SetVariable("debug_file", "")
 
 
-def read_page(pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page, RGB."""
+def read_page(pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRead:
+    """Read a page, RGB, or a part of one."""
     if _api is None:
         raise RuntimeError("load_model() comes first.")
     seen = strengthened(pixels)
@@ -74,7 +74,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     finally:
         _api.Clear()
     found = layout(pieces, seen, source=Source.OCR)
-    return page_read(found, pieces, Letters.of(seen), _DOUBTFUL)
+    return page_read(found, pieces, Letters.of(seen, tallest), _DOUBTFUL)
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
