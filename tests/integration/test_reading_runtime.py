@@ -223,6 +223,27 @@ def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work,
     assert page.usage.output == 7
 
 
+class Forms(BaseModel):
+    forms: list[Form]
+
+
+def test_fields_that_break_off_keep_their_whole_rows_and_the_document_says_so(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.form = '{"forms": [{"drug": "Amoxicillin", "refills": 2}, {"drug": "Ibu'
+    server.behaviour.finish_reason = "length"
+
+    job = work(ReadDocument(scan, fields=Forms), max_readings=1)
+
+    page, document = only_page(job), job.result(timeout=0)
+    assert (page.verdict, page.fields) == (
+        Verdict.TRUNCATED,
+        {"forms": [{"drug": "Amoxicillin", "refills": 2}]},
+    )
+    assert [(doubt.reason, doubt.text) for doubt in page.doubts] == [(DoubtReason.MISSING_FIELDS, "/forms")]
+    assert [leaf.lacking for leaf in document.grounding if leaf.path == "/forms"] == [(1,)]
+
+
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = ""
     page = only_page(work(ReadDocument(scan, fields=Form), max_readings=1))

@@ -253,7 +253,7 @@ def test_a_broken_timestamp_begins_no_clock(
 def test_files_that_were_joined_to_one_are_shown_one_after_the_other(
     file: MakeFile, form: str, codec: str, media: MediaType
 ) -> None:
-    options = {"live": "1"} if media is MediaType.MATROSKA else {}
+    options: dict[str, Any] = {"live": "1"} if media is MediaType.MATROSKA else {}
     parts = (video(3, form=form, codec=codec, picture=shade, **options) for shade in (by_the_second, bright))
     path = file(b"".join(parts))
     info = probe_video(path, LIMITS)

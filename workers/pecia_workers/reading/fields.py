@@ -118,8 +118,9 @@ def _whole(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] |
     """
     try:
         closed_text, depth = _closed_text(unfenced(text))
-        value = inner = _loaded(closed_text)
-        path: list[str | int] = []
+        value = _loaded(closed_text)
+        inner: Any = value
+        path: list[Any] = []
         for _ in range(depth - 1):  # what was open is always the last of its list or object
             path.append(len(inner) - 1 if isinstance(inner, list) else [*inner][-1])
             inner = inner[path[-1]]
@@ -172,16 +173,16 @@ def merge_rules(schema: Mapping[str, Any]) -> dict[str, MergeRule]:
     }
 
 
-def rows_of_lists(schema: Mapping[str, Any]) -> dict[str, Mapping[str, bool]]:
+def rows_of_lists(schema: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
     """Return by JSON pointer the lists of which all rows are wanted: the name of each value, and if it is a number.
 
     A list that says `"x-rows": "some"` is a choice of rows, and not among them.
     """
-    lists: dict[str, Mapping[str, bool]] = {}
+    lists: dict[str, dict[str, bool]] = {}
     for path, described in _properties(schema, schema):
         items = described.get("items")
         if isinstance(items, Mapping) and described.get(_ROWS) != "some":
-            lists[path] = columns = {}
+            columns = lists[path] = {}
             for name, one in _properties(items, schema):
                 if name.count("/") == 1:
                     columns[name] = columns.get(name, False) or one.get("type") in ("number", "integer")

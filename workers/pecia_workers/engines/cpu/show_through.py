@@ -24,7 +24,7 @@ _MIN_LETTERS: Final = 3
 _CLEANED, _PALER = 1.3, 0.6
 """Contrast up to which ink is taken away, by that of the back's palest pieces; and its most, by that of own print."""
 _SPREAD: Final = 1.15
-"""How much more than that of the pieces known to be of the back the contrast of another may be."""
+"""How much more than most pieces that are known to be of the back differ from the paper another may."""
 
 
 class BackOfPage:
@@ -36,6 +36,7 @@ class BackOfPage:
         self._read_mirrored = read_mirrored
         self._own = 0.0
         self._palest_kept = 0.0
+        self._found: list[float] = []
         self.palest = 0.0
         """Contrast up to which print is as pale as what was found on the back."""
 
@@ -77,7 +78,8 @@ class BackOfPage:
         better = _BETTER if contrast > self.palest else -_BETTER
         if mirrored < max(_MIRRORED, sure + better) or sum(map(str.isalnum, text)) < _MIN_LETTERS:
             return False
-        self.palest = max(self.palest, _SPREAD * contrast)
+        self._found.append(contrast)
+        self.palest = _SPREAD * float(np.median(self._found))
         return True
 
     def _is_as_pale(self, quad: Quad, piece: Line) -> bool:
