@@ -15,12 +15,12 @@ from pecia_schemas.blocks import Block, Doubt, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Prefer
-from pecia_workers.engines.cpu import rapidocr
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.tokens import tokens_of
+from tests.shared.ocr import ocr_process
 from tests.shared.planted_faults import FAULTS, planted
 from tests.shared.witnessed_pages import KINDS, LETTER, drawn_page
 
@@ -53,20 +53,18 @@ class Read:
 @pytest.fixture(scope="module", params=SOURCES)
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
     path: Path = tmp_path_factory.mktemp("drawn") / "page.pdf"
-    if request.param != "layer":
-        rapidocr.load_model()
     kinds = [(LETTER, seed) for seed in range(6)] + [(kind, seed) for kind in KINDS for seed in range(2)]
-    read = []
+    drawn = []
     for number, (kind, seed) in enumerate(kinds):
-        drawn = drawn_page(kind, seed)
-        path.write_bytes(drawn.pdf)
+        page = drawn_page(kind, seed)
+        path.write_bytes(page.pdf)
         image: PageImage = load_page(path, 0, LIMITS, Plan(prefer=Prefer.PIXELS, witness=True, steps=()))
-        if request.param == "layer":
-            read.append(Read(drawn.markdown(), image.witness, None))
-        else:
-            pixels = degraded(image.pixels, number) if request.param == "degraded" else image.pixels
-            read.append(Read(drawn.markdown(), rapidocr.read_page(pixels).blocks, pixels))
-    return read
+        pixels = degraded(image.pixels, number) if request.param == "degraded" else image.pixels
+        drawn.append((page.markdown(), image.witness, pixels))
+    if request.param == "layer":
+        return [Read(markdown, blocks, None) for markdown, blocks, _ in drawn]
+    with ocr_process() as read:
+        return [Read(markdown, read(pixels).blocks, pixels) for markdown, _, pixels in drawn]
 
 
 def degraded(pixels: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:

@@ -39,7 +39,6 @@ class LineReader:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False
         options.log_severity_level = 3
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         self._session: Any = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
         alphabet = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()

@@ -17,7 +17,7 @@ Quad: TypeAlias = NDArray[np.float32]
 _WEAK: Final = 0.75
 """Contrast, by that of the page's own print, below which a piece may be of the back."""
 _SURE, _UNSURE = 0.9, 0.8
-"""Confidence below which any piece may be, and below which what is as pale as the back is."""
+"""Confidence from which a piece is own print, and below which what is as pale as the back is on it."""
 _MIRRORED, _BETTER = 0.8, 0.05
 """Confidence of a mirrored reading, and how much more than that of the plain one, from which it is."""
 _MIN_LETTERS: Final = 3
@@ -72,7 +72,7 @@ class BackOfPage:
 
     def _is_mirrored(self, quad: Quad, piece: Line) -> bool:
         sure, contrast = piece.confidence or 0, self._contrast(quad)
-        if sure >= _SURE and contrast >= _WEAK * self._own:
+        if self._own and contrast >= _WEAK * self._own:
             return False
         text, mirrored = self._read_mirrored(quad)
         better = _BETTER if contrast > self.palest else -_BETTER
