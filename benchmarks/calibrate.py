@@ -38,6 +38,9 @@ from tests.shared.exact_pages import english_pages
 from tests.shared.value_pages import value_pages
 from tests.shared.witnessed_pages import KINDS, drawn_page
 
+_ALIKE: Any = alike
+_READER: Any = rapidocr
+"""Modules in which what they import is replaced."""
 _TARGET: Final = Path(calibration.__file__).with_suffix(".toml")
 _DRAWN, _ORDINARY = 120, 8
 _DPI: Final = (150, 200)
@@ -61,7 +64,7 @@ class RecordedWord(NamedTuple):
     def settled(self) -> alike.Settled:
         """Return it as the engine reads it."""
         read = alike.settled(self.characters, self.signs, self.height)
-        if self.again is not None and 1 - read.confidence >= alike.calibration().doubtful:
+        if self.again is not None and 1 - read.confidence >= _ALIKE.calibration().doubtful:
             return alike.confirmed(read, self.again)
         return read
 
@@ -134,8 +137,8 @@ def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPa
         page.recorded[-1] = page.recorded[-1]._replace(again=tuple(again))
         return alike.confirmed(read, again)
 
-    rapidocr.settled, rapidocr.confirmed = record, record_again
-    rapidocr.calibration = lambda: replace(calibration.calibration(), doubtful=_LOOK_AGAIN)
+    _READER.settled, _READER.confirmed = record, record_again
+    _READER.calibration = lambda: replace(calibration.calibration(), doubtful=_LOOK_AGAIN)
     rapidocr.read_page(pixels)
     return page
 
@@ -230,8 +233,9 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
 
 def use(models: Mapping[str, Mapping[str, float]], doubtful: float) -> None:
     """Let words be settled by these models."""
-    known = Calibration(*(Logistic(models[name]) for name in ("other", "wrong", "again")), doubtful)
-    alike.calibration = lambda: known
+    other, wrong, again = (Logistic(models[name]) for name in ("other", "wrong", "again"))
+    known = Calibration(other, wrong, again, doubtful)
+    _ALIKE.calibration = lambda: known
 
 
 def calibrated(read: Sequence[ReadPage], most_flagged: float) -> tuple[dict[str, dict[str, float]], float]:

@@ -154,9 +154,9 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         unsure += [piece for piece in found if piece not in sure]
         if len(sure) < len(some) / 2:  # specks; what else there is of them is not worth the time
             break
-    found = layout(pieces, seen, source=Source.OCR)
-    least = 1 - calibration().doubtful
-    return page_read(found, pieces, letters, least, left_out=unsure, others=others)
+    doubtful = 1 - calibration().doubtful
+    page = layout(pieces, seen, source=Source.OCR)
+    return page_read(page, pieces, letters, doubtful, left_out=unsure, others=others)
 
 
 def _side(letters: Letters, height: float) -> int:
