@@ -21,6 +21,7 @@ from tests.shared.samples import page
         ("140 / 90", "140/90"),
         ("2x850mg", "2 x 850 mg"),
         ("No.12:", "No. 12"),
+        ("血压128/82 mmHg", "血压 128/82mmHg"),
     ],
 )
 def test_a_space_between_a_value_and_what_belongs_to_it_makes_no_difference(read: str, true: str) -> None:

@@ -18,10 +18,10 @@ _ALIKE_SIGNS: Final = {"'": "‘’", '"': "“”", "-": "‐‑–—−", "�
 _ONE_SIGN: Final = str.maketrans({sign: one for one, signs in _ALIKE_SIGNS.items() for sign in signs})
 _RULE: Final = re.compile(r"_{2,}|\.{4,}|[\ue000-\uf8ff]+")
 """Lines to write on, leaders of a table of contents, and signs that only the file's own font knows: no text."""
-_HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Scripts written without spaces: a space beside their signs means nothing, and each sign is a word."""
-_SPACE_OF_HAN: Final = re.compile(rf"(?<=[{_HAN}]) | (?=[{_HAN}])")
-_WORD: Final = re.compile(rf"[{_HAN}]|\d+(?:[.,:/]\d+)*|(?:(?![{_HAN}])[^\W\d_])+|[☑☐<>≤≥±+=%]")
+_SPACE_OF_HAN: Final = re.compile(rf"(?<=[{HAN}]) | (?=[{HAN}])")
+_WORD: Final = re.compile(rf"[{HAN}]|\d+(?:[.,:/]\d+)*|(?:(?![{HAN}])[^\W\d_])+|[☑☐<>≤≥±+=%]")
 _LIKENESS: Final = 85.0
 """Per cent of likeness from which a line of the truth, or a mark's label, is the one that was read."""
 _PLACED: Final = 4

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from pecia.evaluation.metrics import Share, plain
+from pecia.evaluation.metrics import HAN, Share, plain
 from pecia_schemas.results import Verdict
 
 _RAISED: Final = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LETTER: Final = r"[^\W\d_]"
 _SEPARATORS: Final = (
+    (re.compile(rf"[{HAN}，。、：；]"), " "),  # noqa: RUF001  Chinese has its own signs
     (re.compile(rf"(?<=[^\s{_RAISED}])(?=[{_RAISED}])(?<![{_RAISED}])"), " "),
     (re.compile(r"[()\[\]{}|\"*#=<>≤≥~$€£¥₩%&@+±;_]"), " "),
     (re.compile(r"(?<=\d)\s*[xX×]\s*(?=\d)"), " "),  # noqa: RUF001  the sign of multiplication
@@ -23,7 +24,7 @@ _SEPARATORS: Final = (
     (re.compile(rf"(?<![\w.,])(\d+(?:[.,:]\d+)*)(?={_LETTER})"), r"\1 "),
     (re.compile(r"\b(RM|USD|EUR|GBP|KRW|CNY)(?=\d)"), r"\1 "),
 )
-"""Where a space makes no difference: about a unit, a currency, a range's dash, a stroke."""
+"""What stands beside a value; where a space makes no difference: about units, currencies, a range's dash, strokes."""
 _AROUND: Final = ".,:;!?'/"
 
 

@@ -134,7 +134,7 @@ def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
         if is_raised(sign.text, sign.rival) or (
             sign.rival_confidence >= _NAMED
             and are_alike(sign.text, sign.rival)
-            and (has_digit or shape_strength(changed(word, place, sign.rival)) >= _KNOWN)
+            and (has_digit or (len(word) > 1 and shape_strength(changed(word, place, sign.rival)) >= _KNOWN))
         ):
             places.add((place, sign.rival))
     return sorted(places)

@@ -35,62 +35,77 @@ class Glyph:
 
     left: int
     right: int
-    picture: NDArray[np.bool_]
+    ink: NDArray[np.int32]
+    """That of its columns, each piece with its own number."""
+    pieces: frozenset[int]
+    """Those that are its own."""
 
     @property
     def middle(self) -> float:
         """Where its middle is, in pixels from the left."""
         return (self.left + self.right) / 2
 
+    @property
+    def picture(self) -> NDArray[np.bool_]:
+        """The character alone."""
+        picture = np.isin(self.ink, list(self.pieces))
+        rows = np.flatnonzero(picture.any(axis=1))
+        return picture[rows[0] : rows[-1] + 1]
+
 
 def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | None]:
-    """Return the ink of each character; None for a space, and where it cannot be told from its neighbour's."""
+    """Return the ink of each character of a line with a digit.
+
+    None for a space, and where it cannot be told from its neighbour's.
+    """
+    found: list[Glyph | None] = [None] * len(line)
+    if not any(sign.text.isdigit() for sign in line):
+        return found
     ink = line_ink(crop)
     _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
-    pieces = [
-        (int(x), int(x + w), {n}) for n, (x, _, w, _, area) in enumerate(stats) if n and area >= _LEAST_INK
+    merged: list[tuple[int, int, frozenset[int]]] = []
+    for left, width, area, number in sorted(
+        (int(x), int(w), int(area), n) for n, (x, _, w, _, area) in enumerate(stats) if n
+    ):
+        right = left + width
+        if area < _LEAST_INK:
+            continue
+        start, end, pieces = merged[-1] if merged else (0, 0, frozenset[int]())
+        if merged and min(end, right) - left >= _COMMON * min(end - start, width):
+            merged[-1] = (start, max(end, right), pieces | {number})
+        else:
+            merged.append((left, right, frozenset({number})))
+    if not merged:
+        return found
+    lefts, rights = np.array([sides[:2] for sides in merged], dtype=np.float64).T
+    height, wide = crop.shape[:2]
+    places = np.array([sign.middle for sign in line])[:, np.newaxis] * wide
+    away = np.maximum(np.maximum(lefts - places, places - rights), 0)
+    nearest = (away + np.abs((lefts + rights) / 2 - places) / (1000 * wide)).argmin(axis=1).tolist()
+    seen = [
+        owner if not sign.text.isspace() and off[owner] <= _OFF * height else None
+        for sign, off, owner in zip(line, away, nearest, strict=True)
     ]
-    merged: list[tuple[int, int, set[int]]] = []
-    for left, right, names in sorted(pieces, key=lambda piece: piece[:2]):
-        if merged:
-            start, end, others = merged[-1]
-            if min(end, right) - max(start, left) >= _COMMON * min(end - start, right - left):
-                merged[-1] = (start, max(end, right), others | names)
-                continue
-        merged.append((left, right, names))
-    height, width = crop.shape[:2]
-    owners: list[int | None] = []
-    for sign in line:
-        if sign.text.isspace() or not merged:
-            owners.append(None)
-            continue
-        place = sign.middle * width
-        away = [max(left - place, place - right, 0.0) for left, right, _ in merged]
-        nearest = min(
-            range(len(merged)), key=lambda number: (away[number], abs(sum(merged[number][:2]) / 2 - place))
-        )
-        owners.append(nearest if away[nearest] <= _OFF * height else None)
-    found: list[Glyph | None] = []
-    for owner in owners:
-        if owner is None or owners.count(owner) > 1:
-            found.append(None)
-            continue
-        left, right, names = merged[owner]
-        picture = np.isin(labels[:, left:right], list(names))
-        rows = np.flatnonzero(picture.any(axis=1))
-        found.append(Glyph(left, right, picture[rows[0] : rows[-1] + 1]))
+    for place, owner in enumerate(seen):
+        if owner is not None and seen.count(owner) == 1:
+            left, right, pieces = merged[owner]
+            found[place] = Glyph(left, right, labels[:, left:right], pieces)
     return found
 
 
 def looks_like(glyph: Glyph | None, sign: str) -> str:
     """Return which of `0` and `O`, or of `1` and `I`, a sign that is one of the two looks like; nothing if unclear."""
-    if glyph is None or glyph.picture.shape[0] < _LEAST_HEIGHT:
+    if glyph is None or sign not in "0O1I":
         return ""
-    if sign in "0O":
-        shape = glyph.picture.shape[1] / glyph.picture.shape[0]
-        is_ring = _is_ring(glyph.picture)
-        return "O" if is_ring and shape >= _WIDE else "0" if is_ring and shape <= _NARROW else ""
-    return _stem(glyph.picture) if sign in "1I" else ""
+    picture = glyph.picture
+    height, width = picture.shape
+    if height < _LEAST_HEIGHT:
+        return ""
+    if sign in "1I":
+        return _stem(picture)
+    if not _is_ring(picture):
+        return ""
+    return "O" if width >= _WIDE * height else "0" if width <= _NARROW * height else ""
 
 
 def _is_ring(picture: NDArray[np.bool_]) -> bool:

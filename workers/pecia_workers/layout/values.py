@@ -18,7 +18,7 @@ _EXPONENT: Final = r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
 _NAMES: Final = (
     r"H[Bb]A1c|(?:[A-Z][a-z]*-?)?(?:B1|B2|B3|B6|B12|D2|D3|K1|K2|Q10)|[fF]?T[34]|C[34]|CD\d{1,3}\+?|CA\d{2,3}"
     r"|[tpsPS]?C?O2|[pS][paevtc]?C?O2|CO2|H2O|N2O|Ig[GA][1-4]|H\d{1,2}N\d{1,2}|[pcy]?T(?:\d[a-d]?|is)N\d[a-c]?M[01]"
-    r"|[pcG][TNM]?\d[a-d]?|FEV1|P450|S100|[CTLS]\d{1,2}[/-][CTLS]?\d{1,2}|COVID-19|NT-proBNP1"
+    r"|[pcG][TNM]?\d[a-d]?|FEV1|P450|S100|[kdcmµ]?m[²³]|ft[²³]|in[²³]|[CTLS]\d{1,2}[/-][CTLS]?\d{1,2}|COVID-19|NT-proBNP1"
 )
 _KNOWN: Final = tuple(
     re.compile(shape)
