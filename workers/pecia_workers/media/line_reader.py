@@ -39,7 +39,6 @@ class LineReader:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False
         options.log_severity_level = 3
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         self._session: Any = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
         alphabet = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
@@ -121,17 +120,21 @@ def read_again(context: Context, grey: Image.Image) -> str | None:
     theirs = "".join(map(plain, "".join(reader.read(crop).split())))
     if len(ours) == 1:
         return theirs if len(theirs) == 1 else None
-    others = len(ours) - ours.count(ours[context.place])
+    suspect = ours[context.place]
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+    if len(ours) == len(theirs):  # two digits that have changed places are not one that has moved
+        blocks = [("replace", 0, len(ours), 0, len(theirs))]
     equal, reading = 0, None
-    for tag, start, end, from_, to in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
-        if tag == "equal":
-            equal += sum(one != ours[context.place] for one in ours[start:end])
+    for tag, start, end, from_, to in blocks:
+        if end - start == to - from_:
+            pairs = zip(ours[start:end], theirs[from_:to], strict=True)
+            equal += sum(one == other != suspect for one, other in pairs)
         if start <= context.place < end and tag != "delete":
             if end - start == to - from_:
                 reading = theirs[from_ + context.place - start]
             elif end - start == 1:
                 reading = theirs[from_:to]
-    return reading if equal >= _LEAST_READ * others else None
+    return reading if equal >= _LEAST_READ * (len(ours) - ours.count(suspect)) else None
 
 
 @cache
