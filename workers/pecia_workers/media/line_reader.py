@@ -143,8 +143,8 @@ def plain(character: str) -> str:
     composed = normalize("NFKC", character)
     index = index_of(composed if len(composed) == 1 else character)
     letter = character if index is None else LETTERS[index]
-    base, *marks = normalize("NFD", letter)
-    if marks and all(category(mark).startswith("M") for mark in marks):
-        letter = base
+    parts = normalize("NFD", letter)
+    if all(category(mark).startswith("M") for mark in parts[1:]):
+        letter = parts[0]
     letter = _SAME.get(letter, letter).lower()
     return letter if len(letter) == 1 else character
