@@ -150,7 +150,8 @@ class _Page:
 
     def share_of(self, samples: Iterable[Character]) -> float:
         """Return the share of all characters that have these shapes."""
-        count = sum(len(self.places[sample]) for sample in samples)
+        shapes = set(map(_shape_of, samples))
+        count = sum(len(places) for sample, places in self.places.items() if _shape_of(sample) in shapes)
         return count / max(1, sum(map(len, self.places.values())))
 
     def has_most_of(self, samples: Sequence[Character]) -> bool:
@@ -196,11 +197,13 @@ def _shape_of(character: Character) -> _Shape:
 
 
 def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, bool]]:
-    """Yield each letter or digit, and whether it is among those that its glyph looks most like."""
+    """Yield each letter or digit once, and whether it is among those that its glyph looks most like."""
     letters = np.array([letter not in SIGNS for letter in LETTERS])
+    judged: set[_Shape] = set()
     for sample, row in zip(known, unlike, strict=True):
-        index = index_of(sample.code)
-        if index is not None and letters[index]:
+        index, shape = index_of(sample.code), _shape_of(sample)
+        if index is not None and letters[index] and shape not in judged:
+            judged.add(shape)
             yield sample, int((row[letters] < row[index]).sum()) < _ALIKE
 
 
