@@ -34,7 +34,7 @@ from pecia_workers.media.turns import PostponedError, Turn
 from tests.shared.dicom_files import encapsulated_pdf, secondary_capture
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of
-from tests.shared.hand_made_pdfs import forms_of_forms, locked_pdf
+from tests.shared.hand_made_pdfs import forms_of_forms, locked_pdf, typeset, written_pdf
 from tests.shared.limits import WAIT_S
 from tests.shared.videos import second_of, video
 
@@ -110,6 +110,15 @@ async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> No
         for form in videos:
             clip = await decoder.clip(tmp_path / form, Stretch(start=0, end=1))
             assert len(clip.frames), form
+
+
+async def test_a_confined_process_reads_suspect_glyphs_of_a_layer_again(tmp_path: Path) -> None:
+    lines = typeset(["Metformin 850 mg was continued, ramipril 5 mg begun.", "Follow-up in six weeks."])
+    for name, means in (("sound", {"5": "5"}), ("misnamed", {"5": "6"})):
+        (tmp_path / name).write_bytes(written_pdf(lines, means=means))
+    async with decoding() as decoder:
+        assert (await decoder.page(tmp_path / "sound", 0)).blocks
+        assert not (await decoder.page(tmp_path / "misnamed", 0)).blocks
 
 
 async def test_what_libraries_print_is_not_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

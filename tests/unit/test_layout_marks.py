@@ -163,9 +163,10 @@ def test_where_a_layer_has_a_letter_is_no_mark(text: str) -> None:
     form = Form()
     for row in range(3):
         form.write("word", 100, 100 + 60 * row)
-        draw = form.circle if text == "o" else form.box
-        place = (62, 102 + 60 * row, 18)
-        draw(*place, dot=False) if text == "o" else draw(*place, "")
+        if text == "o":
+            form.circle(62, 102 + 60 * row, 18, dot=False)
+        else:
+            form.box(62, 102 + 60 * row, 18, "")
         box = Box(left=62, top=98 + 60 * row, right=81, bottom=126 + 60 * row)
         form.pieces.append(Line(text=text, box=box, words=(Word(text=text, box=box),)))
     blocks = layout(form.pieces, np.asarray(form.image), source=Source.LAYER).blocks

@@ -194,7 +194,7 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
 
 def _as_drawn(text: str) -> str:
     """Return the characters of a text as they stand on a page from left to right, as readers expect them."""
-    return get_display(text, base_dir="R") if any(map(_is_backward, text)) else text
+    return str(get_display(text, base_dir="R")) if any(map(_is_backward, text)) else text
 
 
 def _is_backward(letter: str) -> bool:

@@ -31,11 +31,15 @@ from pecia_workers.media.line_reader import Context, plain, read_again
 from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
 
 _Shape: TypeAlias = tuple[int, str, int, int, int, int]
-"""The font of a glyph, its code, and its box by the font's size; across less exactly, for text may be stretched."""
+"""The font of a glyph, its code, and its box by the font's size."""
 
 _LEAST_SIZE: Final = 8.0
 """Pixels, of a font whose glyphs can be told apart."""
+_FINE: Final = 500
+"""Parts of a font's size by which boxes differ."""
 _MOST_SHAPES: Final = 1000
+_SAMPLES: Final = 8
+"""Of a digit: the boxes of two may be the same."""
 _ALIKE: Final = 3
 _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
@@ -44,8 +48,9 @@ _MOST_WRONG: Final = 0.01
 _OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
 """Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
 
-_SUSPECT_TWOFOLD, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
-"""How much nearer another letter is than the one that is claimed: of one with two shapes, of values, of others."""
+_SUSPECT_DOUBLE, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
+"""How much nearer another letter is than the one that is claimed: of one with two shapes, of values, of others. Of a
+digit no other may be nearer at all."""
 _NO_PICTURE: Final = {"-", "."}
 """Signs whose pictures are alike, full."""
 _DIGITS: Final = frozenset("0123456789µ")
@@ -94,21 +99,24 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
     page = _Page(characters, grey)
     drawn = [
         sample
-        for sample in islice(page.samples.values(), _MOST_SHAPES)
+        for sample in islice(page.places, _MOST_SHAPES)
         if sample.size >= _LEAST_SIZE and sample.has_glyph and not sample.is_turned
     ]
     known = [sample for sample in drawn if index_of(sample.code) is not None]
     unlike = distances([look_of(sample, grey) for sample in known])
-    wrong = list(_of_wrong_fonts([*_alike(known, unlike), *_square(page.samples.values())]))
+    wrong = list(_of_wrong_fonts([*_alike(known, unlike), *_square(page.places)]))
     if page.share_of(wrong) > _MOST_WRONG and not page.has_most_of(wrong):
         return Naming(is_wrong=True)
     twofold = set(_of_two_shapes(drawn, grey))
     if any(category(one.code).startswith("L") and index_of(one.code) is None for one in twofold):
         return Naming(is_wrong=True)
     doubts: list[Misreading] = []
+    sound: set[tuple[int, str, str]] = set()
     for suspect, nearer in islice(_suspects(known, unlike, twofold), _MOST_SUSPECTS):
-        reading = page.reading_of(suspect, nearer)
+        likeness = suspect.font, suspect.code, nearer[0]
+        reading = plain(suspect.code) if likeness in sound else page.reading_of(suspect, nearer)
         if reading == plain(suspect.code):
+            sound.add(likeness)
             continue
         other = reading or nearer[0]
         is_value = suspect.code in _VALUES or other in _DIGITS
@@ -125,26 +133,30 @@ class _Page:
 
     characters: Sequence[Character | None]
     grey: Image.Image
-    places: dict[_Shape, list[int]] = field(default_factory=lambda: defaultdict(list))
-    samples: dict[_Shape, Character] = field(default_factory=dict)
-    """The largest of each."""
+    places: dict[Character, list[int]] = field(default_factory=dict)
+    """Where each shape stands, by its largest character, which comes first; digits that look alike in several parts."""
 
     def __post_init__(self) -> None:
+        shapes: dict[_Shape, list[int]] = defaultdict(list)
         for place, (last, character) in enumerate(pairwise([None, *self.characters])):
             if character and not (last and last.box == character.box):  # several letters of one glyph
-                shape = _shape_of(character)
-                self.places[shape].append(place)
-                if shape not in self.samples or character.size > self.samples[shape].size:
-                    self.samples[shape] = character
+                shapes[_shape_of(character)].append(place)
+        for (_, code, *_), places in shapes.items():
+            for start in range(min(len(places), _SAMPLES) if code.isdigit() else 1):
+                part = places[start::_SAMPLES] if code.isdigit() else places
+                sized = [(one.size, -place, one) for place in part if (one := self.characters[place])]
+                _, first, sample = max(sized)
+                self.places[sample] = [-first, *(place for place in part if place != -first)]
 
     def share_of(self, samples: Iterable[Character]) -> float:
         """Return the share of all characters that have these shapes."""
-        count = sum(len(self.places[_shape_of(sample)]) for sample in samples)
+        shapes = set(map(_shape_of, samples))
+        count = sum(len(places) for sample, places in self.places.items() if _shape_of(sample) in shapes)
         return count / max(1, sum(map(len, self.places.values())))
 
     def has_most_of(self, samples: Sequence[Character]) -> bool:
         """Return whether most of these that can be read are what they claim, and enough can."""
-        commonest = sorted(samples, key=lambda sample: -len(self.places[_shape_of(sample)]))[:_OF_A_FONT]
+        commonest = sorted(samples, key=lambda sample: -len(self.places[sample]))[:_OF_A_FONT]
         readings = [(self.reading_of(sample), plain(sample.code)) for sample in commonest]
         known = [reading == claimed for reading, claimed in readings if reading]
         return sum(known) > max(len(known) / 2, _READ_OF_A_FONT * len(readings))
@@ -154,8 +166,8 @@ class _Page:
 
         `nearer`: the letters that it is more like than the one that it claims; of others it is none.
         """
-        places, found = self.places[_shape_of(sample)], Counter[str]()
-        chosen = places[:: max(1, len(places) // _READINGS)][:_READINGS]
+        places, found = self.places[sample], Counter[str]()
+        chosen = places[:: max(1, len(places) // _READINGS)][: 1 if sample.code.isdigit() else _READINGS]
         for place in chosen:
             reading = read_again(Context.of(self.characters, place), self.grey)
             if reading == plain(sample.code):
@@ -171,7 +183,7 @@ class _Page:
 
     def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Misreading]:
         """Yield the places at which a shape stands, the first if it is no value, with what it may be instead."""
-        for place in self.places[_shape_of(sample)][: _MOST_DOUBTS if on_value else 1]:
+        for place in self.places[sample][: _MOST_DOUBTS if on_value else 1]:
             context = Context.of(self.characters, place, word=True)
             yield Misreading(context.box, context.text, context.with_other(other), on_value)
 
@@ -179,16 +191,19 @@ class _Page:
 def _shape_of(character: Character) -> _Shape:
     left, top, right, bottom = (side / character.size for side in character.box)
     x, y = (side / character.size for side in character.origin)
-    upright = round(1000 * (y - bottom)), round(1000 * (bottom - top))
-    return character.font, character.code, *upright, round(50 * (left - x)), round(50 * (right - left))
+    sides = (y - bottom, bottom - top, left - x, right - left)
+    below, high, ahead, wide = (round(_FINE * side) for side in sides)
+    return character.font, character.code, below, high, ahead, wide
 
 
 def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, bool]]:
-    """Yield each letter or digit, and whether it is among those that its glyph looks most like."""
+    """Yield each letter or digit once, and whether it is among those that its glyph looks most like."""
     letters = np.array([letter not in SIGNS for letter in LETTERS])
+    judged: set[_Shape] = set()
     for sample, row in zip(known, unlike, strict=True):
-        index = index_of(sample.code)
-        if index is not None and letters[index]:
+        index, shape = index_of(sample.code), _shape_of(sample)
+        if index is not None and letters[index] and shape not in judged:
+            judged.add(shape)
             yield sample, int((row[letters] < row[index]).sum()) < _ALIKE
 
 
@@ -239,6 +254,7 @@ def _suspects(
         if not nearer or sample.size < _LEAST_SUSPECT_SIZE or {sample.code, nearer[0]} == _NO_PICTURE:
             continue
         is_value = sample.code in _VALUES or nearer[0] in _DIGITS
-        least = _SUSPECT_TWOFOLD if sample in twofold else _SUSPECT if is_value else _SUSPECT_LETTER
-        if own - row.min() > least:
+        least = _SUSPECT_DOUBLE if sample in twofold else _SUSPECT if is_value else _SUSPECT_LETTER
+        is_other_digit = sample.code in _DIGITS and not _DIGITS.isdisjoint(nearer)
+        if is_other_digit or own - row.min() > least:
             yield sample, "".join(nearer)

@@ -120,17 +120,21 @@ def read_again(context: Context, grey: Image.Image) -> str | None:
     theirs = "".join(map(plain, "".join(reader.read(crop).split())))
     if len(ours) == 1:
         return theirs if len(theirs) == 1 else None
-    others = len(ours) - ours.count(ours[context.place])
+    suspect = ours[context.place]
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+    if len(ours) == len(theirs):  # two digits that have changed places are not one that has moved
+        blocks = [("replace", 0, len(ours), 0, len(theirs))]
     equal, reading = 0, None
-    for tag, start, end, from_, to in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
-        if tag == "equal":
-            equal += sum(one != ours[context.place] for one in ours[start:end])
+    for tag, start, end, from_, to in blocks:
+        if end - start == to - from_:
+            pairs = zip(ours[start:end], theirs[from_:to], strict=True)
+            equal += sum(one == other != suspect for one, other in pairs)
         if start <= context.place < end and tag != "delete":
             if end - start == to - from_:
                 reading = theirs[from_ + context.place - start]
             elif end - start == 1:
                 reading = theirs[from_:to]
-    return reading if equal >= _LEAST_READ * others else None
+    return reading if equal >= _LEAST_READ * (len(ours) - ours.count(suspect)) else None
 
 
 @cache
@@ -139,8 +143,8 @@ def plain(character: str) -> str:
     composed = normalize("NFKC", character)
     index = index_of(composed if len(composed) == 1 else character)
     letter = character if index is None else LETTERS[index]
-    base, *marks = normalize("NFD", letter)
-    if marks and all(category(mark).startswith("M") for mark in marks):
-        letter = base
+    parts = normalize("NFD", letter)
+    if all(category(mark).startswith("M") for mark in parts[1:]):
+        letter = parts[0]
     letter = _SAME.get(letter, letter).lower()
     return letter if len(letter) == 1 else character

@@ -185,8 +185,8 @@ def _with_units_behind(words: list[list[Character]]) -> list[list[Character]]:
         before = texts[place - 1] if place else ""
         is_alone = not before or is_backward(before[-1])
         if is_alone and is_unit(texts[place]) and texts[place + 1][0].isdigit():
-            for some in (words, texts):
-                some[place : place + 2] = reversed(some[place : place + 2])
+            words[place : place + 2] = words[place + 1], words[place]
+            texts[place : place + 2] = texts[place + 1], texts[place]
     return words
 
 

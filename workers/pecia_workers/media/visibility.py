@@ -43,7 +43,9 @@ def visible_characters(
     for run in _runs([one if one is None or id(one) in surplus else None for one in characters]):
         unseen = [one for one in run if id(one) not in seen]
         if unseen and len(unseen) < len(run):
-            seen = seen - set(map(id, run)) | set(map(id, _seen_of(run, seen, surplus, grey)))
+            kept = set(map(id, _seen_of(run, seen, surplus, grey)))
+            seen.difference_update(map(id, run))
+            seen |= kept
     return seen | {
         id(one) for one in shown if not one.has_glyph and _part(one, grey).min(initial=255) >= _PAPER
     }
