@@ -59,7 +59,7 @@ def read(image: Image.Image, lines: list[Line]) -> Layout:
     slope=st.floats(-0.6, 0.6),
     over=st.floats(0, 0.5),
 )
-def test_words_that_a_line_runs_through_are_struck_out(
+def test_words_that_a_line_runs_through_are_struck_out(  # noqa: PLR0917  what strikes differ in
     size: int,
     words: tuple[int, int],
     ink: tuple[int, int, int],

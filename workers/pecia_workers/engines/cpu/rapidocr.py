@@ -153,7 +153,8 @@ def read_page(pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRe
         unsure += [piece for piece in found if piece not in sure]
         if len(sure) < len(some) / 2:  # specks; what else there is of them is not worth the time
             break
-    return page_read(layout(pieces, seen, source=Source.OCR), pieces, letters, _DOUBTFUL, left_out=unsure)
+    found, beneath = layout(pieces, seen, source=Source.OCR), letters.beneath(seen)
+    return page_read(found, pieces, letters, _DOUBTFUL, beneath=beneath, left_out=unsure)
 
 
 def _side(letters: Letters, height: float) -> int:
