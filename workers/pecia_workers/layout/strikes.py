@@ -10,16 +10,15 @@ whatever the source of the text. A line strikes letters out if
 5. both of its ends are near text of the row: a rule of a table or a chart goes on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, Doubt, DoubtReason, Line, Word
-from pecia_workers.layout.lines import Mask, around, is_value
+from pecia_schemas.blocks import Line, Word
+from pecia_workers.layout.lines import Mask
 
 _LONG: Final = 1.5
 """Least length, by the height of a line of text."""
@@ -48,20 +47,6 @@ def with_strikes(pieces: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Line
     grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
     boxes = np.array([(one.box.left, one.box.top, one.box.right, one.box.bottom) for one in pieces])
     return [_marked(piece, [*_strikes(piece, grey, boxes)]) for piece in pieces]
-
-
-def struck_doubts(blocks: Iterable[Block]) -> Iterator[Doubt]:
-    """Yield what is struck out, side by side together."""
-    for line in (line for block in blocks for line in block.lines):
-        for is_struck, group in groupby(line.words, key=lambda word: word.struck):
-            if is_struck:
-                words = list(group)
-                yield Doubt(
-                    reason=DoubtReason.STRUCK_OUT,
-                    box=around(word.box for word in words),
-                    text=" ".join(word.text for word in words),
-                    on_value=any(is_value(word.text) for word in words),
-                )
 
 
 def _marked(piece: Line, strikes: Sequence[tuple[int, int]]) -> Line:
