@@ -127,7 +127,7 @@ class Letters:
             return nothing
         lightest = from_paper(Image.fromarray(pixels.max(axis=2)))  # a coloured ink is light in one channel
         dark = (lightest > _DARK * strong_contrast(lightest, above_noise(lightest))).view(np.uint8)
-        around = cv2.dilate(dark, np.ones((5, 5), np.uint8))
+        around = np.asarray(cv2.dilate(dark, np.ones((5, 5), np.uint8)), dtype=np.uint8)
         ink = from_paper(Image.fromarray(pixels).convert("L")) > _LEAST_DARK
         figure = ink.view(np.uint8) & (1 - around)
         if figure.mean() < _LEAST_FIGURE:
@@ -176,7 +176,7 @@ class Letters:
         def unknown(boxes: NDArray[np.int32]) -> NDArray[np.int32]:
             left, top, width, height = boxes.T
             within = sum_within(covered, left, top, left + width, top + height)
-            return boxes[within < _READ_SHARE * width * height]
+            return np.asarray(boxes[within < _READ_SHARE * width * height], dtype=np.int32)
 
         return type(self)(self.page, unknown(self.boxes), unknown(self.lone))
 

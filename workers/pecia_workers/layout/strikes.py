@@ -75,7 +75,7 @@ def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> I
     own = crop[::2, max(0, box.left) - left : box.right - left : 2]
     if not own.size:
         return
-    contrast = cv2.absdiff(crop, np.full_like(crop, np.median(own)))
+    contrast = np.asarray(cv2.absdiff(crop, np.full_like(crop, np.median(own))), dtype=np.uint8)
     ink = (contrast > np.clip(_OF_STRONG * contrast.max(), *_CONTRAST)).view(np.uint8)
     level = cv2.dilate(ink, np.ones((3, 1), np.uint8)) if height >= _LARGE else ink
     runs = cv2.morphologyEx(level, cv2.MORPH_OPEN, np.ones((1, long), np.uint8))
