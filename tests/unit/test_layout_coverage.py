@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
@@ -34,12 +36,15 @@ def letters(image: Image.Image) -> Letters:
 
 def read(pieces: list[Line], image: Image.Image, *left_out: Line) -> PageRead:
     found = layout(pieces, np.array(image), source=Source.OCR)
-    return page_read(found, pieces, letters(image), DOUBTFUL, left_out=left_out, others={})
+    all_letters = letters(image)
+    beneath = all_letters.beneath(np.array(image))
+    return page_read(found, pieces, all_letters, DOUBTFUL, beneath=beneath, left_out=left_out, others={})
 
 
 def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
     box = Box(left=90, top=top, right=1000, bottom=top + 40)
-    return Line(text=text, box=box, words=(Word(text=text, box=box, confidence=confidence),))
+    words = (Word(text=text, box=box, confidence=confidence), Word(text=LINE, box=box))
+    return Line(text=f"{text} {LINE}", box=box, words=words)
 
 
 def test_faint_print_beside_strong_print_is_found() -> None:
@@ -101,7 +106,8 @@ def test_a_doubt_has_the_other_reading_and_is_on_a_value_if_that_is_one() -> Non
 
 
 def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:
-    page = read([piece(190)], sheet(*ONE_LINE), piece(500, 0.8, "11"))
+    speck = Line(text="11", box=Box(left=90, top=500, right=120, bottom=540), confidence=0.8)
+    page = read([piece(190)], sheet(*ONE_LINE), speck)
     [doubt] = page.doubts
     assert (doubt.text, doubt.on_value) == ("11", True)
     assert "11" not in text_of(page.blocks)
@@ -136,3 +142,79 @@ def test_the_holes_of_letters_are_no_letters_though_there_is_a_field() -> None:
     draw.text((100, 200), "obedpoqg " * 6, fill="black", font=ImageFont.load_default(40))
     draw.rectangle((300, 500, 440, 536), fill="teal")
     assert len(letters(image)) <= 48
+
+
+def test_a_text_that_has_no_room_for_the_letters_in_its_box_has_not_read_them() -> None:
+    box = Box(left=90, top=190, right=1000, bottom=240)
+    image = sheet(*TWO_LINES)
+    whole, short = Line(text=LINE, box=box), Line(text="stamp", box=box)
+    tall = Line(text=LINE.upper(), box=Box(left=90, top=100, right=1000, bottom=340))
+    assert len(letters(image).unread([whole])) == pytest.approx(len(letters(image)) / 2, abs=1)
+    for piece in (short, tall):
+        assert len(letters(image).unread([piece])) == len(letters(image))
+        assert read([piece], image).coverage == 0
+
+
+VALUES = ["140 mmol/l", "4.2 mmol/l", "87 umol/l", "5.46 mmol/l", "141 g/l"]
+
+
+def values(size: int) -> tuple[Image.Image, list[Line]]:
+    """Return a page with a table of values, and its text."""
+    image, font = Image.new("RGB", (1240, 900), "white"), ImageFont.load_default(size)
+    pieces = []
+    for number, value in enumerate(VALUES):
+        for left, text in ((100, "Serum concentration"), (460, value)):
+            top = 200 + 2 * size * number
+            ImageDraw.Draw(image).text((left, top), text, fill="black", font=font)
+            right = left + round(font.getlength(text))
+            pieces.append(
+                Line(text=text, box=Box(left=left, top=top, right=right, bottom=top + round(1.3 * size)))
+            )
+    return image, pieces
+
+
+@given(
+    size=st.integers(20, 32),
+    ink=st.sampled_from([(200, 30, 30), (30, 60, 190), (20, 130, 60), (128, 128, 128), (160, 60, 160)]),
+    strength=st.floats(0.5, 1.0),
+    angle=st.integers(-40, 40),
+    word=st.sampled_from(["COPY", "PAID", "CONFIDENTIAL", "VOID"]),
+    grain=st.sampled_from([0, 5]),
+)
+def test_values_under_a_stamp_are_read_or_a_doubt_with_their_box(  # noqa: PLR0917  what stamps differ in
+    size: int, ink: tuple[int, int, int], strength: float, angle: int, word: str, grain: int
+) -> None:
+    image, pieces = values(size)
+    font = ImageFont.load_default(3 * size)
+    stamp = Image.new("L", (round(font.getlength(word)) + 2 * size, 5 * size), 0)
+    draw = ImageDraw.Draw(stamp)
+    draw.rectangle((2, 2, stamp.width - 3, stamp.height - 3), outline=255, width=5)
+    draw.text((size, size // 2), word, fill=255, font=font)
+    stamp = stamp.rotate(angle, expand=True).point(lambda level: round(level * strength))
+    at = (480 - stamp.width // 2, 200 + 5 * size - stamp.height // 2)
+    image.paste(ink, (at[0], at[1]), stamp)
+    noise = np.random.default_rng(size).normal(0, grain, np.array(image).shape)
+    image = Image.fromarray((np.array(image) + noise).clip(0, 255).astype(np.uint8))
+    stamped = Line(
+        text=word, box=Box(left=at[0], top=at[1], right=at[0] + stamp.width, bottom=at[1] + stamp.height)
+    )
+
+    lost = read([stamped, *pieces[::2]], image)
+
+    boxes = [doubt.box for doubt in lost.doubts if doubt.reason is DoubtReason.UNCOVERED]
+    assert any(box and box.left >= 440 and 190 < box.top < 200 + 10 * size for box in boxes)
+    assert lost.coverage is not None
+    assert lost.coverage < 1
+    whole = read([stamped, *pieces], image)
+    assert not [doubt for doubt in whole.doubts if doubt.reason is DoubtReason.UNCOVERED]
+
+
+@pytest.mark.parametrize("ground", ["white", "lightyellow", "lightgrey", "lightblue"])
+def test_no_letter_of_a_page_without_a_stamp_is_under_one(ground: str) -> None:
+    image = sheet(*TWO_LINES)
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((80, 380, 1100, 560), fill=ground)
+    draw.text((100, 400), LINE, fill="black", font=ImageFont.load_default(26))
+    draw.text((100, 700), LINE, fill="crimson", font=ImageFont.load_default(26))
+    draw.text((100, 900), "Report", fill="navy", font=ImageFont.load_default(90))
+    assert len(letters(image).beneath(np.array(image))) == 0

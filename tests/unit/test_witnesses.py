@@ -1,13 +1,14 @@
 """Who is heard beside the model, in which order, and what becomes of a page whose witness is not."""
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
 
 from pecia import Page, ReadDocument, Verdict, Witness
-from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, plain_blocks
+from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Word, plain_blocks
 from pecia_workers.media.pages import PageImage
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
 from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
@@ -42,6 +43,19 @@ def task(**options: str) -> ReadDocument:
 
 def hear(witnesses: Witnesses, image: PageImage | None = None, **options: str) -> WitnessedPage:
     return witnesses.begin(task(**options), request(), image or PageImage(pixels=PIXELS))
+
+
+async def test_what_the_cpu_engine_sees_struck_out_is_a_doubt_on_a_page_that_a_model_read() -> None:
+    [line] = SEEN[0].lines
+    words = (Word(text="Sodium", box=line.box), Word(text="140", box=line.box, struck=True))
+    lines = (line.model_copy(update={"words": (*words, Word(text="mmol/l", box=line.box))}),)
+    seen = replace(READ, blocks=(SEEN[0].model_copy(update={"lines": lines}),))
+    witnesses = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: seen), 1)
+
+    compared = await hear(witnesses).compared(page())
+
+    assert [(doubt.reason, doubt.text) for doubt in compared.doubts] == [(DoubtReason.STRUCK_OUT, "140")]
+    assert compared.verdict is Verdict.REVIEW
 
 
 class Slow(ScriptedEngine):

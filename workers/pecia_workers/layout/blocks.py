@@ -12,14 +12,14 @@ from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mar
 from pecia_workers.layout.aligned import aligned_grids
 from pecia_workers.layout.completing import with_dashes, with_names
 from pecia_workers.layout.grids import Grid
-from pecia_workers.layout.lines import around, corners_of, cues_of, joined, middle, rows_of
+from pecia_workers.layout.lines import around, corners_of, cues_of, joined, middle, rows_of, struck_doubts
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
 from pecia_workers.layout.parting import looks_joined
 from pecia_workers.layout.ruled import Rules, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
-from pecia_workers.layout.strikes import struck_doubts, with_strikes
+from pecia_workers.layout.strikes import with_strikes
 
 Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""

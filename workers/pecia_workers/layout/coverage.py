@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_schemas.blocks import Box
-from pecia_workers.layout.ink import find_faint_ink, sum_within
+from pecia_schemas.blocks import Box, Line
+from pecia_workers.layout.ink import above_noise, find_faint_ink, from_paper, strong_contrast, sum_within
 from pecia_workers.layout.lines import box_of
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
@@ -39,6 +39,14 @@ _FIELD_FILL, _FIELD_AROUND, _RING = 0.7, 0.95, 2
 _AT_A_TIME: Final = 4096
 TALLEST: Final = 0.12
 """Height of letters in pictures on a written page, by its longer side."""
+_DARK, _LEAST_DARK, _LEAST_FIGURE = 0.7, 48, 0.0005
+"""Of the page's strong print, what is darker than stamps; their contrast, in levels, and share of a page at least."""
+_FIGURE, _TOUCHED = 0.6, 0.4
+"""Size of the strokes of a figure, by the height of small print; how much of it is around a letter that it covers."""
+_SMALL_PART: Final = 0.25
+"""Of a line's height: smaller are dots, accents and hyphens."""
+_PARTS, _PARTS_OF_A_SQUARE, _PARTS_MORE, _SQUARE = 1.8, 8.0, 4.0, "\u2e80"
+"""Pieces of ink that a character has at most, a Chinese or Korean one (from `_SQUARE` on), and a line beside them."""
 _READ_SHARE: Final = 0.3
 """Of a letter's rectangle within words that are known, from which it is one of theirs."""
 _NEAR, _OFF_MIDDLE = 1.2, 0.35
@@ -109,6 +117,55 @@ class Letters:
         )
         return type(self)(self.page, left, lone)
 
+    def beneath(self, pixels: NDArray[np.uint8]) -> Self:
+        """Return the letters of the page, RGB, that a stamp or another lighter or coloured figure is drawn over.
+
+        Its strokes and theirs are one piece of ink, so they are none of `boxes`: they are the darker part of it.
+        """
+        nothing = type(self)(self.page, self.boxes[:0], self.lone[:0])
+        if self.small_height is None:
+            return nothing
+        lightest = from_paper(Image.fromarray(pixels.max(axis=2)))  # a coloured ink is light in one channel
+        dark = (lightest > _DARK * strong_contrast(lightest, above_noise(lightest))).view(np.uint8)
+        around = np.asarray(cv2.dilate(dark, np.ones((5, 5), np.uint8)), dtype=np.uint8)
+        ink = from_paper(Image.fromarray(pixels).convert("L")) > _LEAST_DARK
+        figure = ink.view(np.uint8) & (1 - around)
+        if figure.mean() < _LEAST_FIGURE:
+            return nothing
+        _, labels, stats, _ = cv2.connectedComponentsWithStats(figure, connectivity=8)
+        size = stats[:, 2:4].min(axis=1)
+        size[0] = 0
+        figure = (size >= _FIGURE * self.small_height)[labels].view(np.uint8)
+        stats = cv2.connectedComponentsWithStats(dark, connectivity=8)[2]
+        boxes = _letter_like(stats, _HIGHER_ALONE * self.small_height)
+        left, top, width, height = boxes[boxes[:, 3] >= _LOWER * self.small_height].T
+        sums = cv2.integral(figure)
+        reach = 4
+        near = sum_within(sums, left - reach, top - reach, left + width + reach, top + height + reach)
+        some = np.stack([left, top, width, height], axis=1)[near >= _TOUCHED * (width + height)]
+        return type(self)(self.page, some.astype(np.int32), self.lone[:0])
+
+    def unread(self, pieces: Iterable[Line]) -> Self:
+        """Return the letters for which no recognised text has room.
+
+        One has room for as many as it may have, if they are not much smaller than its line is high; signs have parts
+        that are.
+        """
+        left, top, width, height = self.boxes.T
+        x, y = left + width // 2, top + height // 2
+        is_read = np.zeros(len(self), np.bool_)
+        for piece in pieces:
+            box = piece.box
+            inside = np.flatnonzero((x >= box.left) & (x < box.right) & (y >= box.top) & (y < box.bottom))
+            is_small = height[inside] < _SMALL_PART * min(box.bottom - box.top, box.right - box.left)
+            text = "".join(piece.text.split())
+            room = sum(_PARTS_OF_A_SQUARE if one >= _SQUARE else _PARTS for one in text) + _PARTS_MORE
+            if np.count_nonzero(~is_small) <= room:
+                is_read[inside[~is_small]] = True
+            if np.count_nonzero(is_small) <= room / 2:
+                is_read[inside[is_small]] = True
+        return type(self)(self.page, self.boxes[~is_read], self.lone)
+
     def beside(self, words: Iterable[Box]) -> Self:
         """Return the letters that are no part of known words."""
         covered = np.zeros((self.page[0] + 1, self.page[1] + 1), np.int32)
@@ -119,7 +176,7 @@ class Letters:
         def unknown(boxes: NDArray[np.int32]) -> NDArray[np.int32]:
             left, top, width, height = boxes.T
             within = sum_within(covered, left, top, left + width, top + height)
-            return boxes[within < _READ_SHARE * width * height]
+            return np.asarray(boxes[within < _READ_SHARE * width * height], dtype=np.int32)
 
         return type(self)(self.page, unknown(self.boxes), unknown(self.lone))
 
@@ -152,6 +209,10 @@ class Letters:
     def rows(self) -> list[Box]:
         """Return a box around each row of neighbours, of those that have three letters at least."""
         return self._rows(self.boxes, _NEIGHBOURS.start)
+
+    def pairs(self) -> list[Box]:
+        """Return a box around each two or more that stand side by side."""
+        return self._rows(self.boxes, 2)
 
     def lone_rows(self) -> list[Box]:
         """Return a box around what stands alone, two that stand side by side together."""

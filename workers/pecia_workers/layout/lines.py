@@ -1,14 +1,15 @@
 """Words, lines and rows: pieces of text put together, the boxes around them, and which words are values."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, TypeAlias
 from unicodedata import bidirectional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Line, Word, mean_confidence
+from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Word, mean_confidence
 from pecia_workers.layout.order import Boxes, Cues, reading_order
 
 Mask: TypeAlias = NDArray[np.uint8]
@@ -171,3 +172,17 @@ def is_value(word: str, before: str = "") -> bool:
 def is_unit(word: str) -> bool:
     """Return whether a word is a unit, or several with strokes between them."""
     return all(map(_UNIT.fullmatch, word.split("/")))
+
+
+def struck_doubts(blocks: Iterable[Block]) -> Iterator[Doubt]:
+    """Yield what is struck out, side by side together."""
+    for line in (line for block in blocks for line in block.lines):
+        for is_struck, group in groupby(line.words, key=lambda word: word.struck):
+            if is_struck:
+                words = list(group)
+                yield Doubt(
+                    reason=DoubtReason.STRUCK_OUT,
+                    box=around(word.box for word in words),
+                    text=" ".join(word.text for word in words),
+                    on_value=any(is_value(word.text) for word in words),
+                )

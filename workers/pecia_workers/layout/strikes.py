@@ -10,25 +10,27 @@ whatever the source of the text. A line strikes letters out if
 5. both of its ends are near text of the row: a rule of a table or a chart goes on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, Doubt, DoubtReason, Line, Word
-from pecia_workers.layout.lines import Mask, around, is_value
+from pecia_schemas.blocks import Line, Word
+from pecia_workers.layout.lines import Mask
 
-_LONG: Final = 1.0
+_LONG: Final = 1.5
 """Least length, by the height of a line of text."""
 _THICK: Final = 0.2
 _CONTRAST: Final = (12, 48)
 _OF_STRONG: Final = 0.35
 """Contrast of ink: a share of the strongest, within limits in levels."""
-_ALONE: Final = 0.05
-"""Share of a line's length at which it is seen alone."""
+_ALONE, _EVEN = 0.08, 0.5
+"""Share of a line's length at which it is seen alone, and how faint it may be there beside where it is darkest: where
+letters touch their joins are less even."""
+_LARGE: Final = 24
+"""Pixels, of a line of text whose letters do not grow together with the steps of a line that slopes."""
 _MET: Final = 0.12
 """Share of a line's length at which strokes meet it, above and below."""
 _HIGHEST, _LOWEST = 0.25, 0.7
@@ -45,20 +47,6 @@ def with_strikes(pieces: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Line
     grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
     boxes = np.array([(one.box.left, one.box.top, one.box.right, one.box.bottom) for one in pieces])
     return [_marked(piece, [*_strikes(piece, grey, boxes)]) for piece in pieces]
-
-
-def struck_doubts(blocks: Iterable[Block]) -> Iterator[Doubt]:
-    """Yield what is struck out, side by side together."""
-    for line in (line for block in blocks for line in block.lines):
-        for is_struck, group in groupby(line.words, key=lambda word: word.struck):
-            if is_struck:
-                words = list(group)
-                yield Doubt(
-                    reason=DoubtReason.STRUCK_OUT,
-                    box=around(word.box for word in words),
-                    text=" ".join(word.text for word in words),
-                    on_value=any(is_value(word.text) for word in words),
-                )
 
 
 def _marked(piece: Line, strikes: Sequence[tuple[int, int]]) -> Line:
@@ -83,30 +71,32 @@ def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> I
         return
     top, margin = max(0, box.top), round(_BESIDE * height)
     left, right = max(0, box.left - margin), min(grey.shape[1], box.right + margin)
-    crop = grey[top : box.bottom, left:right].astype(np.int16)
-    if not crop.size:
+    crop = grey[top : box.bottom, left:right]
+    own = crop[::2, max(0, box.left) - left : box.right - left : 2]
+    if not own.size:
         return
-    contrast = np.abs(crop - np.median(crop))
-    ink = (contrast > np.clip(_OF_STRONG * np.percentile(contrast, 98), *_CONTRAST)).view(np.uint8)
-    level = cv2.dilate(ink, np.ones((3, 1), np.uint8))  # a line that slopes has steps
+    contrast = np.asarray(cv2.absdiff(crop, np.full_like(crop, np.median(own))), dtype=np.uint8)
+    ink = (contrast > np.clip(_OF_STRONG * contrast.max(), *_CONTRAST)).view(np.uint8)
+    level = cv2.dilate(ink, np.ones((3, 1), np.uint8)) if height >= _LARGE else ink
     runs = cv2.morphologyEx(level, cv2.MORPH_OPEN, np.ones((1, long), np.uint8))
     if not runs.any():
         return
     _, labels, stats, _ = cv2.connectedComponentsWithStats(runs & ink, connectivity=8)
     for label in 1 + np.flatnonzero(stats[1:, cv2.CC_STAT_WIDTH] >= long):
-        start, end = _stretch(ink, (labels == label).view(np.uint8), height)
+        start, end = _stretch(ink, contrast, (labels == label).view(np.uint8), height)
         if end > start and _ends_at_text(left + start, left + end, box.top + height / 2, boxes, height):
             yield left + start, left + end
 
 
-def _stretch(ink: Mask, line: Mask, height: int) -> tuple[int, int]:
+def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) -> tuple[int, int]:
     """Return the columns from where to where a line strikes letters out; nothing if it does not."""
     columns = np.flatnonzero(line.any(axis=0))
     start, end = int(columns[0]), int(columns[-1]) + 1
     part, line = ink[:, start:end], line[:, start:end]
-    depth = part.sum(axis=0)
-    alone = (depth <= max(2, _THICK * height)) & (depth == (part & line).sum(axis=0)) & (depth > 0)
-    if alone.sum() < max(2, _ALONE * (end - start)):
+    depth, strokes = part.sum(axis=0), np.count_nonzero(np.diff(part, axis=0, prepend=0) == 1, axis=0)
+    alone = (strokes == 1) & (depth <= max(2, _THICK * height)) & (depth == (part & line).sum(axis=0))
+    peaks = (contrast[:, start:end] * line).max(axis=0)[alone]
+    if alone.sum() < max(3, _ALONE * (end - start)) or np.percentile(peaks, 10) < _EVEN * peaks.max():
         return 0, 0
     rows = np.arange(len(part))[:, np.newaxis]
     across = np.flatnonzero(alone)

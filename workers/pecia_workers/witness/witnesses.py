@@ -20,6 +20,7 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
+from pecia_workers.layout.lines import struck_doubts
 from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
@@ -163,6 +164,9 @@ class WitnessedPage:
                 doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
                 verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
                 return page.model_copy(update={"doubts": doubts, "verdict": verdict})
+            if page.source is Source.MODEL and (struck := tuple(struck_doubts(blocks))):
+                verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
+                page = page.model_copy(update={"doubts": (*page.doubts, *struck), "verdict": verdict})
             pixels = self.request.images[0]
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
         if self.text is None:

@@ -240,20 +240,21 @@ def page_read(
     letters: Letters,
     doubtful: float,
     *,
+    beneath: Letters,
     left_out: Sequence[Line] = (),
     others: Mapping[Box, str] | None = None,
 ) -> PageRead:
     """Return what was read of a page, from recognised pieces of text in no order, and how they are laid out.
 
-    `doubtful`: confidence below which a word is a doubt. `left_out`: pieces that may be text or specks: doubts, and
-    no part of the text. `others`: what else a word may be, by its box; None where confidences were not measured.
+    `doubtful`: confidence below which a word is a doubt. `beneath`: letters that a figure is drawn over. `left_out`:
+    pieces that may be text or specks: doubts, and no part of the text. `others`: what else a word may be, by its box;
+    None where confidences were not measured.
     """
-    boxes = [piece.box for piece in pieces]
-    corners = [[(b.left, b.top), (b.right, b.top), (b.right, b.bottom), (b.left, b.bottom)] for b in boxes]
-    missed = letters.outside(np.array(corners, np.float32).reshape(-1, 4, 2))
+    missed, hidden = letters.unread(pieces), beneath.unread(pieces)
     doubts = list(found.doubts)
     if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
         doubts += [Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in missed.rows()]
+    doubts += [Doubt(reason=DoubtReason.UNCOVERED, box=box) for box in hidden.pairs()]
     for line in (line for block in found.blocks for line in block.lines):
         words: Sequence[Word | Line] = line.words or (line,)
         for number, word in enumerate(words):
@@ -266,7 +267,8 @@ def page_read(
                 measured = None if others is None else 1 - word.confidence
                 doubts.append(doubt.model_copy(update={"other": other, "probability": measured}))
     doubts += [_low(piece, on_value=any(map(is_value, piece.text.split()))) for piece in left_out]
-    coverage = 1 - missed.share_of(letters) if len(letters) else None
+    every = len(letters) + len(beneath)
+    coverage = 1 - (len(missed) + len(hidden)) / every if every else None
     return PageRead(blocks=found.blocks, coverage=coverage, doubts=tuple(doubts))
 
 

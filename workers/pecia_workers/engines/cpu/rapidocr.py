@@ -163,9 +163,9 @@ def read_page(
         pieces = [piece for piece in pieces if not _is_shape(piece)]
     if back.palest and not pieces:  # the page itself is blank
         letters = letters.outside([_quad(box_of(0, 0, letters.page[1], letters.page[0]))])
-    found = layout(pieces, seen, source=Source.OCR)
+    found, beneath = layout(pieces, seen, source=Source.OCR), letters.beneath(seen)
     doubtful = 1 - calibration().doubtful
-    return page_read(found, pieces, letters, doubtful, left_out=unsure, others=others)
+    return page_read(found, pieces, letters, doubtful, beneath=beneath, left_out=unsure, others=others)
 
 
 def _read_missed(

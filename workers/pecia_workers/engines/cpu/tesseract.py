@@ -74,7 +74,8 @@ def read_page(pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRe
     finally:
         _api.Clear()
     found = layout(pieces, seen, source=Source.OCR)
-    return page_read(found, pieces, Letters.of(seen, tallest), _DOUBTFUL)
+    letters = Letters.of(seen, tallest)
+    return page_read(found, pieces, letters, _DOUBTFUL, beneath=letters.beneath(seen))
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
