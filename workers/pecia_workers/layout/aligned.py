@@ -85,7 +85,9 @@ def _grids_of(
     steps = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
     widest = int(np.argmax(steps))
     if steps[widest] > _WIDER * float(np.median(steps)):
-        parts = [part for half in (run[: widest + 1], run[widest + 1 :]) for part in _ended(pieces, half, height)]
+        parts = [
+            part for half in (run[: widest + 1], run[widest + 1 :]) for part in _ended(pieces, half, height)
+        ]
         grids = [found for part in parts for found in _grids_of(pieces, part, rules, height, depth - 1)]
         if any(found.table is not None for found in grids):
             return grids
@@ -205,10 +207,17 @@ class _Aligned:
         A heading over several columns has no such line below it.
         """
         body = next(
-            (number for number, row in enumerate(self.rows) if _is_body([(1, 1, piece) for piece in row[1:]])), 0
+            (
+                number
+                for number, row in enumerate(self.rows)
+                if _is_body([(1, 1, piece) for piece in row[1:]])
+            ),
+            0,
         )
         below = [piece.box for row in self.rows[body:] for piece in row]
-        for before, wall, after in zip([self.box.left, *walls], walls, [*walls[1:], self.box.right], strict=False):
+        for before, wall, after in zip(
+            [self.box.left, *walls], walls, [*walls[1:], self.box.right], strict=False
+        ):
             ends = [box.right for box in below if before <= box.left and box.right <= wall]
             starts = [box.left for box in below if wall <= box.left and box.right <= after]
             start = float(np.median(ends)) if ends else before
@@ -226,15 +235,25 @@ class _Aligned:
             if all(clear) or (any(clear) and len(spaces) > 1):
                 for number, space in spaces:
                     places = [space[0]] if space else []
-                    self.rows[number] = [part for piece in self.rows[number] for part in cut(piece, places, 0)]
+                    self.rows[number] = [
+                        part for piece in self.rows[number] for part in cut(piece, places, 0)
+                    ]
 
     def _widest_space(self, piece: Line, start: float, end: float) -> tuple[float, bool] | None:
         """Return where the space between two cells may be, and whether it is wide or words end or begin as the numbers do."""
-        spaces = [(right.box.left - left.box.right, left.box.right, right.box.left) for left, right in pairwise(piece.words)]
+        spaces = [
+            (right.box.left - left.box.right, left.box.right, right.box.left)
+            for left, right in pairwise(piece.words)
+        ]
         near = 0.3 * self.height
         usual = max(near, float(np.median([width for width, _, _ in spaces])) if len(spaces) > 2 else 0.0)  # noqa: PLR2004
         rated = [
-            (abs(left - start) < near or abs(right - end) < near, width > 1.2 * usual, width, (left + right) / 2)
+            (
+                abs(left - start) < near or abs(right - end) < near,
+                width > 1.2 * usual,
+                width,
+                (left + right) / 2,
+            )
             for width, left, right in spaces
             if left < end and right > start
         ]

@@ -18,8 +18,8 @@ _LEAST: Final = 6.0
 """Length of a line of a table, in heights of a line of text; so too the following two."""
 _SAME, _BROKEN = 1.0, 1.5
 """How far the ends of lines of one table differ, and the gap in a line that is drawn column by column."""
-_NEAR: Final = 2.0
-"""White space down to the next row below the last line."""
+_NEAR, _CLOSE = 2.0, 1.2
+"""White space down to the next row below the last line, and below one with rows of values above it."""
 _LONG, _PROSE = 0.6, 0.34
 """Width of a piece of prose, by that of the lines; share of prose in what may be a table."""
 _PROSE_WIDTH, _NUMBERS = 7.0, 0.2
@@ -41,9 +41,12 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
         ]
         for top, bottom in _regions(inside, left, right, ys, height):
             levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
-            if bottom == ys[-1] and sum(any(map(is_number, level)) for level in levels) < _MIN_LEVELS:
+            if bottom == ys[-1]:
+                is_closed = sum(any(map(is_number, level)) for level in levels) >= _MIN_LEVELS
                 below = levels_of([piece for piece in inside if middle(piece.box)[1] > bottom])
-                levels += _following(below, bottom, height)
+                levels += _following(
+                    below, bottom, (_CLOSE if is_closed else _NEAR) * height, is_closed=is_closed
+                )
             if len(levels) < _MIN_LEVELS or _is_prose(levels, height):
                 continue
             run = [[known[id(piece)] for piece in level] for level in levels]
@@ -106,14 +109,18 @@ def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
     return width > _PROSE_WIDTH * height and numbers < _NUMBERS * len(texts)
 
 
-def _following(below: Sequence[Sequence[Line]], bottom: float, height: float) -> list[Sequence[Line]]:
-    """Return the rows that go on below the last line of a table, in which only the head has lines."""
+def _following(
+    below: Sequence[Sequence[Line]], bottom: float, near: float, *, is_closed: bool
+) -> list[Sequence[Line]]:
+    """Return the rows that go on below the last line of a table: one in which only the head has lines, or the last row.
+
+    `is_closed`: rows of values stand above that line, so that only others go on.
+    """
     rows: list[Sequence[Line]] = []
     for level in below:
-        top, last = min(piece.box.top for piece in level), level[-1]
-        if top - bottom > _NEAR * height or (len(level) == 1 and not is_number(last) and len(rows) < 1):
-            break
-        if len(level) == 1 and last.text.rstrip().endswith((".", ":")):
+        is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows)
+        ends = len(level) == 1 and level[0].text.rstrip().endswith((".", ":"))
+        if min(piece.box.top for piece in level) - bottom > near or not is_row or ends:
             break
         rows.append(level)
         bottom = max(piece.box.bottom for piece in level)
