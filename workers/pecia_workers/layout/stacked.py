@@ -116,7 +116,10 @@ def _trimmed(levels: list[list[Line]], left: float, right: float) -> list[list[L
     first, last = several[0], several[-1]
     while first and levels[first - 1][0].box.left > left + _HEADING * (right - left):
         first -= 1
-    while last + 1 < len(levels) and levels[last + 1][0].box.right < right - _LONG * (right - left):
+    while last + 1 < len(levels):
+        box = levels[last + 1][0].box
+        if box.right - box.left > _LONG * (right - left):
+            break
         last += 1
     return levels[first : last + 1]
 
