@@ -185,7 +185,7 @@ class _Aligned:
         return draft.grid()
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
-        """Return whether these are lines of prose with white space between their words, so that all end at one place."""
+        """Return whether these are lines of prose with wide spaces, so that all end at one place."""
         ends = np.array([row[-1].box.right for row in self.rows])
         flush = float(np.mean(ends.max() - ends < self.height))
         lower = sum(piece.text[:1].islower() for piece in texts)
@@ -202,10 +202,7 @@ class _Aligned:
         return [place for width, place in strips if width > _GAP * self.height]
 
     def _part_heads(self, walls: list[float]) -> None:
-        """Part the names of columns that recognition or the file joined: lines with a space at one wall, one below the other.
-
-        A heading over several columns has no such line below it.
-        """
+        """Part the names of columns that are one piece, where a wide space or one between two columns of numbers is."""
         body = next(
             (
                 number
@@ -240,7 +237,7 @@ class _Aligned:
                     ]
 
     def _widest_space(self, piece: Line, start: float, end: float) -> tuple[float, bool] | None:
-        """Return where the space between two cells may be, and whether it is wide or words end or begin as the numbers do."""
+        """Return where two cells may be parted, and whether the space is wide or words align with the numbers."""
         spaces = [
             (right.box.left - left.box.right, left.box.right, right.box.left)
             for left, right in pairwise(piece.words)

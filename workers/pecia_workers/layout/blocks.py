@@ -17,7 +17,7 @@ from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
 from pecia_workers.layout.parting import looks_joined
-from pecia_workers.layout.ruled import Rules, find_rules, ruled_grids
+from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
 from pecia_workers.layout.strikes import with_strikes
 
@@ -108,7 +108,14 @@ def _found(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid | l
     loose = _outside(len(pieces), grids)
     stretches = _ordered([pieces[one] for one in loose], [])
     rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
-    grids += aligned_grids(pieces, rows, rules, height)
+    aligned = aligned_grids(pieces, rows, rules, height)
+    for grid in coloured_grids(pieces, rules, height):  # a ground may be that of some columns alone
+        rivals = [other for other in aligned if other.members & grid.members]
+        is_largest = all(len(grid.members) >= len(other.members) for other in rivals)
+        if is_largest and not any(grid.members & other.members for other in grids):
+            aligned = [other for other in aligned if other not in rivals]
+            grids.append(grid)
+    grids += aligned
     for number, grid in enumerate(grids):
         named = with_names(grid, pieces, set(_outside(len(pieces), grids)), height)
         grids[number] = with_dashes(named, rules, height)

@@ -14,7 +14,7 @@ from pecia_workers.layout.ruled import Rules
 
 _NUMBERS, _NAMED, _LINES = 0.6, 0.6, 1.5
 """Share of numbers in the first column, of rows with a name beside them, and how many lines these have at most."""
-_AWAY, _WIDEST = 30.0, 20.0
+_AWAY, _WIDEST = 60.0, 30.0
 """How far names stand from the numbers, and how long they are, in heights of a line."""
 _DASH_WIDTH, _DASH_DEPTH = (0.15, 0.9), 0.2
 """Width and depth of a dash, in heights of a line."""

@@ -27,6 +27,8 @@ _MIN_UNSPANNED: Final = 0.5
 """Share of a table's cells that are one row high and one column wide; less is a form."""
 _MIN_PARTED, _PARTED = 2, 0.4
 """Lines of text that are parted at one place, and their share, from which the rows that they stand in are."""
+_SAME_PITCH: Final = 0.85
+"""Step from line to line, by that between rows, from which lines are rows of their own."""
 _MIN_SPLIT_ROWS, _MIN_BESIDE = 3, 0.8
 """Lines of text between two ruling lines that are rows, and the share of them with text in several cells."""
 
@@ -214,16 +216,20 @@ class Draft:
             if len(rows) <= max(_MIN_SPLIT_ROWS, len(self.ys)) or beside <= _MIN_BESIDE * len(rows):
                 return [0]
             anchors = list(range(len(rows)))
+        middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in rows]
+        pitches = [
+            middles[after] - middles[before] for before, after in pairwise(anchors) if after == before + 1
+        ]
+        pitch = min(pitches, default=np.inf)
         starts = [0]
         for anchor, following in pairwise(anchors):
-            # What stands between two rows of values goes with the nearer one, a name of two lines with the upper one.
-            steps = [
-                middle(below[0].box)[1] - middle(above[0].box)[1]
-                for above, below in pairwise(rows[anchor : following + 1])
-            ]
-            starts.append(
-                anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step] / 4), step))
-            )
+            steps = np.diff(middles[anchor : following + 1])
+            if steps.min() > _SAME_PITCH * pitch:  # names without values
+                starts += range(anchor + 1, following + 1)
+            else:  # what stands between two rows of values goes with the nearer one, a second line with the upper one
+                starts.append(
+                    anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step] / 4), step))
+                )
         return starts
 
     def ruled_grid(self) -> Grid | None:

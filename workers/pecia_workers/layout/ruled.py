@@ -115,15 +115,16 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first.
+    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
+    return _grids(pieces, rules.across, rules.down, height)
 
-    Behind them those that the edges of coloured grounds make.
-    """
-    grids = _grids(pieces, rules.across, rules.down, height)
-    if rules.edges_across.any():
-        across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
-        grids += _grids(pieces, across, down, height)
-    return grids
+
+def coloured_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
+    """Return the tables that the edges of coloured grounds make, with the lines that are drawn there."""
+    if not rules.edges_across.any():
+        return []
+    across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
+    return [grid for grid in _grids(pieces, across, down, height) if not grid.is_form]
 
 
 def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float) -> list[Grid]:
@@ -212,11 +213,16 @@ def _length(rules: list[Rule]) -> float:
 
 def segments(mask: Mask, place: int, start: int) -> list[Rule]:
     """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
-    _, _, stats, centres = cv2.connectedComponentsWithStats(np.ascontiguousarray(mask), connectivity=8)
-    return [
-        (float(centre[1]) + place, float(left) + start, float(left + width) + start)
-        for (left, _, width, _, _), centre in zip(stats[1:].tolist(), centres[1:], strict=True)
-    ]
+    rows = np.flatnonzero(mask.any(axis=1))
+    found: list[Rule] = []
+    for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if rows.size else ():
+        strip = np.ascontiguousarray(mask[part[0] : part[-1] + 1])
+        _, _, stats, centres = cv2.connectedComponentsWithStats(strip, connectivity=8)
+        found += [
+            (float(centre[1]) + place + float(part[0]), float(left) + start, float(left + width) + start)
+            for (left, _, width, _, _), centre in zip(stats[1:].tolist(), centres[1:], strict=True)
+        ]
+    return found
 
 
 def _owners(

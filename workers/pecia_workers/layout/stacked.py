@@ -18,10 +18,12 @@ _LEAST: Final = 6.0
 """Length of a line of a table, in heights of a line of text; so too the following two."""
 _SAME, _BROKEN = 1.0, 1.5
 """How far the ends of lines of one table differ, and the gap in a line that is drawn column by column."""
-_NEAR: Final = 2.0
-"""White space down to the next row below the last line."""
+_NEAR, _CLOSE = 2.0, 1.2
+"""White space down to the next row below the last line, and below one with rows of values above it."""
 _LONG, _PROSE = 0.6, 0.34
 """Width of a piece of prose, by that of the lines; share of prose in what may be a table."""
+_HEADING: Final = 0.25
+"""How far to the right a heading of several columns begins, by the width of the lines."""
 _PROSE_WIDTH, _NUMBERS = 7.0, 0.2
 """Median width of lines of prose in columns, and the share of numbers in a table with cells so long."""
 _MIN_LEVELS: Final = 3
@@ -41,9 +43,17 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
         ]
         for top, bottom in _regions(inside, left, right, ys, height):
             levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
-            if bottom == ys[-1] and sum(any(map(is_number, level)) for level in levels) < _MIN_LEVELS:
+            if bottom == ys[-1]:
+                is_closed = sum(any(map(is_number, level)) for level in levels) >= _MIN_LEVELS
                 below = levels_of([piece for piece in inside if middle(piece.box)[1] > bottom])
-                levels += _following(below, bottom, height)
+                levels += _following(
+                    below, bottom, (_CLOSE if is_closed else _NEAR) * height, is_closed=is_closed
+                )
+            beside = [pieces[number] for number in free if pieces[number].box.right < left + _SAME * height]
+            beside = [piece for piece in beside if top < middle(piece.box)[1] < bottom]
+            if len(levels_of(beside)) > len(levels) / 2:
+                continue  # lines above and below sums, whose names stand beside them
+            levels = _trimmed(levels, left, right)
             if len(levels) < _MIN_LEVELS or _is_prose(levels, height):
                 continue
             run = [[known[id(piece)] for piece in level] for level in levels]
@@ -56,7 +66,7 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
 def _stacks(rules: Rules, height: float) -> Iterator[tuple[float, float, list[float]]]:
     """Yield from where to where several lines of one width go, and where they lie."""
     joined: list[Rule] = []
-    for y, left, right in sorted(segments(rules.across | rules.edges_across, 0, 0)):
+    for y, left, right in sorted(segments(rules.across, 0, 0)):
         for number, (other, start, end) in enumerate(joined):
             if abs(other - y) < 0.3 * height and max(left - end, start - right) < _BROKEN * height:
                 joined[number] = (other, min(start, left), max(end, right))
@@ -98,6 +108,22 @@ def _regions(
             start = None
 
 
+def _trimmed(levels: list[list[Line]], left: float, right: float) -> list[list[Line]]:
+    """Return rows without the lines of prose that stand above and below them, between the same ruling lines."""
+    several = [number for number, level in enumerate(levels) if len(level) > 1]
+    if not several:
+        return []
+    first, last = several[0], several[-1]
+    while first and levels[first - 1][0].box.left > left + _HEADING * (right - left):
+        first -= 1
+    while last + 1 < len(levels):
+        box = levels[last + 1][0].box
+        if box.right - box.left > _LONG * (right - left):
+            break
+        last += 1
+    return levels[first : last + 1]
+
+
 def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
     """Return whether these are the lines of several columns of prose rather than cells."""
     texts = [piece for level in levels for piece in level]
@@ -106,14 +132,18 @@ def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
     return width > _PROSE_WIDTH * height and numbers < _NUMBERS * len(texts)
 
 
-def _following(below: Sequence[Sequence[Line]], bottom: float, height: float) -> list[Sequence[Line]]:
-    """Return the rows that go on below the last line of a table, in which only the head has lines."""
-    rows: list[Sequence[Line]] = []
+def _following(
+    below: Sequence[list[Line]], bottom: float, near: float, *, is_closed: bool
+) -> list[list[Line]]:
+    """Return the rows that go on below the last line of a table: one in which only the head has lines, or the last row.
+
+    `is_closed`: rows of values stand above that line, so that only others go on.
+    """
+    rows: list[list[Line]] = []
     for level in below:
-        top, last = min(piece.box.top for piece in level), level[-1]
-        if top - bottom > _NEAR * height or (len(level) == 1 and not is_number(last) and len(rows) < 1):
-            break
-        if len(level) == 1 and last.text.rstrip().endswith((".", ":")):
+        is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows)
+        ends = len(level) == 1 and level[0].text.rstrip().endswith((".", ":"))
+        if min(piece.box.top for piece in level) - bottom > near or not is_row or ends:
             break
         rows.append(level)
         bottom = max(piece.box.bottom for piece in level)

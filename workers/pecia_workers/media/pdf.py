@@ -381,9 +381,7 @@ def text_layer(
     if distrust or naming.is_wrong:
         return TextLayer(characters=kept, turn=turn, distrust=distrust or Distrust.MISNAMED)
     distrust, unread = _uncovered(kept, upright, [place for _, place in pictures])
-    return TextLayer(
-        characters=kept, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread
-    )
+    return TextLayer(characters=kept, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread)
 
 
 def _faults(
