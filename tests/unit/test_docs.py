@@ -80,7 +80,10 @@ def test_the_page_beside_each_file_of_results_is_that_files() -> None:
 
 
 def test_every_script_is_in_the_catalogue_and_in_the_list() -> None:
-    assert {one.script for one in CATALOGUE} == {path.name for path in HERE.glob("*.py")} - {"run.py"}
+    assert {one.script for one in CATALOGUE} == {path.name for path in HERE.glob("*.py")} - {
+        "run.py",
+        "calibrate.py",  # writes a part of the product, and no results
+    }
     for one in CATALOGUE:
         assert re.search(rf"^\| `{one.name}` \|.*`{one.script}`", LIST, re.MULTILINE), one.name
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.media.layer_text import Character, Rectangle
+from pecia_workers.media.layer_characters import Character, Rectangle
 from pecia_workers.media.line_reader import Context, plain, read_again
 from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
 

@@ -7,16 +7,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Box, Line, Word
+from pecia_workers.media.layer_characters import SLANT, Character, Rectangle
 from pecia_workers.media.right_to_left import by_direction, pieces_of
-
-Rectangle: TypeAlias = tuple[float, float, float, float]
-"""Left, top, right and bottom, in pixels."""
 
 _FINE: Final = 16
 """Parts of a pixel: pdfium places points on whole ones."""
@@ -26,12 +24,10 @@ _NO_GLYPH: Final = 0.01
 """Height of its box by the font's size, below which a character has no glyph: its font is missing."""
 _HIGH: Final = ("\ud800", "\udbff")
 """What begins a character beyond the basic plane, which pdfium gives in two halves."""
-_ASCENT, _DESCENT = 0.75, 0.2
-"""How far a line's box reaches above and below its baseline, by the font's size."""
 _SPACE: Final = 0.06
 """Gap by the font's size that a space leaves: pdfium sees one wherever the size of the font changes."""
-_GAP, _STEP, _SLANT = 0.8, 0.6, 5.0
-"""What begins another piece of text: a gap or a step off the baseline, by the font's size; an angle in degrees."""
+_GAP, _STEP = 0.8, 0.6
+"""What begins another piece of text: a gap or a step off the baseline, by the font's size."""
 _SMALL, _RAISED = 0.85, 0.1
 """Size of a superscript or subscript and how far it is off the baseline, by the size of what it stands at."""
 
@@ -50,68 +46,6 @@ _READ_AS: Final = {
 _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06"), ("\ufb1d", "\ufdfb"), ("\ufe70", "\ufefc")
 """Radicals, compatibility ideographs, ligatures, forms of Hebrew and Arabic letters: other code points for what is
 drawn alike."""
-
-
-class Character(NamedTuple):
-    """One character where it stands, in pixels of the drawn page."""
-
-    text: str
-    """As it is read: more than one letter for a ligature."""
-    code: str
-    """As the file has it."""
-    box: Rectangle
-    """Around its ink; around its place if it has no glyph."""
-    origin: tuple[float, float]
-    """Where it begins on its baseline."""
-    size: float
-    """Of the font."""
-    angle: float
-    """Degrees, clockwise, from upright: -180 to 180."""
-    font: int
-    order: int
-    """When it is drawn, among all that is drawn on the page."""
-    invisible: bool
-    has_glyph: bool
-    """Whether its font is there to draw it."""
-    unmapped: bool
-    """Whether it is not known what it stands for."""
-
-    @property
-    def is_turned(self) -> bool:
-        """Whether it does not stand upright."""
-        return abs(self.angle) > _SLANT
-
-    @property
-    def is_mark(self) -> bool:
-        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
-        return unicodedata.category(self.code).startswith("M")
-
-    @property
-    def place(self) -> Rectangle:
-        """What it takes of its line: the same height for all letters of a font."""
-        if self.is_turned:
-            return self.box
-        left, top, right, bottom = self.box
-        baseline = self.origin[1]
-        above, below = baseline - _ASCENT * self.size, baseline + _DESCENT * self.size
-        return left, min(top, above), right, max(bottom, below)
-
-    def along(self, angle: float) -> tuple[float, float]:
-        """Return where it begins and ends on a line of this angle."""
-        left, top, right, bottom = self.box
-        if not angle:
-            return left, right
-        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-        middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
-        half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
-        return middle - half, middle + half
-
-    def across(self, angle: float) -> float:
-        """Return where its baseline is, below the top of a page that is turned until lines of this angle are level."""
-        x, y = self.origin
-        if not angle:
-            return y
-        return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
 
 
 def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMatrix:
@@ -284,7 +218,7 @@ def gap_between(last: Character, character: Character) -> float | None:
     (start, end), (from_, to) = last.along(last.angle), character.along(last.angle)
     gap = max(from_ - end, start - to) / size
     step = abs(character.across(last.angle) - last.across(last.angle)) / size
-    return gap if slant <= _SLANT and gap <= _GAP and step <= _STEP else None
+    return gap if slant <= SLANT and gap <= _GAP and step <= _STEP else None
 
 
 def _line(piece: list[list[Character]], scale: float) -> Line | None:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.media.layer_text import Character, Rectangle, gap_between, rectangle_around
+from pecia_workers.media.layer_characters import Character, Rectangle
+from pecia_workers.media.layer_text import gap_between, rectangle_around
 from pecia_workers.media.own_fonts import LETTERS, index_of
 
 _MODEL: Final = Path("models", "PP-OCRv6_rec_small.onnx")

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pypdfium2 import raw
 
-from pecia_workers.media.layer_text import Character, CharacterReader, placing
+from pecia_workers.media.layer_characters import Character
+from pecia_workers.media.layer_text import CharacterReader, placing
 
 Look: TypeAlias = NDArray[np.float32]
 """The picture of a glyph with even contrast, and its width, height and place by its font's size."""

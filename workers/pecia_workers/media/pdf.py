@@ -49,6 +49,7 @@ from pecia_workers.layout.lines import box_of, scaled
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
 from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
+from pecia_workers.media.layer_characters import Character, Rectangle
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
 from pecia_workers.media.visibility import visible_characters
@@ -78,7 +79,7 @@ class PdfPages:
         self._document = self._open()
         self._tree = self._walked(content)
         self._rendered = 0
-        self.damage: tuple[layer_text.Rectangle, ...] = ()
+        self.damage: tuple[Rectangle, ...] = ()
         """Where the page that was rendered last is not whole, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
@@ -129,7 +130,7 @@ class PdfPages:
 
     def _cut_places(
         self, page: pypdfium2.PdfPage, index: int, pixels: NDArray[np.uint8]
-    ) -> Iterator[layer_text.Rectangle]:
+    ) -> Iterator[Rectangle]:
         """Yield where what pdfium has drawn comes from a stream that ends early or is broken."""
         height, width = pixels.shape[:2]
         pictures = list(islice(_encoded_pictures(page, pixels, self._limits), _MOST_PICTURES))
@@ -275,7 +276,7 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
         raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None
 
 
-_Picture: TypeAlias = tuple[int, layer_text.Rectangle]
+_Picture: TypeAlias = tuple[int, Rectangle]
 """When it is drawn on its page, and where, in pixels."""
 
 LEAST_CHARACTERS: Final = 8
@@ -318,7 +319,7 @@ class Distrust(StrEnum):
 class TextLayer:
     """A page's own text."""
 
-    characters: tuple[layer_text.Character | None, ...] = ()
+    characters: tuple[Character | None, ...] = ()
     """In the file's order, None for a space, in pixels of the page after its turn."""
     turn: int = 0
     """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
@@ -385,7 +386,7 @@ def text_layer(
 
 
 def _faults(
-    characters: Sequence[layer_text.Character | None],
+    characters: Sequence[Character | None],
     hidden: int,
     pictures: Sequence[_Picture],
     grey: Image.Image,
@@ -417,9 +418,9 @@ def _faults(
 
 
 def _uncovered(
-    characters: Sequence[layer_text.Character | None],
+    characters: Sequence[Character | None],
     pixels: NDArray[np.uint8],
-    pictures: Sequence[layer_text.Rectangle],
+    pictures: Sequence[Rectangle],
 ) -> tuple[Distrust | None, tuple[Box, ...]]:
     """Return where what looks like letters stands beside a layer, and whether that is too much of the page."""
     from pecia_workers.layout.coverage import TALLEST, Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
@@ -449,7 +450,7 @@ def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[in
 
 def _lost_places(
     page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], limits: Limits, *, every: bool
-) -> Iterator[layer_text.Rectangle]:
+) -> Iterator[Rectangle]:
     """Yield where each picture stands that cannot be decoded, in pixels of the page.
 
     Without `every`, only those are tried whose header leaves it open.
@@ -474,7 +475,7 @@ class _EncodedPicture:
     """A picture of a page as the file has it."""
 
     item: Any
-    place: layer_text.Rectangle
+    place: Rectangle
     width: int
     height: int
     bits: int
@@ -557,13 +558,13 @@ def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:
                 yield across.value * down.value / share
 
 
-def _rectangle(item: Any, place: pypdfium2.PdfMatrix) -> layer_text.Rectangle:
+def _rectangle(item: Any, place: pypdfium2.PdfMatrix) -> Rectangle:
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
-    return cast("layer_text.Rectangle", place.on_rect(left.value, bottom.value, right.value, top.value))
+    return cast("Rectangle", place.on_rect(left.value, bottom.value, right.value, top.value))
 
 
-def _area(place: layer_text.Rectangle, width: int, height: int) -> float:
+def _area(place: Rectangle, width: int, height: int) -> float:
     """Return the pixels of a page that lie within a rectangle."""
     left, top, right, bottom = place
     return max(0.0, min(width, right) - max(0, left)) * max(0.0, min(height, bottom) - max(0, top))

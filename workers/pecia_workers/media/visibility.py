@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_workers.layout.ink import sum_within
-from pecia_workers.media.layer_text import Character, gap_between
+from pecia_workers.media.layer_characters import Character
+from pecia_workers.media.layer_text import gap_between
 
 _LEAST_POINTS, _MOST_PIXELS = 1.55, 6.5
 """Size of a font up to which nobody can read it; pixels that are not too few on any page."""
