@@ -96,11 +96,11 @@ def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[
             if pages and all(in_file.strip() for _, in_file in pages):
                 truth = Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
         if truth and (tables := _tables_beside(path)):
-            pages = [
+            known = tuple(
                 page.model_copy(update={"tables": tables.get(number, ())})
                 for number, page in enumerate(truth.pages, 1)
-            ]
-            truth = truth.model_copy(update={"pages": tuple(pages)})
+            )
+            truth = truth.model_copy(update={"pages": known})
         if truth:
             name = str(path.relative_to(folder))
             yield Exhibit(path=path, name=name, media=media, truth=truth, is_own_truth=beside is None)

@@ -73,8 +73,8 @@ def find_rules(pixels: NDArray[np.uint8], height: float, pieces: Sequence[Line] 
 def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tuple[Mask, Mask]:
     """Return the edges of coloured grounds, across and down; none if the page has no such ground."""
     paper = int(np.median(grey[::8, ::8]))
-    ground = abs(cv2.resize(grey, None, fx=0.125, fy=0.125, interpolation=cv2.INTER_AREA).astype(int) - paper)
-    solid = cv2.erode((ground > _EDGE).astype(np.uint8), np.ones((3, 3), dtype=np.uint8))
+    ground = cv2.dilate(grey, np.ones((7, 7), dtype=np.uint8))[::8, ::8]  # without the letters on it
+    solid = abs(ground.astype(np.int16) - paper) > _EDGE
     if solid.mean() < _COLOURED:
         none = np.zeros_like(grey)
         return none, none
