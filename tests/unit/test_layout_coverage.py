@@ -101,7 +101,9 @@ def test_a_word_that_is_likely_wrong_is_a_doubt_with_its_probability_a_value_or_
 def test_a_doubt_has_the_other_reading_and_is_on_a_value_if_that_is_one() -> None:
     unsure = piece(190, 0.6, "IO")
     found = layout([unsure], np.array(sheet(*ONE_LINE)), source=Source.OCR)
-    page = page_read(found, [unsure], letters(sheet(*ONE_LINE)), DOUBTFUL, others={unsure.box: "10"})
+    all_letters = letters(sheet(*ONE_LINE))
+    beneath = all_letters.beneath(np.array(sheet(*ONE_LINE)))
+    page = page_read(found, [unsure], all_letters, DOUBTFUL, beneath=beneath, others={unsure.box: "10"})
     assert [(doubt.text, doubt.other, doubt.on_value) for doubt in page.doubts] == [("IO", "10", True)]
 
 

@@ -83,7 +83,7 @@ class Drawing:
             for number, line in enumerate(text.split("\n") if text else []):
                 left, right = self.xs[column] + 12, self.xs[column + span] - 14
                 free = right - left - self.sheet.width(line)
-                left += (free / 2 if span > 1 else free) if column else 0
+                left += round(free / 2 if span > 1 else free) if column else 0
                 colour = "white" if self.style == "white" and is_head else "black"
                 self.sheet.write(line, left, top + 5 + LINE * number, colour)
             column += span

@@ -62,7 +62,8 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
     if not any(sign.text.isdigit() for sign in line):
         return found
     ink = line_ink(crop)
-    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    _, labelled, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    labels = labelled.astype(np.int32, copy=False)
     merged: list[tuple[int, int, frozenset[int]]] = []
     for left, width, area, number in sorted(
         (int(x), int(w), int(area), n) for n, (x, _, w, _, area) in enumerate(stats) if n

@@ -107,7 +107,7 @@ class Draft:
     def _bands(self, levels: Sequence[Sequence[Line]]) -> list[int]:
         """Return which row each level of text stands in."""
         middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in levels]
-        return np.searchsorted(self.ys[1:-1], middles).tolist()
+        return [int(row) for row in np.searchsorted(self.ys[1:-1], middles)]
 
     def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
         """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
@@ -228,7 +228,9 @@ class Draft:
                 starts += range(anchor + 1, following + 1)
             else:  # what stands between two rows of values goes with the nearer one, a second line with the upper one
                 starts.append(
-                    anchor + 1 + max(range(len(steps)), key=lambda step: (round(steps[step] / 4), step))
+                    anchor
+                    + 1
+                    + max(range(len(steps)), key=lambda step: (round(float(steps[step]) / 4), step))
                 )
         return starts
 
