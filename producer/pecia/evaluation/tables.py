@@ -88,7 +88,8 @@ def _pairs(table: Table) -> Iterator[Pair]:
 def _texts(table: Table) -> set[tuple[int, int, str]]:
     """Return the texts of a table with their rows and columns, counted from the first ones that hold any."""
     filled = [(cell.row, cell.column, text) for cell in table.cells if (text := _plain(cell.text))]
-    top, left = (min((place[side] for place in filled), default=0) for side in (0, 1))
+    top = min((row for row, _, _ in filled), default=0)
+    left = min((column for _, column, _ in filled), default=0)
     return {(row - top, column - left, text) for row, column, text in filled}
 
 
