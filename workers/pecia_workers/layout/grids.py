@@ -107,7 +107,8 @@ class Draft:
     def _bands(self, levels: Sequence[Sequence[Line]]) -> list[int]:
         """Return which row each level of text stands in."""
         middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in levels]
-        return [int(row) for row in np.searchsorted(self.ys[1:-1], middles)]
+        bands: list[int] = np.searchsorted(self.ys[1:-1], middles).tolist()
+        return bands
 
     def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
         """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
@@ -223,8 +224,8 @@ class Draft:
         pitch = min(pitches, default=np.inf)
         starts = [0]
         for anchor, following in pairwise(anchors):
-            steps = np.diff(middles[anchor : following + 1])
-            if steps.min() > _SAME_PITCH * pitch:  # names without values
+            steps = [lower - upper for upper, lower in pairwise(middles[anchor : following + 1])]
+            if min(steps) > _SAME_PITCH * pitch:  # names without values
                 starts += range(anchor + 1, following + 1)
             else:  # what stands between two rows of values goes with the nearer one, a second line with the upper one
                 starts.append(
