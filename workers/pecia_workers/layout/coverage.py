@@ -73,13 +73,13 @@ class Letters:
         """Find the letters of a page in RGB; `tallest`: pixels that one is high at most, if it is part of a page."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
         _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
-        tallest = max(ink.shape) * _MOST_HEIGHT if tallest is None else tallest
-        boxes = _letter_like(stats, tallest)
+        highest = max(ink.shape) * _MOST_HEIGHT if tallest is None else tallest
+        boxes = _letter_like(stats, highest)
         width, height, area = stats[:, 2:].T
         is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
         is_field[0] = False
         if is_field.any():  # letters that coloured fields leave out, light in what is dark
-            light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], tallest)
+            light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], highest)
             sums = cv2.integral(is_field[labels].view(np.uint8))
             left, top, width, height = light.T
             inside, around = (
