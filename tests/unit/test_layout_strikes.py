@@ -51,13 +51,13 @@ def read(image: Image.Image, lines: list[Line]) -> Layout:
 
 
 @given(
-    size=st.integers(16, 48),
+    size=st.integers(24, 48),
     words=st.tuples(st.integers(0, 2), st.integers(0, 4)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1])),
     ink=st.sampled_from(INKS),
     height=st.floats(0.62, 0.7),  # about the middle of small letters
     thick=st.floats(0.05, 0.1),
     slope=st.floats(-0.6, 0.6),
-    over=st.floats(0.05, 0.2),  # less than a space: else it strikes out a short neighbour
+    over=st.floats(0.05, 0.12),  # less than a space: else it strikes out a short neighbour
 )
 def test_words_that_a_line_runs_through_are_struck_out(  # noqa: PLR0917  what strikes differ in
     size: int,
