@@ -103,7 +103,9 @@ def test_a_doubt_has_the_other_reading_and_is_on_a_value_if_that_is_one() -> Non
     found = layout([unsure], np.array(sheet(*ONE_LINE)), source=Source.OCR)
     all_letters = letters(sheet(*ONE_LINE))
     beneath = all_letters.beneath(np.array(sheet(*ONE_LINE)))
-    page = page_read(found, [unsure], all_letters, DOUBTFUL, beneath=beneath, others={unsure.box: "10"})
+    other: dict[Box, str] = {}
+    other[unsure.box] = "10"
+    page = page_read(found, [unsure], all_letters, DOUBTFUL, beneath=beneath, others=other)
     assert [(doubt.text, doubt.other, doubt.on_value) for doubt in page.doubts] == [("IO", "10", True)]
 
 
@@ -192,7 +194,7 @@ def test_values_under_a_stamp_are_read_or_a_doubt_with_their_box(  # noqa: PLR09
     draw = ImageDraw.Draw(stamp)
     draw.rectangle((2, 2, stamp.width - 3, stamp.height - 3), outline=255, width=5)
     draw.text((size, size // 2), word, fill=255, font=font)
-    stamp = stamp.rotate(angle, expand=True).point(lambda level: round(level * strength))
+    stamp = stamp.rotate(angle, expand=True).point([round(level * strength) for level in range(256)])
     at = (480 - stamp.width // 2, 200 + 5 * size - stamp.height // 2)
     image.paste(ink, (at[0], at[1]), stamp)
     noise = np.random.default_rng(size).normal(0, grain, np.array(image).shape)

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from pecia_schemas.blocks import Block, Box, DoubtReason, Line, Source, Word, packed, unpacked
+from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Word, packed, unpacked
 from pecia_schemas.rendering import html_of, markdown_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -141,7 +141,7 @@ def block() -> Block:
         for text in ["an", "old", "dose", "5", "mg"]
     ]
     line = Line(text="an old dose 5 mg", box=box, words=tuple(words))
-    return Block(kind="text", text=line.text, lines=(line,), source=Source.OCR)
+    return Block(kind=BlockKind.TEXT, text=line.text, lines=(line,), source=Source.OCR)
 
 
 def test_what_is_struck_out_is_written_so_and_kept() -> None:

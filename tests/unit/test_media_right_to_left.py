@@ -35,7 +35,7 @@ def measured(text: str) -> float:
 
 def drawn(line: str, order: str, right: float) -> Iterator[tuple[str, float]]:
     """Yield what is shown at once, and where it begins."""
-    shown = get_display(line, base_dir="R")
+    shown = str(get_display(line, base_dir="R"))
     x = right - measured(shown)
     if order == "line":
         yield shown, x
