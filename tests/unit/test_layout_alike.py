@@ -56,6 +56,7 @@ def test_a_zero_an_o_a_one_and_an_i_are_told_apart_by_their_shape(sign: str) -> 
         ("I35", "135"),
         ("110", "I10"),
         ("mmol/l", "mmo1/l"),
+        ("U/l", "U/I"),
         ("HbA1c", "HbAlc"),
         ("SpO2", "Sp02"),
     ],

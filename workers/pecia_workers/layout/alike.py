@@ -15,6 +15,9 @@ from pecia_workers.layout.values import TOLD_BY_INK, are_alike, bare, is_raised,
 
 _LEAST_SCORE: Final = 1e-3
 """Of a rival that the recogniser does not name."""
+_SAME_INK: Final = {"I", "l"}
+_LEAST_SCORE_OF_SAME: Final = 0.1
+"""Of a sign that most faces without serifs draw alike: the recogniser's scores tell them apart by words alone."""
 _NAMED: Final = 0.02
 """Score from which a rival counts, whatever the word's shape."""
 _KNOWN: Final = 2
@@ -129,7 +132,7 @@ def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
     """Return which signs may be others: where the word keeps a known shape, and where the recogniser names a rival."""
     text = text_of_characters(word)
     has_digit = any(map(str.isdigit, text))
-    places = set(others_alike(text)) if has_digit else set()
+    places = set(others_alike(text)) if has_digit or "/" in text else set()
     for place, sign in enumerate(word):
         if is_raised(sign.text, sign.rival) or (
             sign.rival_confidence >= _NAMED
@@ -151,6 +154,8 @@ def evidence_of_other(
     """Return what speaks for another sign at a place of a word."""
     read = word[place]
     score = read.rival_confidence if read.rival == sign else _LEAST_SCORE
+    if {read.text, sign} == _SAME_INK:
+        score = max(score, _LEAST_SCORE_OF_SAME)
     before, after = shape_strength(text_of_characters(word)), shape_strength(changed(word, place, sign))
     evidence = {
         "score": math.log(max(score, _LEAST_SCORE) / max(read.confidence, _LEAST_SCORE)),
