@@ -20,6 +20,8 @@ from tests.shared.hand_made_pdfs import typeset, written_pdf
 KINDS: Final = ("lab_result", "prescription", "invoice")
 LETTER: Final = "letter"
 """A kind with names, phone numbers, ranges, dates of other writings, sides, denials, and a table with empty cells."""
+OF_THE_TEXT: Final = (DoubtReason.DISAGREES, DoubtReason.NOT_ON_PAGE, DoubtReason.MISPLACED)
+"""Reasons of doubts on what is written."""
 DPI: Final = 150
 _POINT: Any = DPI / 72  # typed as int where pages are rendered
 _HEIGHT: Final = 842
@@ -315,7 +317,7 @@ class Score:
         """Compare what a page's result says with what was done to it."""
         doubted: Counter[str] = Counter()
         for doubt in page.doubts:
-            if doubt.reason in (DoubtReason.DISAGREES, DoubtReason.NOT_ON_PAGE) and doubt.on_value:
+            if doubt.reason in OF_THE_TEXT and doubt.on_value:
                 doubted.update(token.key for token in tokens_of(doubt.text))
         for _, word in drawn.swapped:
             self.swaps[_taken(doubted, word.tokens, most=False)] += 1

@@ -37,7 +37,8 @@ _FULL_ROW: Final = 0.6
 """Pieces of a row that has most columns, by those of the longest one."""
 _IN_COLUMN: Final = 0.1
 """Share of the pieces of such rows that start where one does that is of a column."""
-_FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
+FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
+"""A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
@@ -113,7 +114,7 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     starts = np.array([piece.box.left for row in texts[first:] if len(row) >= full for piece in row[1:]])
     before = 0
     for row in texts[:first]:
-        fields = sum(bool(_FIELD.search(piece.text)) for piece in row)
+        fields = sum(bool(FIELD.search(piece.text)) for piece in row)
         near = (np.mean(np.abs(starts - piece.box.left) < 0.5 * height) for piece in row[1:])
         if 2 * fields < len(row) or max(near, default=0) > _IN_COLUMN:
             break

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pecia_schemas.blocks import Line
-from pecia_workers.layout.aligned import aligned_grid
+from pecia_workers.layout.aligned import FIELD, aligned_grid
 from pecia_workers.layout.grids import Grid
 from pecia_workers.layout.lines import middle
 from pecia_workers.layout.parting import atoms_of, is_number, levels_of
@@ -101,7 +101,10 @@ def _regions(
         several = sum(
             len([atom for piece in level for atom in atoms_of(piece, height)]) > 1 for level in levels
         )
-        if levels and prose <= _PROSE * len(levels) and (several or len(levels) == 1):
+        texts = [piece.text for level in levels for piece in level]
+        fields = sum(bool(FIELD.search(text)) for text in texts)  # as those of a patient, above the table
+        is_table = prose <= _PROSE * len(levels) and 2 * fields <= len(texts)
+        if levels and is_table and (several or len(levels) == 1):
             start = top if start is None else start
         elif start is not None:
             yield start, top
