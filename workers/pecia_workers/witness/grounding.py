@@ -164,7 +164,10 @@ class _Compared:
         return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
 
     def _reunite(self) -> Iterator[int]:
-        """Match what is left on both sides and the same; yield values that so stand beside the rest of their line."""
+        """Match what is left on both sides and the same; yield values that so stand beside the rest of their line.
+
+        A line of which most is left, and not all is there, may be made up: its common words are matched with nothing.
+        """
         aligned, seen = self.aligned, self.witness.seen
         free: dict[str, list[int]] = {}
         for other, to in enumerate(aligned.to_written):
@@ -172,6 +175,8 @@ class _Compared:
                 free.setdefault(seen[other].token.key, []).append(other)
         for tokens in self.of_line.values():
             rest = [one for one in tokens if not aligned.to_seen[one]]
+            if 2 * len(rest) > len(tokens) and not all(free.get(aligned.written[one].key) for one in rest):
+                continue
             around_it = self.box(tokens) if rest else None
             for one in rest:
                 if places := free.get(aligned.written[one].key):
