@@ -125,12 +125,15 @@ class Letters:
         nothing = type(self)(self.page, self.boxes[:0], self.lone[:0])
         if self.small_height is None:
             return nothing
-        lightest = from_paper(Image.fromarray(pixels.max(axis=2)))  # a coloured ink is light in one channel
+        red, green, blue = cv2.split(pixels)
+        lightest = from_paper(
+            Image.fromarray(cv2.max(cv2.max(red, green), blue))
+        )  # of coloured ink one is light
         dark = (lightest > _DARK * strong_contrast(lightest, above_noise(lightest))).view(np.uint8)
         around = np.asarray(cv2.dilate(dark, np.ones((5, 5), np.uint8)), dtype=np.uint8)
         ink = from_paper(Image.fromarray(pixels).convert("L")) > _LEAST_DARK
         figure = ink.view(np.uint8) & (1 - around)
-        if figure.mean() < _LEAST_FIGURE:
+        if cv2.countNonZero(figure) < _LEAST_FIGURE * figure.size:
             return nothing
         _, labels, stats, _ = cv2.connectedComponentsWithStats(figure, connectivity=8)
         size = stats[:, 2:4].min(axis=1)

@@ -101,7 +101,8 @@ class BackOfPage:
         """Return by how much a piece's ink differs from its paper."""
         (left, top), (right, bottom) = quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)
         crop = self._grey[max(0, top) : bottom + 1, max(0, left) : right + 1]
-        return float(np.percentile(crop, 90) - np.percentile(crop, 3)) if crop.size else 0.0
+        darkest, paper = np.percentile(crop, (3, 90)) if crop.size else (0.0, 0.0)
+        return float(paper - darkest)
 
 
 def _quad(box: Box) -> Quad:
