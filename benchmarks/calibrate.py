@@ -71,7 +71,7 @@ class RecordedWord(NamedTuple):
 
 @dataclass
 class ReadPage:
-    """The words of a page, and what is true of it."""
+    """The words of a page, and its true text."""
 
     truth: str
     is_ordinary: bool = True

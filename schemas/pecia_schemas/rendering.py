@@ -14,7 +14,7 @@ _CLOSING: Final = re.compile(r"(?<!\\)#$")
 _BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")
 _ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-+*•]|(?P<number>\d{1,9}[.)]))\s+(?P<text>\S.*)")
 _STRIKE: Final = "\0"
-"""Before and after what is struck out, until it is written: no stored text holds it."""
+"""Marks the start and the end of struck-out words until they are rendered: no stored text holds it."""
 _STRUCK: Final = re.compile(f"{_STRIKE}([^{_STRIKE}]*){_STRIKE}")
 _ELEMENTS: Final = {
     BlockKind.TITLE: "h1",
@@ -98,7 +98,7 @@ def _words(block: Block) -> list[Word]:
 
 
 def _with_strikes(text: str, words: Sequence[Word]) -> str:
-    """Return a text with `_STRIKE` before and after what is struck out; `words` are its own, in their order."""
+    """Return a text with `_STRIKE` around its struck-out words; `words` are those of the text, in order."""
     if not any(word.struck for word in words):
         return text
     marked, done = "", 0
@@ -112,7 +112,7 @@ def _with_strikes(text: str, words: Sequence[Word]) -> str:
 
 
 def _rows_with_strikes(table: Table, words: Sequence[Word]) -> Table:
-    """Return a table with `_STRIKE` before and after what is struck out in its cells."""
+    """Return a table with `_STRIKE` around the struck-out words of its cells."""
     cells = []
     for cell in table.cells:
         own = [word for word in words if cell.box and _is_within(word.box, cell.box)]

@@ -16,7 +16,7 @@ from pecia_workers.media.layer_characters import Character
 from pecia_workers.media.layer_text import gap_between
 
 _LEAST_POINTS, _MOST_PIXELS = 1.55, 6.5
-"""Size of a font up to which nobody can read it; pixels that are not too few on any page."""
+"""Font size up to which print is hidden, in points; at most so many pixels, however large the page is drawn."""
 _LEAST_CONTRAST: Final = 6
 """From pixel to pixel, of an edge."""
 _LEAST_EDGES: Final = 1.0

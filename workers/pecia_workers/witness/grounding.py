@@ -140,14 +140,14 @@ class _Compared:
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
-        self.moved = set(self._reunite())
+        moved = set(self._reunite())
         to_seen = self.aligned.to_seen
         self.judged = [
             one
             for one, token in enumerate(tokens)
             if to_seen[one] or (witness.can_read(token) and not self._is_lost_stroke(one))
         ]
-        self.misplaced = set(self._misplaced())
+        self.misplaced = moved | set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
 
@@ -186,7 +186,6 @@ class _Compared:
                         yield one
 
     def _misplaced(self) -> Iterator[int]:
-        yield from self.moved
         rows = [one.row for one in self.witness.seen]
         yield from out_of_order(self.aligned, self.of_line, rows)
         numbers = iter(range(len(self.lines)))

@@ -1,4 +1,4 @@
-"""What a recogniser's columns say: the characters of a line, each with the one that it may be instead.
+"""Decode the output of a CTC recogniser: the characters of a line, each with its runner-up.
 
 A network that was trained by connectionist temporal classification (Graves et al., ICML 2006) gives each column of a
 line a probability for every character and for none. A character is the best of one or more columns that follow each

@@ -126,7 +126,7 @@ def _session(network: str) -> onnxruntime.InferenceSession:
 def read_page(
     pixels: NDArray[np.uint8], tallest: float | None = None, *, shines_through: bool = True
 ) -> PageRead:
-    """Read a page, RGB, or a part of one; what was missed at first is looked at again.
+    """Read a page, RGB, or a part of one; places that the detector missed are read again.
 
     `tallest`: how high letters of a part are at most. `shines_through`: whether print on the back may shine through;
     where it is clearly paler, the page is read without.
