@@ -102,6 +102,25 @@ async def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> N
         await desk.batcher.generate(asked(5))
 
 
+async def test_a_request_enters_once_the_prompts_before_it_are_read_though_none_has_ended() -> None:
+    slow_readers = SimulatedEngine(
+        IterationModel(max_num_batched_tokens=256), FixedLength(100_000), VirtualClock()
+    )
+    async with Desk(slow_readers) as desk:
+        reading = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(12)]
+        await asyncio.sleep(0)
+        held = [slow_readers.load().running + slow_readers.load().waiting]
+        async with asyncio.timeout(WAIT_S):
+            while held[-1] < len(reading):
+                await asyncio.sleep(0)
+                held.append(slow_readers.load().running + slow_readers.load().waiting)
+        assert held[0] < len(reading)
+        assert not any(each.done() for each in reading)
+        for each in reading:
+            each.cancel()
+        await asyncio.wait(reading)
+
+
 class Mortal(SimulatedEngine):
     """Dies on what is in it, when it is told to."""
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from pecia_workers.batching.admission import Capacity, Item
 from pecia_workers.batching.policies import (
     MOST_OVERTAKEN,
     BatchLimits,
-    Capacity,
-    Item,
     Policy,
     PolicyName,
     Start,
@@ -363,6 +362,16 @@ class WindowedAdmission(ContinuousAdmission):
     capacity = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
 
 
+class SteppedAdmission(ContinuousAdmission):
+    capacity = replace(ROOM, step_tokens=30)
+
+    def keep_to_the_room(self, start: Start) -> None:
+        super().keep_to_the_room(start)
+        ahead = [each for each in self.running.values() if each.rank <= start.item.rank]
+        unread = sum(each.prompt for each in ahead if not self.capacity.written.get(each.id))
+        assert unread - start.item.prompt < 2 * 30
+
+
 class StaticAdmission(OrderedAdmission):
     policy_name = PolicyName.STATIC
 
@@ -377,6 +386,7 @@ class DynamicAdmission(Admission):
 
 TestContinuousAdmission = ContinuousAdmission.TestCase
 TestWindowedAdmission = WindowedAdmission.TestCase
+TestSteppedAdmission = SteppedAdmission.TestCase
 TestStaticAdmission = StaticAdmission.TestCase
 TestShortestAdmission = ShortestAdmission.TestCase
 TestDynamicAdmission = DynamicAdmission.TestCase

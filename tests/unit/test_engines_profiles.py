@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.batching.policies import BatchLimits, Capacity
+from pecia_workers.batching.admission import Capacity
+from pecia_workers.batching.policies import BatchLimits
 from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
 from pecia_workers.engines.profiles import (
     GIB,

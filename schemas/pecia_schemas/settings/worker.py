@@ -117,6 +117,9 @@ class BatchingSettings(ConnectionSettings):
     """Dynamic batches in the engine at a time. 24 GB GPU: 15, 40 GB: 30."""
     batch_window: Duration = timedelta(milliseconds=100)
     """How long the first request of a dynamic batch waits for others."""
+    beside_urgent: float = Field(default=0.1, gt=0, le=1)
+    """Share of the engine's time in which pages of lower lanes begin while an urgent one is in it. What has begun goes
+    on. 1: they begin as ever."""
     output_quantile: float = Field(default=0.5, gt=0, lt=1)
     """Share of a workload's outputs that are no longer than what is expected of one."""
 

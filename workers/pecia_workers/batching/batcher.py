@@ -11,8 +11,9 @@ from uuid import UUID
 import structlog
 
 from pecia_schemas.results import Timings, TokenUsage, Verdict
+from pecia_workers.batching.admission import Item
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import Item, Policy
+from pecia_workers.batching.policies import Policy
 from pecia_workers.observability import metrics
 from pecia_workers.observability.tracing import admitted, generate_traced
 from pecia_workers.protocol import base

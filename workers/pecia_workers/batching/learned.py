@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.connecting import Verdict, outage_suppressed, verdict_on
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
-from pecia_workers.batching.policies import Capacity
+from pecia_workers.batching.admission import Capacity
 from pecia_workers.ledger.workers import WorkerIdentity, memory_left, note_memory, share_output_lengths
 from pecia_workers.protocol.base import Budget, Load
 
@@ -158,7 +158,12 @@ class Headroom:
         self._preempted = load.preemptions
         tokens = max(1, math.floor(budget.tokens * min(self.memory, self.cache)))
         return Capacity(
-            slots=budget.slots, tokens=tokens, block=budget.block, layers=budget.layers, written=load.written
+            slots=budget.slots,
+            tokens=tokens,
+            block=budget.block,
+            layers=budget.layers,
+            step_tokens=budget.step_tokens,
+            written=load.written,
         )
 
     @property

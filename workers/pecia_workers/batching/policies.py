@@ -13,40 +13,24 @@ count with what they will have at its end, from its start.
 
 import math
 from abc import ABC, abstractmethod
-from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.protocol.base import Budget
+from pecia_workers.batching.admission import (
+    BESIDE_URGENT,
+    LOOK_AGAIN_S,
+    Admission,
+    Capacity,
+    Item,
+    UnreadPrompts,
+)
 
 MOST_OVERTAKEN: Final = 64
 """How many later arrivals may start before a request whose turn it then is, whatever its lane."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A request that waits or runs."""
-
-    id: str
-    prompt: int
-    """Tokens it reads."""
-    output: int
-    """Tokens it is expected to write, which its time in the engine goes by."""
-    longer: Callable[[int], int] | None = None
-    """Returns what it is expected to write in all once it has written so much; None: it stays at `output`."""
-    rank: int
-    """Of its lane: smaller is sooner."""
-    arrived: float
-    """Seconds, by the clock of the caller."""
-
-    @property
-    def tokens(self) -> int:
-        """What it takes of the KV cache when it ends as expected."""
-        return self.prompt + self.output
 
 
 class Waiting:
@@ -90,11 +74,15 @@ class Waiting:
             self._overtaken[earlier] += 1
         self.remove(item.id)
 
+    def was_overtaken(self, item: Item) -> bool:
+        """Return whether so many have started before a request that it is next."""
+        return self._overtaken[item.id] >= MOST_OVERTAKEN
+
     def in_order(self) -> list[Item]:
         """Return what waits, next first."""
 
         def turn(item: Item) -> float:  # what was overtaken too often comes first, whatever its lane
-            return -math.inf if self._overtaken[item.id] >= MOST_OVERTAKEN else item.rank
+            return -math.inf if self.was_overtaken(item) else item.rank
 
         return sorted(self._items.values(), key=turn)
 
@@ -103,7 +91,7 @@ class Waiting:
         if not self._items:
             return []
         head = self.in_order()[0]
-        if self._overtaken[head.id] >= MOST_OVERTAKEN:
+        if self.was_overtaken(head):
             return [head]
         return [item for item in self._items.values() if item.rank == head.rank]
 
@@ -120,14 +108,6 @@ class PolicyName(StrEnum):
     SHORTEST = "shortest"
     DYNAMIC = "dynamic"
     STATIC = "static"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity(Budget):
-    """What the engine can hold, all of it, and how far what it holds has come."""
-
-    written: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that each request has written; one that is missing counts as if it had written none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,13 +211,31 @@ class Policy(ABC):
 class ContinuousPolicy(Policy):
     """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:  # noqa: ARG002  nothing here depends on time
-        """Return what fits, in the order of lanes and arrival."""
+    def __init__(self, beside_urgent: float = BESIDE_URGENT) -> None:
+        """Let lower lanes begin at this share of the engine's time while an urgent request is in it."""
+        super().__init__()
+        self._unread = UnreadPrompts(beside_urgent)
+        self._held = False
+        """Whether the next request waits until the engine has read more."""
+
+    def start(self, now: float, capacity: Capacity) -> list[Start]:
+        """Return what fits, in the order of lanes and arrival; what was overtaken too often yields to nothing."""
         starts: list[Start] = []
         admission = Admission(self._running, capacity)
-        while (following := self._following(capacity)) and admission.start(following):
+        self._held = False
+        while following := self._following(capacity):
+            yields = self._unread.yield_to(self._running, following, capacity, now)
+            allowed = self._unread.allow(following, self._running, capacity)
+            self._held = not allowed or (yields and not self._queue.was_overtaken(following))
+            if self._held or not admission.start(following):
+                break
+            self._unread.begin(following, self._running, capacity, now)
             starts += self._starts([following], capacity)
         return starts
+
+    def due(self, now: float) -> float | None:  # noqa: ARG002
+        """Return when a request that was held is looked at again."""
+        return LOOK_AGAIN_S if self._held else None
 
     def _following(self, capacity: Capacity) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
         return next(iter(self._queue.in_order()), None)
@@ -329,66 +327,17 @@ class BatchPolicy(Policy):
 _STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, window_s=1.0)
 
 
-def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
-    """Return a policy; a static one has batches of one size and runs one at a time."""
+def policy_named(name: PolicyName, limits: BatchLimits, beside_urgent: float = BESIDE_URGENT) -> Policy:
+    """Return a policy; a static one has batches of one size and runs one at a time.
+
+    Batches yield to no urgent request: they start as a whole.
+    """
     match name:
         case PolicyName.CONTINUOUS:
-            return ContinuousPolicy()
+            return ContinuousPolicy(beside_urgent)
         case PolicyName.SHORTEST:
-            return ShortestPolicy()
+            return ShortestPolicy(beside_urgent)
         case PolicyName.DYNAMIC:
             return BatchPolicy(limits, similar=True)
         case PolicyName.STATIC:
             return BatchPolicy(_STATIC, similar=False)
-
-
-Growth = tuple[int, int]
-"""Of one request: tokens that it will still write, and what it holds, with what its blocks leave empty."""
-
-
-def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
-    """Return the most that requests, in the order of what they will write, hold at a time; a token takes `whole`."""
-    held, most = 0, 0.0
-    for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
-        held += holds
-        most = max(most, held + number * left * whole)
-    return most
-
-
-class Admission:
-    """Starts what fits beside all that runs, at one moment: the room tells how far each has come."""
-
-    def __init__(self, items: dict[str, Item], capacity: Capacity) -> None:
-        self._items = items
-        self._capacity = capacity
-        self._growths: list[Growth] | None = None
-
-    def start(self, item: Item) -> bool:
-        """Start a request if it fits, or is alone; return whether it has started."""
-        if len(self._items) >= self._capacity.slots:
-            return False
-        if self._capacity.tokens is not None:
-            if self._growths is None:
-                self._growths = sorted(_growths(self._items.values(), self._capacity))
-            (growth,) = _growths([item], self._capacity)
-            insort(self._growths, growth)
-            if self._items and peak(self._growths, self._capacity.layers.whole) > self._capacity.tokens:
-                self._growths.remove(growth)
-                return False
-        self._items[item.id] = item
-        return True
-
-
-def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:
-    """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
-    growths = []
-    written, block, layers = capacity.written, capacity.block, capacity.layers
-    half = (block - 1) // 2
-    for item in items:
-        done = written.get(item.id, 0)
-        total = item.longer(done) if done and item.longer else item.output
-        left = total - done if total > done else 0
-        holds = item.prompt + done
-        holds += max(half, -(holds + left) % block)
-        growths.append((left, layers.held(holds, left, begun=done > 0) if layers.windows else holds))
-    return growths

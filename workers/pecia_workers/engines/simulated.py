@@ -51,7 +51,8 @@ class IterationModel:
     def budget(self) -> base.Budget:
         """Sequences, and the KV cache in tokens."""
         tokens = self.kv_blocks * BLOCK_TOKENS
-        return base.Budget(slots=self.max_num_seqs, tokens=tokens, block=BLOCK_TOKENS)
+        step = self.prefill_budget(0)
+        return base.Budget(slots=self.max_num_seqs, tokens=tokens, block=BLOCK_TOKENS, step_tokens=step)
 
     def prefill_budget(self, decoding: int) -> int:
         """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""
@@ -73,6 +74,8 @@ class Sequence:
     prompt: int
     output: int
     """Tokens it will write, at least 1."""
+    rank: int = 0
+    """Of its lane: smaller is read sooner."""
     computed: int = field(default=0, init=False)
     """Tokens whose keys and values are in the cache."""
     generated: int = field(default=0, init=False)
@@ -144,7 +147,8 @@ class IterationScheduler:
             raise ValueError("A sequence reads and writes at least one token.")
         if _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
             raise ValueError("The sequence is longer than the whole KV cache.")
-        self.waiting.append(sequence)
+        behind = sum(other.rank > sequence.rank for other in self.waiting)
+        self.waiting.insert(len(self.waiting) - behind, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; one that is not here is no error."""
@@ -211,7 +215,8 @@ class IterationScheduler:
             chunk = min(sequence.remaining, budget if sequence.is_decoding else min(budget, prompts))
             while not self._reserve(sequence, chunk):
                 preempted += 1
-                newest = self.running.pop()
+                newest = max(reversed(self.running), key=lambda one: one.rank)
+                self.running.remove(newest)
                 if self.model.preemption == "swap":
                     self._moved += newest.blocks
                     self._free += newest.blocks
@@ -353,7 +358,7 @@ class SimulatedEngine(base.Engine):
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
         length = self._lengths(request.id, request.workload)
         output = min(length, request.max_output_tokens or length)
-        sequence = Sequence(id=request.id, prompt=request.prompt_tokens, output=output)
+        sequence = Sequence(id=request.id, prompt=request.prompt_tokens, output=output, rank=request.priority)
         try:
             self._scheduler.add(sequence)
         except ValueError as error:

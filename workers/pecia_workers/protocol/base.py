@@ -111,6 +111,8 @@ class Budget:
     block: int = 1
     """Tokens that its cache gives out at a time."""
     layers: Layers = WHOLE
+    step_tokens: int | None = None
+    """Tokens that it computes in one step; None for an engine that does not report what its requests have written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

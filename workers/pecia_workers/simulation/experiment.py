@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching import policies
+from pecia_workers.batching.admission import Capacity
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.engines.profiles import Speed
@@ -369,7 +370,7 @@ class _Narrow(policies.ContinuousPolicy):
         super().__init__()
         self._slots = slots
 
-    def start(self, now: float, capacity: policies.Capacity) -> list[policies.Start]:
+    def start(self, now: float, capacity: Capacity) -> list[policies.Start]:
         return super().start(now, replace(capacity, slots=min(self._slots, capacity.slots)))
 
 

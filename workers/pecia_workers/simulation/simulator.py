@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from pecia_workers.batching.admission import Item
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import Item, Policy, Start
+from pecia_workers.batching.policies import Policy, Start
 from pecia_workers.engines.simulated import IterationModel, IterationScheduler
 from pecia_workers.engines.simulated import Sequence as EngineSequence
 from pecia_workers.protocol.base import Budget, Load
@@ -110,7 +111,9 @@ class IterationMachine:
     def enter(self, requests: Sequence[Request], now: float) -> None:  # noqa: ARG002  as the other
         """Queue requests inside the engine. Raises `ValueError` for one that its cache could never hold."""
         for request in requests:
-            sequence = EngineSequence(id=request.id, prompt=request.prompt, output=request.output)
+            sequence = EngineSequence(
+                id=request.id, prompt=request.prompt, output=request.output, rank=request.lane.rank
+            )
             self._scheduler.add(sequence)
             self._inside[request.id] = request
 

@@ -111,7 +111,9 @@ class Stages:
         settings, enter = self.settings, self.resources.enter_async_context
         await self._started(engine)
         lengths = await enter(shared_lengths(self.database, settings.output_quantile))
-        policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
+        policy = policy_named(
+            PolicyName(settings.admission), BatchLimits.of(settings), settings.beside_urgent
+        )
         headroom = await enter(inherited_headroom(self.database, self.identity))
         batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
         self.resources.callback(_report_use, engine, batcher)

@@ -73,7 +73,13 @@ class VllmSession:
         groups = await self._llm.engine_core.call_utility_async("get_kv_cache_group_metadata")
         layers = layers_of(groups, cache.block_size, tokens / pool, self.config.max_in_flight_tokens)
         slots = scheduler.max_num_seqs
-        return base.Budget(slots=slots, tokens=tokens, block=cache.block_size, layers=layers)
+        return base.Budget(
+            slots=slots,
+            tokens=tokens,
+            block=cache.block_size,
+            layers=layers,
+            step_tokens=scheduler.max_num_batched_tokens,
+        )
 
     @property
     def config(self) -> Any:
