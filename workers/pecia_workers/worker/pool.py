@@ -232,8 +232,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def fatal(self, error: Exception) -> None:
         """Give everything back and exit non-zero. From any thread."""
-        _log.critical("the runtime is lost: %s", type(error).__name__)
+        if self._broken:  # each part in flight reports the same loss
+            return
         self._broken = True
+        _log.critical("the runtime is lost: %s", type(error).__name__)
         state.should_stop = EX_FAILURE
         if self._hub:
             self._hub.call_soon(self._collect)
