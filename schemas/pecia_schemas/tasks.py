@@ -312,6 +312,7 @@ EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     DocumentType.CHART: 2000,
     DocumentType.MIXED: 600,
     "fields": 200,
+    "canary": 100,
     "caption-brief": 64,
     "caption-detailed": 160,
     "caption-dense": 256,

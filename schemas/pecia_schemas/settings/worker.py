@@ -138,6 +138,9 @@ class ReadingSettings(ConnectionSettings):
     else the CPU engine (`ocr`). `auto`: what there is, if the engine is a language model. A task can say otherwise."""
     witness_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine that do so, half a gigabyte each. 0: one for every second core, at most eight."""
+    canary_every: int = Field(default=0, ge=0)
+    """Pages for which an engine is given one canary page, whose text is known; what it has read is committed once that
+    was read right, and read again by a new engine if it was not. 0: never."""
     cache: bool = True
     """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
     cache_by: str = ""

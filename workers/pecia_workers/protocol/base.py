@@ -306,6 +306,10 @@ class EngineDeadError(EngineError):
     """The engine is gone and every request with it."""
 
 
+class EngineDistrustedError(EngineDeadError):
+    """The engine does not answer what it is shown: what it has read since its last good canary page is void."""
+
+
 class EngineUnavailableError(ValueError):
     """The engine that the settings name cannot run here; the message says what to change or install."""
 
