@@ -11,7 +11,7 @@ import pytest
 
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.results import Document
-from pecia_workers.observability.metrics import CANARIES
+from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.protocol.attempts import RuntimeLostError
 from pecia_workers.protocol.base import EngineDistrustedError
 from tests.shared.canary_reader import read_canary
@@ -74,7 +74,7 @@ def work(house: House, model: ChatServerDouble, **settings: Any) -> list[type[Ba
     """Run what waits, until nothing does or the worker has to end; return how its parts ended."""
 
     async def story() -> list[type[BaseException] | None]:
-        own = {"engine": "openai", "engine_url": model.url, "witness": "none", "cache": False}
+        own: dict[str, Any] = {"engine": "openai", "engine_url": model.url, "witness": "none", "cache": False}
         async with house.working(**(own | settings)) as runtime:
             parts = house.waiting()
             runs = (runtime.run(part, deaths=0) for part in parts)
@@ -90,17 +90,20 @@ def texts(jobs: Sequence[Job[Document]]) -> list[str]:
 
 
 def counted(outcome: str) -> float:
-    return CANARIES.labels(outcome)._value.get()
+    return REGISTRY.get_sample_value("pecia_canaries_total", {"outcome": outcome}) or 0.0
 
 
 def expect_all_queued_again(house: House) -> None:
     """Nothing that was read is kept, and it is no fault of the pages."""
     assert house.query("SELECT count(*) FROM results") == [(0,)]
-    states = "SELECT DISTINCT parts.state, deaths, strikes, reason FROM parts"
-    last = (
-        "(SELECT reason FROM job_events WHERE part_id = parts.id ORDER BY at DESC LIMIT 1) AS last (reason)"
-    )
-    assert house.query(f"{states}, LATERAL {last}") == [("queued", 0, 0, "canary_failed")]  # type: ignore[arg-type]
+    assert house.query(
+        """
+        SELECT DISTINCT parts.state, deaths, strikes, last.reason
+        FROM parts, LATERAL (
+            SELECT reason FROM job_events WHERE part_id = parts.id ORDER BY sequence DESC LIMIT 1
+        ) AS last
+        """
+    ) == [("queued", 0, 0, "canary_failed")]
 
 
 def test_without_the_setting_there_is_no_canary(

@@ -200,7 +200,7 @@ class Canaries:
                 log.warning("canary_unanswered", request=request.id, error=type(error).__name__)
                 continue
             if not is_read_right(generation.text, code, (other for other in self._codes if other != code)):
-                self._distrust("failed", "The answer to a canary page did not hold its code, and no other.")
+                self._distrust("failed", "The answer to a canary page did not hold that page's code alone.")
             metrics.CANARIES.labels("read").inc()
             return
         self._distrust("failed", f"None of {_TRIES} canary pages had an answer.")
