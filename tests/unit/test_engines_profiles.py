@@ -14,21 +14,20 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.batching.policies import BatchLimits, Capacity
 from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
+from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import (
     GIB,
     OF_A_PROFILE,
-    Speed,
     known_model,
     merged,
-    plan_engine,
     profile_file,
     profile_named,
     profile_of,
     profile_toml,
     recommended,
-    speed_in,
     with_profile,
 )
+from pecia_workers.engines.speed import Speed
 from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
 from pecia_workers.local.services import environment
@@ -99,7 +98,7 @@ def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: st
 @pytest.mark.parametrize("quality", [False, True])
 @pytest.mark.parametrize("captions", [False, True])
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_what_is_recommended_starts_and_fills_the_cache_and_its_dynamic_batches_hold_several_pages(
+def test_what_is_recommended_starts_and_its_dynamic_batches_hold_several_pages(
     name: str, quality: bool, captions: bool
 ) -> None:
     profile = profile_named(name)
@@ -107,7 +106,6 @@ def test_what_is_recommended_starts_and_fills_the_cache_and_its_dynamic_batches_
     plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
     assert plan.starts
     assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
-    assert plan.kv_share >= 0.8
     limits = BatchLimits.of(WorkerSettings(**profile.settings))
     tokens = limits.tokens_of(Capacity(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
     assert tokens >= 3 * plan.page_tokens
@@ -129,13 +127,20 @@ def test_the_quantisation_follows_from_memory_and_wish() -> None:
     assert [profile_file().models[name].quantization for name in names] == ["awq", "fp8", "none", "awq"]
 
 
+@pytest.mark.parametrize("name", [name for name in ON_GPUS if profile_named(name).capability])
+def test_awq_is_the_format_before_hopper_and_fp8_from_there_on(name: str) -> None:
+    profile = profile_named(name)
+    model = profile_file().models[merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes).model]
+    assert model.quantization == ("fp8" if name in ("h100", "h200", "b200") else "awq")
+
+
 def test_what_is_not_set_is_as_the_profile_says_and_what_the_operator_set_wins_even_at_its_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
     given = engine_arguments(settings, settings.engine_options)
     assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (64, 8192)
+    assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (49, 8192)
     assert settings.caption_tokens == 256
 
     monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
@@ -185,7 +190,7 @@ def test_a_model_is_recommended_for_the_gpu_and_the_work(
 
 def test_a_profile_is_applied_once_and_to_no_other_engine_nor_where_it_is_not_wanted() -> None:
     once = with_profile(WorkerSettings(engine="vllm", profile="l4"))
-    assert once.max_num_seqs == 64
+    assert once.max_num_seqs == 49
     for settings in (
         once,
         WorkerSettings(engine="rapidocr", profile="l4"),
@@ -304,7 +309,6 @@ def test_a_profile_is_read_from_the_file_that_was_written_of_it(tmp_path: Path) 
     path.write_text(profile_toml(profile))
 
     assert profile_named(str(path)) == profile
-    assert speed_in(path) == speed
     chosen = merged(WorkerSettings(engine="vllm"), profile_named(str(path)), L4.memory_bytes)
     assert {name: getattr(chosen, name) for name in sizes} == sizes
     other = merged(WorkerSettings(engine="vllm", max_num_seqs=9), profile, L4.memory_bytes)

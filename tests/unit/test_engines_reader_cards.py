@@ -16,7 +16,8 @@ from pecia_schemas.tasks import (
     Preset,
     ReadDocument,
 )
-from pecia_workers.engines.profiles import GIB, merged, plan_engine, profile_file, profile_named
+from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.profiles import GIB, merged, profile_file, profile_named
 from pecia_workers.engines.reader_cards import (
     AnswerFormat,
     Card,

@@ -58,7 +58,7 @@ PANELS: Final = {
         "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
-        "plan": "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
+        "plan": "Work out how many GPUs read a load in time, and their cost, by simulating one of them.",
         "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
         "simulate": "Run the worker's own admission policies over a simulated engine, in seconds: who waits, and "
         "how full it is.",

@@ -51,6 +51,9 @@ class EngineSettings(ConnectionSettings):
     """Most tokens of one caption. Unset: as the profile says; 0: as its preset and style say."""
     max_num_seqs: int = Field(default=0, ge=0)
     """Requests that vLLM runs at a time. Unset: as the profile says; 0: vLLM's own choice. So in all that follows."""
+    page_seconds: float = Field(default=0, ge=0)
+    """Seconds that a page may take in the engine when it is full: the plan then reads fewer pages at a time, if it has
+    to. 0: as many as are worth it."""
     max_num_batched_tokens: int = Field(default=0, ge=0)
     """Tokens in one step of vLLM. A picture may have more."""
     kv_cache_bytes: int = Field(default=0, ge=0)

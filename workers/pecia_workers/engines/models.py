@@ -122,6 +122,8 @@ class Model(BaseModel):
     weights_gb: float
     """In 10^9 bytes; 0: the weights are not here."""
     license: str = ""
+    weight_bits: int = 0
+    """Of a weight in a quantised layer; 0: as `quantization` has it."""
     parameters_b: float = 0
     """10^9 weights that compute one token; 0: unknown."""
     windowed: int = 0
@@ -281,8 +283,11 @@ def local_model(name: str) -> Model | None:
                 unclear.append(f"the states of {number} layers of {kind!r} take memory that is not counted")
             elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
                 unclear.append(f"{number} layers of {kind!r} count as keeping every token")
+        groups = quantization.get("config_groups") or {"": {}}  # of a checkpoint by llm-compressor
+        weights = next(iter(groups.values())).get("weights") or {}
         return Model(
             quantization=str(quantization.get("quant_method", "none")),
+            weight_bits=weights.get("num_bits", 0),
             layers=sum(number for kind, number in kinds.items() if kind not in _STATE_TYPES),
             windowed=kinds[_WINDOW_TYPE] if window else 0,
             window=window or 0,
