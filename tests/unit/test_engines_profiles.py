@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.batching.policies import BatchLimits, Capacity
-from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
+from pecia_workers.engines.models import (
+    Gpu,
+    gpus_per_worker,
+    local_model,
+    picture_limits,
+    shares,
+    visible_gpus,
+)
 from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import (
     GIB,
@@ -27,6 +34,7 @@ from pecia_workers.engines.profiles import (
     recommended,
     with_profile,
 )
+from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.speed import Speed
 from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
@@ -330,3 +338,27 @@ def test_a_profile_that_cannot_be_used_says_why(tmp_path: Path, text: str | None
         path.write_text(text)
     with pytest.raises(EngineUnavailableError, match=said):
         profile_named(str(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "limits"),
+    [
+        ("preprocessor_config.json", {"max_pixels": 1_003_520}, {"most_pixels": 1_003_520}),
+        ("preprocessor_config.json", {"size": {"longest_edge": 16_777_216}}, {"most_pixels": 16_777_216}),
+        ("preprocessor_config.json", {"size": {"longest_edge": 1540}}, {"longest_side": 1540}),
+        ("processor_config.json", {"image_processor": {"max_pixels": 9}}, {"most_pixels": 9}),
+        ("preprocessor_config.json", {"size": {"height": 896, "width": 896}}, {}),
+        ("preprocessor_config.json", {"size": 336}, {}),
+        ("other.json", {"max_pixels": 1}, {}),
+    ],
+)
+def test_the_largest_picture_is_what_the_models_own_processor_leaves(
+    tmp_path: Path, file: str, values: dict[str, Any], limits: dict[str, int]
+) -> None:
+    (tmp_path / file).write_text(json.dumps(values))
+    assert picture_limits(str(tmp_path), {}) == limits
+    settings = WorkerSettings(engine="vllm", model=str(tmp_path))
+    known = language_model("vllm", settings, settings.model)
+    assert known.most_pixels == limits.get("most_pixels", 4096 * 4096)
+    assert known.longest_side == limits.get("longest_side", 4096 * 4096)
+    assert picture_limits(str(tmp_path), {"mm_processor_kwargs": {"max_pixels": 5}})["most_pixels"] == 5

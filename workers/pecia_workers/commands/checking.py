@@ -13,11 +13,13 @@ from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.images import to_rgb
-from pecia_workers.media.samples import sample_document
+from pecia_workers.media.samples import accuracy, sample_document
 from pecia_workers.protocol.base import EngineRequest, only_captions
 from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.page import page_instruction
 
+_ENOUGH: Final = 0.95
+"""Accuracy of a model that reads this page, which is printed: less than one character in twenty is another."""
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""
 _LOAD_EVERY_S: Final = 0.02
@@ -45,13 +47,15 @@ class EngineCheck:
     """Share of the tokens that speculative decoding proposed that was accepted; None where nothing was proposed."""
     drifted: bool
     """Whether the two differ although the price is exact."""
-    first_line: str
-    """Of the page, as it was read."""
+    accuracy: float
+    """Share of the page's characters that were read as they were drawn."""
+    misread: str
+    """The first line that was not read as it was drawn; empty: none."""
 
     @property
     def ok(self) -> bool:
-        """Whether something was read, and an exact price was right."""
-        return bool(self.first_line) and not self.drifted
+        """Whether the page was read, and an exact price was right."""
+        return self.accuracy >= _ENOUGH and not self.drifted
 
 
 async def check_engine(settings: WorkerSettings) -> EngineCheck:
@@ -84,7 +88,8 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             most = used if most is None or used is None else max(most, used)
         generation, load = await reading, engine.load()
         blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
-        lines = map(str.strip, text_of(blocks).splitlines())
+        text, known = text_of(blocks), page.lines
+        read = "".join(text.split())
         capabilities, budget = engine.capabilities, engine.budget
         return EngineCheck(
             engine=capabilities.name,
@@ -101,7 +106,8 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             preemptions=load.preemptions,
             acceptance=load.acceptance,
             drifted=bool(load.drifted),
-            first_line=next(filter(None, lines), ""),
+            accuracy=accuracy(text, "\n".join(known)),
+            misread=next((line for line in known if "".join(line.split()) not in read), ""),
         )
     finally:
         await engine.stop()

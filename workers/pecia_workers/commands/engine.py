@@ -122,9 +122,10 @@ def plan(
 
 @engine.command()
 def check(*, as_json: common.AsJson = False) -> None:
-    """Start the engine that the settings name, and read one built-in page with it.
+    """Start the engine that the settings name, and compare what it reads of one built-in page with what was drawn.
 
-    Exit 1 if the page was not read or the count of its tokens was wrong, 4 if the engine does not start.
+    Exit 1 if less than 95 % of its characters were read, or the count of its tokens was wrong; 4 if the engine does
+    not start.
 
     Example: `PECIA_ENGINE=rapidocr pecia engine check`
     """
@@ -153,7 +154,10 @@ def check(*, as_json: common.AsJson = False) -> None:
             mark = "[green]equal[/]"
         counts = f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted"
         rows.append(("prompt", f"{counts}: {mark}"))
-    rows.append(("first line", escape(checked.first_line) or "[red]nothing was read[/]"))
+    share = f"{100 * checked.accuracy:.1f} % of its characters as they were drawn"
+    rows.append(("text", share if checked.ok else f"[red]{share}[/]"))
+    if checked.misread:
+        rows.append(("misread", f"first of its lines: {escape(checked.misread)}"))
     common.show(asdict(checked) | {"ok": checked.ok}, common.described(rows), as_json=as_json)
     if not checked.ok:
         raise typer.Exit(common.FAILED)

@@ -301,6 +301,36 @@ def local_model(name: str) -> Model | None:
         return None
 
 
+_PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
+_LONGEST_SIDE: Final = 2**15
+"""Pixels: `longest_edge` is a side up to here; Qwen's processors call so the pixels of the whole picture."""
+
+
+def picture_limits(name: str, options: Mapping[str, Any]) -> dict[str, int]:
+    """Return `most_pixels` or `longest_side` of a picture by the model's own processor; nothing where it is not known.
+
+    `options`: vLLM's, of which `mm_processor_kwargs` win over the checkpoint's files.
+    """
+    directory, limits = local_checkpoint(name) if name else None, dict[str, int]()
+    files = [_processor(directory / file) for file in _PROCESSORS] if directory else []
+    for values in [*files, options.get("mm_processor_kwargs") or {}]:
+        size = values.get("size")
+        edge = int(size.get("longest_edge") or 0) if isinstance(size, Mapping) else 0
+        if pixels := values.get("max_pixels") or (edge if edge > _LONGEST_SIDE else 0):
+            limits["most_pixels"] = int(pixels)
+        elif edge:
+            limits["longest_side"] = edge
+    return limits
+
+
+def _processor(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+        return dict(values.get("image_processor") or values)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
 def revision_of(settings: WorkerSettings) -> str | None:
     """Return what changes with the model of the settings or with one of its adapters.
 

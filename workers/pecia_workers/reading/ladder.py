@@ -119,6 +119,8 @@ _MOST: Final = 2.0
 """Of either, as a task's options have it."""
 _SHRINK: Final = 0.75
 """Of each side."""
+_STOPPING_S: Final = 1.0
+"""For an engine to stop a reading; one that still waits for its turn is given up then."""
 _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
@@ -179,10 +181,16 @@ class Reading:
 
 
 def best(readings: Iterable[Reading]) -> Reading:
-    """Return the one with the best verdict, of several the one with the most text, of several the first."""
-    return max(
-        readings, key=lambda reading: (reading.generation.verdict.rank, len(reading.generation.text.strip()))
-    )
+    """Return the one with the best verdict, of several the one with the most text, of several the first.
+
+    One that was stopped has no text, whatever its verdict.
+    """
+
+    def rank(reading: Reading) -> tuple[bool, int, int]:
+        answer = reading.generation
+        return not answer.stopped, answer.verdict.rank, len(answer.text.strip())
+
+    return max(readings, key=rank)
 
 
 class Ladder:
@@ -197,13 +205,19 @@ class Ladder:
     async def climb(self, request: EngineRequest, deadline: float, *, judge: Judge = judged) -> list[Reading]:
         """Return the answers in order, at least one; none is asked for after `deadline`, by the loop's clock.
 
+        One that is being written then is stopped, and is among them.
         Raises `EngineError` only if the first fails, but `EngineDeadError` whichever it was.
         """
         readings = [await self._read(self._engine, request, judge)]
+        request, clock = replace(request, until=deadline), asyncio.get_running_loop().time
+
+        def has_time() -> bool:
+            return clock() < deadline and not readings[-1].generation.stopped
+
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline + _STOPPING_S):
                 tried: set[Change] = set()
-                while len(readings) < self._most and self._engine.capabilities.samples:
+                while len(readings) < self._most and self._engine.capabilities.samples and has_time():
                     rungs = _rungs(request, readings[-1].generation)
                     change = next((one for one in rungs if one not in tried), None)
                     if change is None:
@@ -213,7 +227,7 @@ class Ladder:
                     if again:
                         await self._try(self._engine, again, change, judge, readings)
                 again = changed(request, Change.FALLBACK, readings[0].seen)
-                if again and self._fallback and _rungs(request, best(readings).generation):
+                if again and self._fallback and has_time() and _rungs(request, best(readings).generation):
                     # It would make up words of a script that it does not know.
                     known = self._fallback.capabilities.languages
                     if known is None or request.language in known:
@@ -236,7 +250,7 @@ class Ladder:
         self, engine: Generator, request: EngineRequest, judge: Judge, change: Change | None = None
     ) -> Reading:
         generation = await engine.generate(request)
-        seen = generation.shrunk_to or request.size
+        seen = engine.capabilities.seen(generation.shrunk_to or request.size)
         name = generation.engine or engine.capabilities.name
         judged = judge(replace(generation, shrunk_to=seen))
         return Reading(engine=name, change=change, generation=judged, seen=seen)

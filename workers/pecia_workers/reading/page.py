@@ -190,7 +190,7 @@ class ReadPage:
         plan = Plan(
             steps=self._steps if task.prepare is None else tuple(map(Preparation, task.prepare)),
             most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
-            longest_side=card.longest_side,
+            longest_side=min(self._engine.capabilities.longest_side, card.longest_side),
             prefer=Prefer(task.prefer),
             completes=self._completing(task.language) is not None,
             witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
