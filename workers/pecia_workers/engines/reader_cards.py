@@ -35,6 +35,10 @@ class AnswerFormat(StrEnum):
     """A `div` a block, with kind and place in thousandths of the page."""
     LAYOUT = "layout"
     """A list of JSON objects with category, place in pixels and text."""
+    LAYOUT_1000 = "layout_1000"
+    """The same, with places in thousandths of the page."""
+    MARKED = "marked"
+    """Markdown in pieces, each behind a picture's mark with its kind and its place in thousandths of the page."""
     DOCTAGS = "doctags"
     """Docling's own markup, with places on a grid of 500."""
 
