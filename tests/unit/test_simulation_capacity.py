@@ -95,12 +95,3 @@ def test_a_measured_speed_goes_before_the_data_sheets(tmp_path: Path) -> None:
     assert ("estimate" in estimated["speed_by"], "tune" in measured["speed_by"]) == (True, True)
     assert measured["speed"]["base_s"] == 0.01
     assert measured["gpus"] < estimated["gpus"]
-
-
-def test_with_ones_own_service_time_littles_law_says_how_many_gpus() -> None:
-    found = told("--rate", "5", "--gpu", "l4", "--service", "87", "--price", "1")
-    assert (found["in_flight"], found["gpus"]) == (5 * 87, -(-435 // found["places"]))
-    assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 1e6 / 5 / 3600)
-    assert (
-        f"{found['places']} pages at a time" in typed("--rate", "5", "--gpu", "l4", "--service", "87").stdout
-    )

@@ -1,6 +1,5 @@
 """`pecia plan`: how many GPUs a load needs, and what a million pages cost."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -10,7 +9,6 @@ from rich.console import Group
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands import common
 from pecia_workers.engines.plan import EnginePlan
-from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.engines.speed import Pace, PageLoad, Speed, curve
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation import capacity
@@ -49,10 +47,6 @@ Rate = Annotated[float, typer.Option(help="Pages that arrive in a second.", min=
 Latency = Annotated[
     float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
 ]
-Service = Annotated[
-    float,
-    typer.Option(help="Seconds that your pages take in a full engine: GPUs by Little's law alone.", min=0),
-]
 Price = Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)]
 
 
@@ -62,7 +56,6 @@ def plan(
     mix: common.MixOption = DocumentType.MIXED,
     latency: Latency = 120.0,
     gpu: common.Gpu = "",
-    service: Service = 0.0,
     price: Price = 0.0,
     quality: common.Quality = False,
     model: common.ModelName = "",
@@ -70,8 +63,8 @@ def plan(
 ) -> None:
     """Work out how many GPUs read a load in time, and their cost, by simulating one of them.
 
-    What one GPU runs, and how fast, is `pecia engine plan`'s; with --service Little's law alone counts. A second table
-    has what other numbers of pages at a time would take, without waits. Exit 1 if no number of GPUs is enough.
+    What one GPU runs, and how fast, is `pecia engine plan`'s. A second table has what other numbers of pages at a time
+    would take, by Little's law and without waits. Exit 1 if no number of GPUs is enough.
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu h100 --price 2.5`
     """
@@ -80,9 +73,6 @@ def plan(
     load = capacity.load_of_mix(pages)
     with common.refusing(EngineUnavailableError):
         engine = common.planned_engine(settings, gpu)
-        if service:
-            _show_little(engine, load, rate=rate, service=service, price=price, as_json=as_json)
-            return
         simulated, speed = capacity.planned_model(engine)
     fleet = capacity.plan_capacity(simulated, speed, pages, rate=rate, latency=latency)
     if fleet is None:
@@ -93,30 +83,6 @@ def plan(
     planned = _Planned(engine=engine, speed=speed, load=load, paces=paces, fleet=fleet, price=price)
     others = common.aligned(_others(planned))
     common.show(_record(planned), Group(common.described(_rows(planned)), "", others), as_json=as_json)
-
-
-def _show_little(
-    engine: EnginePlan, load: PageLoad, *, rate: float, service: float, price: float, as_json: bool
-) -> None:
-    """Show what L = lambda W comes to: no wait is in it, so it is the least."""
-    sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
-    model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_blocks)
-    held, places = rate * service, capacity.places_in(model, load)
-    gpus = capacity.engines_for(held, places) * engine.memory.gpus
-    cost = capacity.cost_per_million(gpus, rate, price) if price else None
-    record = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
-    rows = [
-        ("GPUs", f"{gpus} x {engine.profile}, without a wait"),
-        ("in flight", f"{rate:g}/s x {service:g} s = {held:.0f} pages"),
-        ("one engine", f"{places} pages at a time, with {engine.model}"),
-    ]
-    if cost is not None:
-        rows.append(("a million pages", f"{cost:,.0f}"))
-    common.show(
-        record | {"model": engine.model, "cost_per_million_pages": cost},
-        common.described(rows),
-        as_json=as_json,
-    )
 
 
 def _record(planned: _Planned) -> dict[str, Any]:
@@ -177,7 +143,7 @@ def _others(planned: _Planned) -> list[dict[str, str]]:
     rows = []
     shown = common.pace_rows(planned.paces, planned.engine.pages_at_a_time)
     for row, pace in zip(shown, planned.paces, strict=True):
-        engines = math.ceil(planned.fleet.rate / pace.pages_per_s)
+        engines = capacity.engines_for(planned.fleet.rate * pace.page_s, pace.pages)
         cost = planned.cost(engines)
         priced = "" if cost is None else f"{cost:,.0f}"
         rows.append({**row, "GPUs at least": str(planned.gpus(engines)), "a million pages": priced})

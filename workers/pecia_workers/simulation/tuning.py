@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from statistics import fmean, linear_regression
 from typing import Final
 
@@ -172,23 +173,49 @@ async def tune(
     engine: base.Engine, mix: Mix, progress: Progress, *, most: int, page_seconds: float = 0
 ) -> Tuned:
     """Measure a started engine with up to `most` pages at a time. Raises `EngineError` if it reads nothing."""
-    bench = Bench(engine, mix, progress)
-    alone, most = await bench.alone(), min(most, engine.budget.slots)
+    numbers, points, runs = count(), list[Point](), list[MeasuredRun]()
+
+    async def read(together: int, pages: int) -> MeasuredRun:
+        """Return a run of pages that are not like any before."""
+        requests = [
+            _request_of(page, next(numbers)) for page in drawn(all_at_once(pages), mix, next(numbers))
+        ]
+        return await measured(engine, requests, together)
+
+    async def bench(sequences: int) -> None:
+        before = engine.load().preemptions
+        point = Point(sequences=sequences)
+        try:
+            run = await read(sequences, _ROUNDS * sequences)
+        except base.EngineDeadError:
+            raise
+        except base.EngineError as error:
+            point = replace(point, failed=str(error))
+        else:
+            runs.append(run)
+            p95 = at_share(sorted(page.ran for page in run.pages), 0.95)
+            preempted = engine.load().preemptions - before
+            point = replace(point, pages_per_s=steady_rate(run.pages), p95_s=p95, preemptions=preempted)
+        points.append(point)
+        progress(point)
+
+    await read(1, 1)  # warms it up
+    alone, most = await read(1, _ROUNDS), min(most, engine.budget.slots)
     for sequences in sorted({min(size, most) for size in _SIZES}):
         await bench(sequences)
-    speed, load = fitted_speed(alone, bench.runs), load_of_pages([alone, *bench.runs])
+    speed, load = fitted_speed(alone, runs), load_of_pages([alone, *runs])
     if speed:
         enough = knee(speed, load, most, page_seconds)
-        if enough not in {point.sequences for point in bench.points}:
+        if enough not in {point.sequences for point in points}:
             await bench(enough)
     else:
-        rates = {point.sequences: point.pages_per_s for point in bench.points}
-        enough = min(size for size, rate in rates.items() if rate >= KNEE * max(rates.values()))
-    few = [point for point in bench.points if point.sequences <= enough and point.pages_per_s]
-    best = max(few or bench.points, key=lambda point: (point.pages_per_s, -point.sequences))
+        fastest = max(point.pages_per_s for point in points)
+        enough = min(point.sequences for point in points if point.pages_per_s >= KNEE * fastest)
+    few = [point for point in points if point.sequences <= enough and point.pages_per_s]
+    best = max(few or points, key=lambda point: (point.pages_per_s, -point.sequences))
     if not best.pages_per_s:
         raise base.EngineError(f"Nothing was read: {best.failed}")
-    return Tuned(best=best, points=tuple(bench.points), load=load, speed=speed)
+    return Tuned(best=best, points=tuple(points), load=load, speed=speed)
 
 
 def load_of_pages(runs: Sequence[MeasuredRun]) -> PageLoad:
@@ -196,50 +223,6 @@ def load_of_pages(runs: Sequence[MeasuredRun]) -> PageLoad:
     pages = [page for run in runs for page in run.pages]
     prompt, output = fmean(page.prompt for page in pages), fmean(page.output for page in pages)
     return PageLoad(prompt=prompt, output=output, held=prompt + output / 2)
-
-
-class Bench:
-    """Measures one started engine, with other pages each time."""
-
-    def __init__(self, engine: base.Engine, mix: Mix, progress: Progress) -> None:
-        self._engine = engine
-        self._mix = mix
-        self._progress = progress
-        self._pages = 0
-        self.points: list[Point] = []
-        self.runs: list[MeasuredRun] = []
-
-    async def alone(self) -> MeasuredRun:
-        """Return a run of pages one after the other, after one that has warmed the engine up."""
-        await self._read(1, 1)
-        return await self._read(1, _ROUNDS)
-
-    async def __call__(self, sequences: int) -> None:
-        """Measure the engine with so many pages at a time. Raises `EngineDeadError`."""
-        before = self._engine.load().preemptions
-        point = Point(sequences=sequences)
-        try:
-            run = await self._read(sequences, _ROUNDS * sequences)
-        except base.EngineDeadError:
-            raise
-        except base.EngineError as error:
-            point = replace(point, failed=str(error))
-        else:
-            self.runs.append(run)
-            point = replace(
-                point,
-                pages_per_s=steady_rate(run.pages),
-                p95_s=at_share(sorted(page.ran for page in run.pages), 0.95),
-                preemptions=self._engine.load().preemptions - before,
-            )
-        self.points.append(point)
-        self._progress(point)
-
-    async def _read(self, together: int, pages: int) -> MeasuredRun:
-        first, self._pages = self._pages, self._pages + pages
-        drawn_pages = enumerate(drawn(all_at_once(pages), self._mix, first), start=first)
-        requests = [_request_of(page, number) for number, page in drawn_pages]
-        return await measured(self._engine, requests, together)
 
 
 def steady_rate(read: Sequence[Seen]) -> float:
