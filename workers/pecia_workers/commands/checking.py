@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from time import monotonic
 from typing import Final
 
@@ -13,7 +14,7 @@ from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.images import to_rgb
-from pecia_workers.media.samples import accuracy, sample_document
+from pecia_workers.media.samples import sample_document
 from pecia_workers.protocol.base import EngineRequest, only_captions
 from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.page import page_instruction
@@ -48,7 +49,7 @@ class EngineCheck:
     drifted: bool
     """Whether the two differ although the price is exact."""
     accuracy: float
-    """Share of the page's characters that were read as they were drawn."""
+    """Share of the page's characters that were read as they were drawn; of those that were read, if these are more."""
     misread: str
     """The first line that was not read as it was drawn; empty: none."""
 
@@ -88,8 +89,9 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             most = used if most is None or used is None else max(most, used)
         generation, load = await reading, engine.load()
         blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
-        text, known = text_of(blocks), page.lines
-        read = "".join(text.split())
+        read, known = _unspaced(text_of(blocks)), page.lines
+        drawn = _unspaced(" ".join(known))
+        alike = SequenceMatcher(None, drawn, read, autojunk=False).get_matching_blocks()
         capabilities, budget = engine.capabilities, engine.budget
         return EngineCheck(
             engine=capabilities.name,
@@ -106,8 +108,12 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             preemptions=load.preemptions,
             acceptance=load.acceptance,
             drifted=bool(load.drifted),
-            accuracy=accuracy(text, "\n".join(known)),
-            misread=next((line for line in known if "".join(line.split()) not in read), ""),
+            accuracy=sum(part.size for part in alike) / max(len(drawn), len(read)),
+            misread=next((line for line in known if _unspaced(line) not in read), ""),
         )
     finally:
         await engine.stop()
+
+
+def _unspaced(text: str) -> str:
+    return "".join(text.split())
