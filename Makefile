@@ -22,7 +22,7 @@ define install
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo up test gate test-gate test-engine soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -33,16 +33,26 @@ demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet a
 up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
 
+wheel: $(VENV)/.local  ## Build the wheel and the sdist into dist/, the same bytes each time
+	$(call install,$(VENV),--constraint constraints.txt hatchling)
+	$(BIN)/hatchling build
+
 test: $(VENV)/.dev  ## Run the tests of every day, on real servers that they start themselves: some minutes
 	$(PYTEST) -m 'not gate'
 
-gate: test check test-gate test-engine  ## Run everything: all tests, real vLLM included, lint, types, documentation
+gate: test check test-gate test-engine test-wheel  ## Run everything: all tests, real vLLM included, lint, types, documentation
 
 test-gate: $(VENV)/.dev
 	$(PYTEST) -m gate --hypothesis-profile gate
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadgroup
+
+test-wheel: wheel  ## Install the wheel into a fresh environment and run the demo there
+	rm -rf dist/venv
+	$(BIN)/python -m venv dist/venv
+	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[local]")
+	dist/venv/bin/pecia demo
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)

@@ -30,6 +30,7 @@ from pecia.formats.text import every_page
 from pecia.handles import PDF_QUALITY, JobHandle, assemble
 from pecia.records import Exported, PartOutcome
 from pecia.sources import Original, at_hand
+from pecia_schemas.installing import install_command
 from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
@@ -104,8 +105,8 @@ def page_pictures(form: Format = Format.FACSIMILE) -> OpenPictures:
         opening: OpenPictures = next(iter(entry_points(group=GROUP))).load()
     except (StopIteration, ImportError):
         raise ConfigurationError(
-            "This is made of the pages' pictures, which the light client cannot draw: pip install 'pecia[pdf]', "
-            "or take the result as hocr."
+            "This is made of the pages' pictures, which the light client cannot draw: "
+            f"{install_command('pdf')}, or take the result as hocr."
         ) from None
     return opening
 
@@ -371,7 +372,7 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow as pa  # noqa: PLC0415  comes with pecia[parquet]
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
-        raise ConfigurationError("Parquet is written by pyarrow: pip install 'pecia[parquet]'.") from None
+        raise ConfigurationError(f"Parquet is written by pyarrow: {install_command('parquet')}") from None
     return pa, parquet
 
 

@@ -26,6 +26,7 @@ import pytest
 from PIL import Image
 
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.tables import REVISION
 from tests.shared.command import run_pecia
@@ -453,5 +454,5 @@ def test_a_verb_whose_extra_is_missing_says_what_to_install(
     monkeypatch.syspath_prepend(metadata.parent)
     process = shell.run("servers", "--some", "option")
     assert process.returncode == 4
-    assert "pip install 'pecia[workers]'" in one_line(process)
+    assert install_command("workers") in one_line(process)
     assert "servers" in shell.run("--help").stdout

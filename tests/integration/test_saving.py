@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from pecia import (
 )
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Stage
 from tests.shared.command import run_pecia
@@ -107,7 +109,7 @@ def test_without_the_extra_it_is_named_before_anybody_waits(
     job = client.submit(ReadDocument(printed))
     monkeypatch.setitem(sys.modules, "pecia.formats.pdf", None)
     monkeypatch.delattr("pecia.formats.pdf", raising=False)
-    with pytest.raises(errors.ConfigurationError, match=r"pip install 'pecia\[pdf\]'"):
+    with pytest.raises(errors.ConfigurationError, match=re.escape(install_command("pdf"))):
         job.save(tmp_path / "page.pdf", timeout=0)
 
 

@@ -35,6 +35,7 @@ from pecia.job import JobGroup
 from pecia.saving import write
 from pecia.testing import FakeFleet
 from pecia_schemas import storable
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import Document
 from pecia_schemas.states import as_prefix, is_whole
 from tests.shared.limits import WAIT_S
@@ -143,7 +144,7 @@ def test_parquet_without_its_library_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     client.submit_many([ReadDocument(b"%PDF-1")], batch="night")
     refused = pecia("export", "--batch", "night", "--format", "parquet", "--to", tmp_path)
-    assert "pip install 'pecia[parquet]'" in str(refused.exception)
+    assert install_command("parquet") in str(refused.exception)
 
 
 def test_an_id_may_be_cut_short_anywhere_behind_its_fourth_digit() -> None:

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, BadParameter, Option
 
 from pecia import arguments
-from pecia.accounts import Scope
+from pecia.accounts import AccessKey, Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
@@ -87,6 +87,29 @@ def create(
             pages_in_flight=pages_in_flight,
             expires_at=ends,
         )
+    _show(key, shown, as_json=as_json)
+
+
+@access.command("rotate")
+def rotate(
+    key: Annotated[UUID, Argument(metavar="KEY", help="Its id, as `pecia access list` shows it.")],
+    *,
+    overlap: Annotated[
+        str, Option(metavar="SPAN", help="How long the former key still opens: 0s, 30m, 24h or 7d.")
+    ] = "7d",
+    as_json: output.AsJson = False,
+) -> None:
+    """Make a key with the same rights, and have the former one end after the overlap. The new one is printed now only.
+
+    Example: `pecia access rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
+    """
+    with _connected() as connections:
+        made, shown = connections.access.rotate(key, arguments.checked_overlap(values.overlap(overlap)))
+    _show(made, shown, as_json=as_json)
+    typer.echo(f"Key {key} ends in {overlap}, or when it would have ended before.", err=True)
+
+
+def _show(key: AccessKey, shown: str, *, as_json: bool) -> None:
     if as_json:
         output.json_line(key.model_dump(mode="json") | {"key": shown})
         return

@@ -11,6 +11,8 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from pecia_schemas.installing import install_command
+
 _OTHERS: Final = "pecia.commands"
 """The group of entry points by which other distributions add verbs."""
 
@@ -66,7 +68,7 @@ PANELS: Final = {
         "and use.",
     },
     "Keys": {
-        "access": "Keys of the gateway: make them, see them, end them.",
+        "access": "Keys of the gateway: make, list, rotate and revoke them.",
         "keys": "Make encryption keys, and bring what is stored under the current one.",
     },
 }
@@ -181,7 +183,7 @@ def _command(point: EntryPoint) -> Any:
     try:
         found = point.load()
     except ImportError as error:
-        lacks, cure = error.name, f"pip install 'pecia[{_EXTRAS.get(name, 'workers')}]'."
+        lacks, cure = error.name, install_command(_EXTRAS.get(name, "workers"))
 
         @made.command(
             name,

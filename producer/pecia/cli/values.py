@@ -329,3 +329,11 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
     except (ValueError, OverflowError):
         raise BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def overlap(value: str) -> timedelta:
+    """Return for how long what is replaced stays valid."""
+    span = moment(value, "--overlap")
+    if not isinstance(span, timedelta):
+        raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
+    return span

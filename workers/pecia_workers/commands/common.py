@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from pecia_schemas import running
+from pecia_schemas.installing import install_command
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
@@ -180,4 +181,4 @@ def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
 def drawing_or_exit() -> None:
     """Exit 4 with what to install if nothing here draws."""
     if find_spec("matplotlib") is None:
-        raise refused("Nothing here draws: pip install 'pecia[plot]'.", UNAVAILABLE)
+        raise refused(f"Nothing here draws: {install_command('plot')}", UNAVAILABLE)

