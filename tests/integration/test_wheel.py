@@ -2,9 +2,9 @@
 
 import re
 import shlex
+import shutil
 import sys
 import sysconfig
-import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -40,8 +40,7 @@ def test_a_sdist_holds_the_packages_alone_and_builds_the_same_wheel(
 ) -> None:
     build = (sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path), "--target")
     assert ran(*build, "sdist", cwd=ROOT).returncode == 0
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
-        sdist.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path, filter="data")
     (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert {path.name for path in source.iterdir()} == {
         *("producer", "workers", "schemas", "migrations", "constraints.txt"),

@@ -66,6 +66,7 @@ class Behaviour:
     key: str = ""
     has_health: bool = True
     tokenizes: bool = False
+    streams: bool = True
     counts: bool = True
     """Whether it tells usage."""
     frame_tokens: int = 10
@@ -170,6 +171,8 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
             self._reply(fault.status, fault.body, fault.headers)
         elif self._is_bad(body):
             self._reply(400, json.dumps(body).encode())
+        elif not behaviour.streams:
+            self._reply(200, json.dumps({"choices": []}).encode(), {"Content-Type": "application/json"})
         else:
             with self._counted() as there_is_room:
                 if there_is_room:
