@@ -197,16 +197,14 @@ class Job(JobHandle[R_co]):
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 
-        target = Path(path)
+        target, connections = Path(path), self._open()
         form = saving.form_of(self.kind, target, format, quality)
+        if form.is_binary:
+            connections.check_drawing(form)
         result: Any = self.result(timeout, revision=revision)
         if form.is_binary:
-            connections = self._open()
-            original = connections.store.original(self.id)
-            payloads = connections.payloads
-            run_blocking(
-                saving.write_with_pictures, result, original, payloads, target, form, quality=quality
-            )
+            write = connections.drawing(self.id, form, quality=quality, revision=revision)
+            run_blocking(write, result, target)
         else:
             run_blocking(saving.write, result, form, target)
         return target

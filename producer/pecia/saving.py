@@ -35,12 +35,15 @@ from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.settings import SettingsError
-from pecia_schemas.tasks import ReadDocument, task_type
+from pecia_schemas.tasks import task_type
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _QUALITIES: Final = range(1, 96)
+
+Draw = Callable[[Document, Path], None]
+"""Writes a result with its pages' pictures to a file."""
 
 
 def form_of(
@@ -52,14 +55,12 @@ def form_of(
     """Return the form to write: the one that is named, else that of the file's suffix.
 
     Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
-    `ConfigurationError` if it needs something that is not installed: before anybody waits for the job.
+    before anybody waits for the job.
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
-    if form.is_binary:
-        page_pictures(form)
-        if quality not in _QUALITIES:
-            raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
+    if form.is_binary and quality not in _QUALITIES:
+        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
 
 
@@ -70,12 +71,18 @@ def write(result: Result, form: Format, target: Path) -> None:
         file.write_text(content, encoding="utf-8", newline="")
 
 
+def write_bytes(content: bytes, _result: Result, target: Path) -> None:
+    """Write a result that was drawn elsewhere. The file is whole or as it was before. Raises `OSError`."""
+    with _replacing(target) as file:
+        file.write_bytes(content)
+
+
 def write_with_pictures(
-    document: Document,
     original: Original,
     payloads: PayloadStore,
-    target: Path,
     form: Format,
+    document: Document,
+    target: Path,
     *,
     quality: int,
 ) -> None:
@@ -194,20 +201,15 @@ class _Step:
 class Exporter:
     """One run of an export. One that is not finished leaves its last step to the next."""
 
-    def __init__(
-        self, to: str | os.PathLike[str], form: ExportFormat | str, payloads: Callable[[], PayloadStore]
-    ) -> None:
+    def __init__(self, to: str | os.PathLike[str], form: ExportFormat | str) -> None:
         try:
             self._form = ExportFormat(form)
         except ValueError:
             raise InvalidFormatError(f"An export is one of {', '.join(ExportFormat)}.") from None
-        self.payloads: PayloadStore | None = None
-        """Where documents are, whose pictures the results are written with."""
+        self.draws = Format.PDF if self._form is ExportFormat.PDF else None
+        """The form that has the pages' pictures."""
         if self._form is ExportFormat.PARQUET:
             _parquet()
-        if self._form is ExportFormat.PDF:
-            form_of(ReadDocument.kind, Path(), Format.PDF)
-            self.payloads = payloads()
         self._place = Place(to)
         self._known: set[int] = set()
         self._number = 0
@@ -235,10 +237,8 @@ class Exporter:
             return False
         return True
 
-    def add(
-        self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None, original: Original | None
-    ) -> None:
-        """Write the result that a job's parts make; None: it has none, which the manifest says.
+    def add(self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None, draw: Draw | None) -> None:
+        """Write the result that a job's parts make, by `draw` with pictures; None: it has none, as the manifest says.
 
         Raises `InvalidFormatError` if a result of its kind has no such form.
         """
@@ -251,7 +251,7 @@ class Exporter:
             one = self._form.of_one
             if one is not None:
                 file = f"{job.id}{one.suffix}"
-                digest = self._write(result, one, file, original)
+                digest = self._write(result, one, file, draw)
             elif self._form is ExportFormat.JSONL:
                 step.lines.append(_line(job, result))
                 step.size += len(step.lines[-1])
@@ -277,13 +277,13 @@ class Exporter:
         if len(step.entries) >= _STEP_JOBS or step.size >= _STEP_BYTES:
             self._flush()
 
-    def _write(self, result: Document | Captions, form: Format, file: str, original: Original | None) -> str:
+    def _write(self, result: Document | Captions, form: Format, file: str, draw: Draw | None) -> str:
         """Write the file of one job; return its SHA-256."""
         check(form, type(result))
-        if isinstance(result, Document) and original is not None and self.payloads is not None:
+        if isinstance(result, Document) and draw is not None:
             with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
                 written = Path(scratch) / file
-                write_with_pictures(result, original, self.payloads, written, form, quality=PDF_QUALITY)
+                draw(result, written)
                 self._place.put(file, written)
                 with written.open("rb") as whole:
                     return hashlib.file_digest(whole, "sha256").hexdigest()

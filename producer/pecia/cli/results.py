@@ -19,6 +19,7 @@ from pecia.cli.jobs import AsJson
 from pecia.cli.values import Filter, Jobs, grouped
 from pecia.cli.watching import counted
 from pecia.client import Client
+from pecia.configuration import from_environment
 from pecia.errors import JobError
 from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
@@ -121,7 +122,9 @@ class Delivery:
         if self.target and count > 1 and Path(self.target).is_file():
             raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
-            saving.form_of(kind, self.place("name", count) or Path(), self.form)
+            form = saving.form_of(kind, self.place("name", count) or Path(), self.form)
+            if form.is_binary and not from_environment().gateway_url:
+                saving.page_pictures(form)
 
 
 @grouped
