@@ -94,12 +94,13 @@ bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside 
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
 
-docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures, the blocking client
+docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, the reference, figures, the blocking client
 	$(BIN)/python tests/unasync.py
 	$(BIN)/python -m pecia_schemas.export docs
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
 	$(BIN)/python benchmarks/run.py --only-page
 	$(BIN)/python docs/house.py
+	$(BIN)/python docs/reference.py
 
 site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
