@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
+import httpx2
 from pydantic import TypeAdapter
 
 from pecia import bulk, errors, records, sources
@@ -37,6 +38,8 @@ _IDS: Final = 150
 _FILES: Final = 100
 _BYTES: Final = 32 * 1024**2
 """Where a request of many documents ends."""
+_DRAWING: Final = httpx2.Timeout(1800, connect=10)
+"""Of results with pictures: they may have hundreds of pages."""
 _VIEW: Final = TypeAdapter(JobView)
 _OUTCOMES: Final = TypeAdapter(list[records.PartOutcome])
 _PAGES: Final = TypeAdapter(list[records.FoundPage])
@@ -175,7 +178,7 @@ class RemoteStore(Statements[D_co]):
         query = {name: value for name, value in asked.items() if value is not None}
         media_type = "application/pdf" if form is Format.PDF else "text/html"
         path, headers = f"/jobs/{job_id}/result", {"Accept": media_type}
-        content: bytes = http.ask("GET", path, job_id=job_id, params=query, headers=headers)
+        content: bytes = http.ask("GET", path, job_id=job_id, params=query, headers=headers, timeout=_DRAWING)
         return content
 
     @transaction
