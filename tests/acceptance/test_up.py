@@ -254,6 +254,10 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
         assert state in row
         assert "verified" in row
     assert "pages/s" in demo.stdout
+    closing = " ".join(demo.stdout.partition("All as it should be:")[2].split())
+    assert closing.startswith(
+        "5 documents read, 1 refused as damaged, 6 signed callbacks verified; the urgent one,"
+    )
     steps = demo.stdout.partition("Drawing documents")[0].splitlines()
     assert steps[1:3] == ["Starting postgres …", "Starting redis …"]
     assert "engine: ready" in steps
