@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pecia_schemas.installing import install_command
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import common
@@ -71,7 +72,7 @@ def test_without_what_draws_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(common, "find_spec", lambda _: None)
     result = typed("--preset", "seed", "--plot", str(tmp_path))
     assert result.returncode == 4
-    assert "pecia[plot]" in result.stderr
+    assert install_command("plot") in result.stderr
 
 
 def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
