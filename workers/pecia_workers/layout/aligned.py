@@ -1,6 +1,7 @@
 """Tables without ruling lines: rows of pieces of text that line up. Lengths are in heights of a line."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -41,6 +42,10 @@ FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese
 """A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
+_LOOSE, _ROW_STEP = 1.35, 0.93
+"""Step between rows that no lines of one cell have, and by it, that between two rows of a head."""
+_NUMERIC, _VALUES = 0.6, 0.6
+"""Share of numbers in a column of numbers, and in the first row of values."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
@@ -289,7 +294,9 @@ class _Aligned:
         ]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
-        body = next((number for number, row in enumerate(placed) if _is_body(row)), 0)
+        body = _body_start(placed, ruled)
+        step = float(np.median(pitches[body:])) if pitches[body:] else 0.0
+        apart = _ROW_STEP * step if step > _LOOSE * self.height else np.inf  # a step between two rows of a head
         groups = [[placed[0]]]
         for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
@@ -299,7 +306,7 @@ class _Aligned:
             elif rule or any(numbers & _numbers(one) for one in groups[-1]):
                 goes_on = False
             elif number < body:
-                goes_on = pitch < _HEAD_PITCH * self.height and _is_below(row, groups[-1])
+                goes_on = pitch < min(apart, _HEAD_PITCH * self.height) and _is_below(row, groups[-1])
             elif number > body and _goes_on(groups[-1], row):
                 goes_on = True
             elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):
@@ -313,12 +320,33 @@ class _Aligned:
         return groups
 
 
-def _is_body(row: _Row) -> bool:
+def _body_start(placed: Sequence[_Row], ruled: Sequence[bool]) -> int:
+    """Return the first row of values, or of the name of several lines that such a row has."""
+    counts = Counter(first for row in placed for first, _, _ in row if first)
+    numbers = Counter(first for row in placed for first in _numbers(row) if first)
+    numeric = {column for column, count in counts.items() if numbers[column] >= _NUMERIC * count}
+    body = next(
+        (
+            number
+            for number, row in enumerate(placed)
+            if _is_body([place for place in row if place[0] in numeric or not numeric], _VALUES)
+        ),
+        0,
+    )
+    while body > 1 and {first for first, _, _ in placed[body - 1]} == {0}:
+        goes_on = placed[body][0][0] == 0 and placed[body][0][2].text[:1].islower()
+        if not (ruled[body - 2] or (goes_on and not ruled[body - 1])):
+            break
+        body -= 1
+    return body
+
+
+def _is_body(row: _Row, least: float = 0.5) -> bool:
     """Return whether a row holds values rather than names of columns."""
     later = [piece for first, _, piece in row if first > 0]
     numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
     years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
-    return 2 * len(numbers) >= max(1, len(later)) and len(years) < max(2, len(numbers))
+    return len(numbers) >= max(1, least * len(later)) and len(years) < max(2, len(numbers))
 
 
 def _is_below(row: _Row, group: list[_Row]) -> bool:
