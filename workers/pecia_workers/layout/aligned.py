@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
@@ -160,6 +160,13 @@ class _Aligned:
             starts.append(float(np.median(firsts)) if firsts else wall)
         self._part_heads(walls)
         placed = [self._placed(row, walls, starts) for row in self.rows]
+        boxes = [around(piece.box for _, _, piece in row) for row in placed]
+        ruled = [
+            self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
+            for upper, lower in pairwise(boxes)
+        ]
+        body = _body_start(placed, ruled)
+        placed[:body] = _spanned(placed[:body], placed[body:], 0.3 * self.height)
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
         texts = [piece for row in placed for _, _, piece in row]
@@ -176,7 +183,7 @@ class _Aligned:
         ends = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
         if columns == _MIN_COLUMNS and sum(bool(_NUMBER.fullmatch(end)) for end in ends) <= 0.7 * len(ends):
             return None
-        groups = self._groups(placed)
+        groups = self._groups(placed, boxes, ruled, body)
         boxes = [around(piece.box for row in group for _, _, piece in row) for group in groups]
         middles = [(above.bottom + below.top) / 2 for above, below in pairwise(boxes)]
         ys = [boxes[0].top, *middles, boxes[-1].bottom]
@@ -284,17 +291,13 @@ class _Aligned:
         lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
         return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))
 
-    def _groups(self, placed: list[_Row]) -> list[list[_Row]]:
+    def _groups(
+        self, placed: list[_Row], boxes: Sequence[Box], ruled: Sequence[bool], body: int
+    ) -> list[list[_Row]]:
         """Return rows of text that are one row of the table together: a row goes on with the cells above it."""
-        boxes = [around(piece.box for _, _, piece in row) for row in placed]
         pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
-        ruled = [
-            self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
-            for upper, lower in pairwise(boxes)
-        ]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
-        body = _body_start(placed, ruled)
         step = float(np.median(pitches[body:])) if pitches[body:] else 0.0
         apart = _ROW_STEP * step if step > _LOOSE * self.height else np.inf  # a step between two rows of a head
         groups = [[placed[0]]]
@@ -347,6 +350,55 @@ def _is_body(row: _Row, least: float = 0.5) -> bool:
     numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
     years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
     return len(numbers) >= max(1, least * len(later)) and len(years) < max(2, len(numbers))
+
+
+def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_Row]:
+    """Return the rows of a head with the columns that each name is of.
+
+    It is of the columns over whose cells it stands. A name above several others is of those in whose middle it stands,
+    unless it lines up with the column that it stands over.
+    """
+    boxes: dict[int, list[Box]] = {}
+    for first, last, piece in (place for row in body for place in row):
+        if first == last:
+            boxes.setdefault(first, []).append(piece.box)
+    cells = {column: around(some) for column, some in boxes.items()}
+    rows: list[_Row] = []
+    names: dict[int, Box] = {}  # of one column each, below the row
+    for row in reversed(head):
+        over: _Row = []
+        for first, last, piece in row:
+            covered = [
+                column
+                for column in range(first, last + 1)
+                if column in cells
+                and min(piece.box.right, cells[column].right) - max(piece.box.left, cells[column].left) > slack
+            ]
+            over.append((covered[0], covered[-1], piece) if covered else (first, last, piece))
+        ends = [1, *(last + 1 for _, last, _ in over)]
+        starts = [*(first for first, _, _ in over[1:]), max(names, default=0) + 1]
+        for place, ((first, last, piece), start, end) in enumerate(zip(over, ends, starts, strict=False)):
+            known = [some[first] for some in (names, cells) if first in some]
+            if first == last and any(_lines_up(piece.box, box, slack) for box in known):
+                continue
+            options = [
+                (abs(middle(around(places))[0] - middle(piece.box)[0]), left, right)
+                for left in range(start, first + 1)
+                for right in range(last, end)
+                if all(column in names and column in cells for column in range(left, right + 1))
+                for places in [[some[column] for column in range(left, right + 1) for some in (names, cells)]]
+            ]
+            if options:
+                over[place] = (*min(options)[1:], piece)
+        names |= {first: piece.box for first, last, piece in over if first == last}
+        rows.insert(0, over)
+    return rows
+
+
+def _lines_up(name: Box, cell: Box, slack: float) -> bool:
+    """Return whether a name begins, ends or has its middle where a cell does."""
+    places = ((box.left, middle(box)[0], box.right) for box in (name, cell))
+    return any(abs(one - other) < slack for one, other in zip(*places, strict=True))
 
 
 def _is_below(row: _Row, group: list[_Row]) -> bool:
