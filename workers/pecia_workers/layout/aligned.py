@@ -372,7 +372,8 @@ def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_
                 column
                 for column in range(first, last + 1)
                 if column in cells
-                and min(piece.box.right, cells[column].right) - max(piece.box.left, cells[column].left) > slack
+                and max((_common(cells[column], other.box), other is piece) for _, _, other in row)[1]
+                and _common(cells[column], piece.box) > slack
             ]
             over.append((covered[0], covered[-1], piece) if covered else (first, last, piece))
         ends = [1, *(last + 1 for _, last, _ in over)]
@@ -393,6 +394,11 @@ def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_
         names |= {first: piece.box for first, last, piece in over if first == last}
         rows.insert(0, over)
     return rows
+
+
+def _common(above: Box, below: Box) -> int:
+    """Return along how much of their widths two boxes go."""
+    return min(above.right, below.right) - max(above.left, below.left)
 
 
 def _lines_up(name: Box, cell: Box, slack: float) -> bool:

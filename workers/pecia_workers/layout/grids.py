@@ -92,6 +92,16 @@ class Draft:
         for piece in pieces:
             self._place(piece, 0.25 * height)
 
+    def drop_empty(self, narrow: float) -> None:
+        """Drop rows and columns without text that are narrower: between double rules, or what edges of colour made."""
+        for axis, places in enumerate((self.ys, self.xs)):
+            for number in reversed(range(len(places) - 1)):
+                owners = np.take(self.owners, number, axis)
+                is_empty = self.content.keys().isdisjoint(owners.tolist())
+                if self.content and is_empty and places[number + 1] - places[number] < narrow:
+                    self.owners = np.delete(self.owners, number, axis)
+                    del places[max(number, 1)]
+
     def _add_walls(self, levels: Sequence[Sequence[Line]], height: float) -> None:
         """Add the columns that white space parts."""
         added = [
