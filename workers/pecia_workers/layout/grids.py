@@ -92,13 +92,14 @@ class Draft:
         for piece in pieces:
             self._place(piece, 0.25 * height)
 
-    def drop_empty(self, narrow: float) -> None:
-        """Drop rows and columns without text that are narrower: between double rules, or what edges of colour made."""
+    def _drop_places(self, narrow: float) -> None:
+        """Drop rows and columns without text that are narrower, as between double rules, and places that part no cells."""
         for axis, places in enumerate((self.ys, self.xs)):
             for number in reversed(range(len(places) - 1)):
                 owners = np.take(self.owners, number, axis)
                 is_empty = self.content.keys().isdisjoint(owners.tolist())
-                if self.content and is_empty and places[number + 1] - places[number] < narrow:
+                parts_none = number > 0 and np.array_equal(owners, np.take(self.owners, number - 1, axis))
+                if parts_none or (is_empty and places[number + 1] - places[number] < narrow):
                     self.owners = np.delete(self.owners, number, axis)
                     del places[max(number, 1)]
 
@@ -245,8 +246,11 @@ class Draft:
                 )
         return starts
 
-    def ruled_grid(self) -> Grid | None:
-        """Return it if its lines are those of a table or a form, rather than of frames or a pattern."""
+    def ruled_grid(self, narrow: float) -> Grid | None:
+        """Return it if its lines are those of a table or a form, rather than of frames or a pattern.
+
+        `narrow`: rows and columns without text that are narrower are dropped.
+        """
         cells = [np.argwhere(self.owners == owner) for owner in np.unique(self.owners)]
         filled = len(self.content)
         heads = (self.owners[0], self.owners[:, 0])
@@ -262,6 +266,7 @@ class Draft:
         ):
             return None
         unspanned = sum(len(cell) == 1 for cell in cells)
+        self._drop_places(narrow)
         grid = self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
         is_chart = filled < _MIN_FILLED * len(cells) and grid.table is not None and looks_joined(grid.table)
         return None if is_chart else grid

@@ -172,8 +172,7 @@ def _grid(
     draft = Draft(xs, ys[first : last + 1], owners[first:last])
     draft.fill(pieces, near)
     draft.part(height)
-    draft.drop_empty(narrow)
-    return draft.ruled_grid()
+    return draft.ruled_grid(narrow)
 
 
 def _body(
