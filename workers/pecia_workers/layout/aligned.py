@@ -46,6 +46,8 @@ _LOOSE, _ROW_STEP = 1.35, 0.93
 """Step between rows that no lines of one cell have, and by it, that between two rows of a head."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
+_ABOVE: Final = 1.5
+"""How far the middle of a heading of all columns of values is from theirs."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
@@ -63,21 +65,36 @@ def aligned_grids(
     """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
     runs: list[list[list[int]]] = []
     run: list[list[int]] = []  # neighbouring rows of several pieces, and of single short pieces between these
-    for row in rows:
-        boxes = [pieces[one].box for one in row]
-        is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
+    for above, row, following in zip([[], *rows], rows, [*rows[1:], []], strict=False):
+        is_apart = _is_apart(pieces, row, height)
         if run:
-            below = min(box.top for box in boxes) - max(pieces[one].box.bottom for one in run[-1])
-            whole, first = around(pieces[one].box for before in run for one in before), boxes[0]
-            width = 0.65 * (whole.right - whole.left)
+            end = following if _is_apart(pieces, following, height) else []
+            whole = around(pieces[one].box for other in (*run, end) for one in other)
+            first, width = pieces[row[0]].box, 0.65 * (whole.right - whole.left)
             is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
-            if not (-0.6 * height < below < _NEAR * height and (is_apart or is_short)):
+            if not (_is_near(pieces, run[-1], row, height) and (is_apart or is_short)):
                 runs += _ended(pieces, run, height)
                 run = []
+        if is_apart and not run and len(above) == 1 and _is_near(pieces, above, row, height):
+            name, below = pieces[above[0]].box, around(pieces[one].box for one in row)
+            if below.left < name.left and name.right < below.right + height:
+                run.append(list(above))  # it may be a name of several columns
         if is_apart or run:
             run.append(list(row))
     runs += _ended(pieces, run, height)
     return [grid for run in runs for grid in _grids_of(pieces, run, rules, height)]
+
+
+def _is_apart(pieces: Sequence[Line], row: Sequence[int], height: float) -> bool:
+    """Return whether white space parts a row."""
+    boxes = [pieces[one].box for one in row]
+    return any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
+
+
+def _is_near(pieces: Sequence[Line], above: Sequence[int], row: Sequence[int], height: float) -> bool:
+    """Return whether a row may be the next one of a table."""
+    step = min(pieces[one].box.top for one in row) - max(pieces[one].box.bottom for one in above)
+    return -0.6 * height < step < _NEAR * height
 
 
 def _grids_of(
@@ -146,6 +163,7 @@ class _Aligned:
     def __init__(
         self, pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
     ) -> None:
+        self.pieces, self.run = pieces, run
         self.rows = [[pieces[one] for one in row] for row in run]
         self.members = frozenset(one for row in run for one in row)
         self.rules, self.height = rules, height
@@ -166,6 +184,8 @@ class _Aligned:
             for upper, lower in pairwise(boxes)
         ]
         body = _body_start(placed, ruled)
+        if body and len(self.rows[0]) == 1 and not self._is_heading(placed):
+            return _Aligned(self.pieces, self.run[1:], self.rules, self.height).grid()
         placed[:body] = _spanned(placed[:body], placed[body:], 0.3 * self.height)
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
@@ -196,6 +216,14 @@ class _Aligned:
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
+
+    def _is_heading(self, placed: Sequence[_Row]) -> bool:
+        """Return whether the piece above the rows is of them: it stands in the middle of the columns of values."""
+        piece = self.rows[0][0]
+        names = max((other.box.right for row in placed[1:] for _, last, other in row if last == 0), default=0)
+        values = around(other.box for row in placed[1:] for first, _, other in row if first > 0)
+        away = abs(middle(piece.box)[0] - middle(values)[0])
+        return piece.box.left > names and away < _ABOVE * self.height
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
         """Return whether these are lines of prose with wide spaces, so that all end at one place."""
