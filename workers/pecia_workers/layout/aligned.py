@@ -42,8 +42,8 @@ FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese
 """A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
-_LOOSE, _ROW_STEP = 1.35, 0.93
-"""Step between rows that no lines of one cell have, and by it, that between two rows of a head."""
+_LOOSE, _ROW_STEP, _HALF_STEP = 1.35, 0.93, 0.6
+"""Step between rows that no lines of one cell have; by it, that between two rows of a head, and one too short for any."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
 _ABOVE: Final = 1.5
@@ -170,7 +170,7 @@ class _Aligned:
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
-        walls = self._walls()
+        walls = self._parting(self._walls())
         starts = []  # where the column behind each wall starts in most rows
         for wall in walls:
             behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
@@ -219,11 +219,14 @@ class _Aligned:
 
     def _is_heading(self, placed: Sequence[_Row]) -> bool:
         """Return whether the piece above the rows is of them: it stands in the middle of the columns of values."""
-        piece = self.rows[0][0]
+        box, slack = self.rows[0][0].box, 0.3 * self.height
+        first, last, _ = placed[0][0]
+        below = [other.box for start, _, other in placed[1] if 0 < start == first == last]
+        if any(_lines_up(box, other, slack) for other in below):
+            return True  # the first line of a column's name
         names = max((other.box.right for row in placed[1:] for _, last, other in row if last == 0), default=0)
         values = around(other.box for row in placed[1:] for first, _, other in row if first > 0)
-        away = abs(middle(piece.box)[0] - middle(values)[0])
-        return piece.box.left > names and away < _ABOVE * self.height
+        return box.left > names and abs(middle(box)[0] - middle(values)[0]) < _ABOVE * self.height
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
         """Return whether these are lines of prose with wide spaces, so that all end at one place."""
@@ -241,6 +244,18 @@ class _Aligned:
         others = [piece for row in self.rows if row not in rows for piece in row]
         strips = free_strips(texts, int(_CROSSED * len(rows)), others)
         return [place for width, place in strips if width > _GAP * self.height]
+
+    def _parting(self, walls: Sequence[float]) -> list[float]:
+        """Return the walls that have cells on both sides in a row: names may stand beside their columns' numbers."""
+        rows = [np.searchsorted(walls, [middle(piece.box)[0] for piece in row]).tolist() for row in self.rows]
+        counts = Counter(column for row in rows for column in {*row})
+        few = _CROSSED * len(rows) + 1
+        return [
+            wall
+            for column, wall in enumerate(walls)
+            if any({column, column + 1} <= {*row} for row in rows)
+            or min(counts[column], counts[column + 1]) > few
+        ]
 
     def _part_heads(self, walls: list[float]) -> None:
         """Part the names of columns that are one piece, where a wide space or one between two columns of numbers is."""
@@ -332,7 +347,7 @@ class _Aligned:
         for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
             here, numbers = {first for first, _, _ in row}, _numbers(row)
-            if pitch < _SAME_ROW * self.height:
+            if pitch < max(_SAME_ROW * self.height, _HALF_STEP * step):
                 goes_on = True  # a value beside the middle of a label of two lines
             elif rule or any(numbers & _numbers(one) for one in groups[-1]):
                 goes_on = False
