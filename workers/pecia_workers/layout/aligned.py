@@ -12,7 +12,7 @@ from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
-from pecia_workers.layout.parting import free_strips
+from pecia_workers.layout.parting import SIGN, free_strips
 from pecia_workers.layout.ruled import Rules
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
@@ -52,7 +52,8 @@ _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
-_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+_VALUE: Final = re.compile(r"\W*\d|\W+$|n\.?/?a\b")
+"""A number, with its unit or without, or the sign that none is known."""
 
 
 _Row: TypeAlias = list[tuple[int, int, Line]]
@@ -170,7 +171,8 @@ class _Aligned:
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
-        walls = self._parting(self._walls())
+        strips = self._walls()
+        walls = self._parting(strips)
         starts = []  # where the column behind each wall starts in most rows
         for wall in walls:
             behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
@@ -188,7 +190,7 @@ class _Aligned:
             return _Aligned(self.pieces, self.run[1:], self.rules, self.height).grid()
         placed[:body] = _spanned(placed[:body], placed[body:], 0.3 * self.height)
         columns = len(walls) + 1
-        full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
+        full = sum(len({place for place, _, _ in row}) > max(1.0, 0.5 * len(strips)) for row in placed)
         texts = [piece for row in placed for _, _, piece in row]
         options = sum(piece.text[:1] in SIGNS for piece in texts)
         if self._is_justified(texts):
@@ -240,33 +242,31 @@ class _Aligned:
         """Return where white space goes down between columns."""
         most = np.percentile([len(row) for row in self.rows], 80)
         rows = [row for row in self.rows if len(row) >= max(2, 0.6 * most)]
-        texts = [piece for row in rows for piece in row if not _SIGN.fullmatch(piece.text.strip())]
+        texts = [piece for row in rows for piece in row if not SIGN.fullmatch(piece.text.strip())]
         others = [piece for row in self.rows if row not in rows for piece in row]
         strips = free_strips(texts, int(_CROSSED * len(rows)), others)
         return [place for width, place in strips if width > _GAP * self.height]
 
     def _parting(self, walls: Sequence[float]) -> list[float]:
-        """Return the walls that have cells on both sides in a row: names may stand beside their columns' numbers."""
+        """Return the walls with cells on both sides in a row: names may stand beside the values of their column."""
         rows = [np.searchsorted(walls, [middle(piece.box)[0] for piece in row]).tolist() for row in self.rows]
-        counts = Counter(column for row in rows for column in {*row})
-        few = _CROSSED * len(rows) + 1
+        body = self._first_values()
+        lasts = {column: number for number, row in enumerate(rows) for column in row}
         return [
             wall
             for column, wall in enumerate(walls)
             if any({column, column + 1} <= {*row} for row in rows)
-            or min(counts[column], counts[column + 1]) > few
+            or min(lasts.get(column, body), lasts.get(column + 1, body)) > body
         ]
+
+    def _first_values(self) -> int:
+        """Return the first row that holds values."""
+        rows = ([(1, 1, piece) for piece in row[1:]] for row in self.rows)
+        return next((number for number, row in enumerate(rows) if _is_body(row)), 0)
 
     def _part_heads(self, walls: list[float]) -> None:
         """Part the names of columns that are one piece, where a wide space or one between two columns of numbers is."""
-        body = next(
-            (
-                number
-                for number, row in enumerate(self.rows)
-                if _is_body([(1, 1, piece) for piece in row[1:]])
-            ),
-            0,
-        )
+        body = self._first_values()
         below = [piece.box for row in self.rows[body:] for piece in row]
         for before, wall, after in zip(
             [self.box.left, *walls], walls, [*walls[1:], self.box.right], strict=False
@@ -368,17 +368,12 @@ class _Aligned:
 
 def _body_start(placed: Sequence[_Row], ruled: Sequence[bool]) -> int:
     """Return the first row of values, or of the name of several lines that such a row has."""
-    counts = Counter(first for row in placed for first, _, _ in row if first)
-    numbers = Counter(first for row in placed for first in _numbers(row) if first)
-    numeric = {column for column, count in counts.items() if numbers[column] >= _NUMERIC * count}
-    body = next(
-        (
-            number
-            for number, row in enumerate(placed)
-            if _is_body([place for place in row if place[0] in numeric or not numeric], _VALUES)
-        ),
-        0,
-    )
+    texts = [(number, column, piece.text) for number, row in enumerate(placed) for column, _, piece in row]
+    counts = Counter(column for _, column, _ in texts if column)
+    values = Counter(column for _, column, text in texts if _VALUE.match(text))
+    numeric = {column for column, count in counts.items() if values[column] >= _NUMERIC * count}
+    some = ([place for place in row if place[0] in numeric or not numeric] for row in placed)
+    body = next((number for number, row in enumerate(some) if _is_body(row, _VALUES)), 0)
     while body > 1 and {first for first, _, _ in placed[body - 1]} == {0}:
         goes_on = placed[body][0][0] == 0 and placed[body][0][2].text[:1].islower()
         if not (ruled[body - 2] or (goes_on and not ruled[body - 1])):
@@ -390,7 +385,7 @@ def _body_start(placed: Sequence[_Row], ruled: Sequence[bool]) -> int:
 def _is_body(row: _Row, least: float = 0.5) -> bool:
     """Return whether a row holds values rather than names of columns."""
     later = [piece for first, _, piece in row if first > 0]
-    numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
+    numbers = [piece for piece in later if _VALUE.match(piece.text)]
     years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
     return len(numbers) >= max(1, least * len(later)) and len(years) < max(2, len(numbers))
 

@@ -19,7 +19,7 @@ NUMBER: Final = re.compile(
 )
 _VALUE: Final = re.compile(r"[-+\u2212<>]?[$\u20ac\u00a3]?\d[\d.,:/]*%?")
 _THOUSANDS: Final = re.compile(r"\d{3}([.,]\d+)?")
-_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 _SPACE: Final = 0.8
 """White space between two words that may belong to two cells."""
 _GAP: Final = 0.3
@@ -111,7 +111,7 @@ def looks_joined(table: Table) -> bool:
 def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height: float) -> Iterator[float]:
     """Yield where white space goes down that parts the cells of most rows between two places of a table."""
     rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
-    rows = [[piece for piece in row if not _SIGN.fullmatch(piece.text.strip())] for row in rows]
+    rows = [[piece for piece in row if not SIGN.fullmatch(piece.text.strip())] for row in rows]
     rows = [row for row in rows if row]
     several = [row for row in rows if len(row) > 1]
     if len(several) < _MIN_PARTED:
