@@ -12,7 +12,7 @@ from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
-from pecia_workers.layout.parting import SIGN, free_strips
+from pecia_workers.layout.parting import SIGN, free_strips, is_number
 from pecia_workers.layout.ruled import Rules
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
@@ -43,7 +43,7 @@ FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
 _LOOSE, _ROW_STEP, _HALF_STEP = 1.35, 0.93, 0.6
-"""Step between rows that no lines of one cell have; by it, that between two rows of a head, and one too short for any."""
+"""Step that is too long for lines of one cell; by the step between rows, that in a head, and one too short for rows."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
 _ABOVE: Final = 1.5
@@ -51,7 +51,6 @@ _ABOVE: Final = 1.5
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
-_NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _VALUE: Final = re.compile(r"\W*\d|\W+$|n\.?/?a\b")
 """A number, with its unit or without, or the sign that none is known."""
 
@@ -202,8 +201,8 @@ class _Aligned:
         if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
             unclear = pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS
             return Grid(box=self.box, table=None, lines=(), members=self.members) if unclear else None
-        ends = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
-        if columns == _MIN_COLUMNS and sum(bool(_NUMBER.fullmatch(end)) for end in ends) <= 0.7 * len(ends):
+        ends = [piece for row in placed for first, _, piece in row if first > 0]
+        if columns == _MIN_COLUMNS and sum(map(is_number, ends)) <= 0.7 * len(ends):
             return None
         groups = self._groups(placed, boxes, ruled, body)
         boxes = [around(piece.box for row in group for _, _, piece in row) for group in groups]
@@ -249,15 +248,21 @@ class _Aligned:
 
     def _parting(self, walls: Sequence[float]) -> list[float]:
         """Return the walls with cells on both sides in a row: names may stand beside the values of their column."""
-        rows = [np.searchsorted(walls, [middle(piece.box)[0] for piece in row]).tolist() for row in self.rows]
+        cells: list[set[int]] = [
+            set() for _ in range(len(walls) + 1)
+        ]  # the rows that each column has text in
+        for number, row in enumerate(self.rows):
+            for piece in row:
+                cells[int(np.searchsorted(walls, middle(piece.box)[0]))].add(number)
         body = self._first_values()
-        lasts = {column: number for number, row in enumerate(rows) for column in row}
-        return [
-            wall
-            for column, wall in enumerate(walls)
-            if any({column, column + 1} <= {*row} for row in rows)
-            or min(lasts.get(column, body), lasts.get(column + 1, body)) > body
-        ]
+        kept: list[float] = []
+        before: set[int] = set()
+        for wall, here, after in zip(walls, cells, cells[1:], strict=False):
+            before |= here
+            if not kept or before & after or min(max(before, default=body), max(after, default=body)) > body:
+                kept.append(wall)
+                before = set()
+        return kept
 
     def _first_values(self) -> int:
         """Return the first row that holds values."""
@@ -342,7 +347,7 @@ class _Aligned:
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
         step = float(np.median(pitches[body:])) if pitches[body:] else 0.0
-        apart = _ROW_STEP * step if step > _LOOSE * self.height else np.inf  # a step between two rows of a head
+        apart = _ROW_STEP * step if step > _LOOSE * self.height else np.inf  # step that parts rows of a head
         groups = [[placed[0]]]
         for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
@@ -480,4 +485,4 @@ def _tight(pitches: list[float], cells: list[int], height: float) -> float:
 
 
 def _numbers(row: _Row) -> set[int]:
-    return {first for first, _, piece in row if _NUMBER.fullmatch(piece.text.strip())}
+    return {first for first, _, piece in row if is_number(piece)}

@@ -16,7 +16,7 @@ from pecia_workers.layout.lines import around, corners_of, cues_of, joined, midd
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
-from pecia_workers.layout.parting import looks_joined
+from pecia_workers.layout.parting import looks_double, looks_joined
 from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
 from pecia_workers.layout.strikes import with_strikes
@@ -62,7 +62,8 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
             on_value=any(map(str.isdigit, block.text)),
         )
         for block in blocks
-        if block.kind is BlockKind.TABLE and (block.table is None or looks_joined(block.table))
+        if block.kind is BlockKind.TABLE
+        and (block.table is None or looks_joined(block.table) or looks_double(block.table))
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
     doubts += struck_doubts(blocks)

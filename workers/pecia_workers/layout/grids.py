@@ -93,7 +93,7 @@ class Draft:
             self._place(piece, 0.25 * height)
 
     def _drop_places(self, narrow: float) -> None:
-        """Drop rows and columns without text that are narrower, as between double rules, and places that part no cells."""
+        """Drop narrower rows and columns without text, as between double rules, and places that part no cells."""
         for axis, places in enumerate((self.ys, self.xs)):
             for number in reversed(range(len(places) - 1)):
                 owners = np.take(self.owners, number, axis)

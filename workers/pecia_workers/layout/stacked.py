@@ -139,11 +139,12 @@ def _following(
 ) -> list[list[Line]]:
     """Return the rows that go on below the last line of a table: one in which only the head has lines, or the last row.
 
-    `is_closed`: rows of values stand above that line, so that only others go on.
+    `is_closed`: rows of values stand above that line, so that only others go on; else the first may be the name of a
+    group of rows, if `columns` stand below it.
     """
     rows: list[list[Line]] = []
     for level, after in zip(below, [*below[1:], []], strict=False):
-        is_group = len(level) == 1 and len(after) >= columns and not is_closed  # the name of the rows below it
+        is_group = len(level) == 1 and len(after) >= columns and not is_closed
         is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows) or is_group
         ends = len(level) == 1 and level[0].text.rstrip().endswith((".", ":"))
         if min(piece.box.top for piece in level) - bottom > near or not is_row or ends:
