@@ -237,6 +237,21 @@ def test_a_narrow_column_between_double_rules_is_none() -> None:
     assert agreement(sheet, cells) == 1
 
 
+def test_lines_below_names_that_may_be_rows_or_of_the_names_are_in_doubt() -> None:
+    sheet = Sheet()
+    rows = (
+        ("Country", "Cases", "Rate"),
+        ("", "weekly", "crude"),
+        *((name, "17.5", "22.4") for name in LABELS),
+    )
+    for row, texts in enumerate(rows):
+        for x, text in zip((80, 320, 460), texts, strict=True):
+            if text:
+                sheet.write(text, x, 100 + 24 * row)
+
+    assert [doubt.reason for doubt in sheet.layout().doubts] == [DoubtReason.TABLE_UNCLEAR]
+
+
 def test_two_tables_side_by_side_are_parted_or_in_doubt() -> None:
     sheet = Sheet()
     for row, name in enumerate(("Country", *LABELS)):

@@ -42,8 +42,10 @@ FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese
 """A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
-_LOOSE, _ROW_STEP, _HALF_STEP = 1.35, 0.93, 0.6
-"""Step that is too long for lines of one cell; by the step between rows, that in a head, and one too short for rows."""
+_LOOSE: Final = 1.35
+"""Step that is too long for lines of one cell."""
+_SAME_STEP, _ROW_STEP, _HALF_STEP = 0.97, 0.93, 0.6
+"""By the step between rows: one like it, one that parts rows of a head, and one that is too short for rows."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
 _ABOVE: Final = 1.5
@@ -167,6 +169,7 @@ class _Aligned:
         self.rows = [[pieces[one] for one in row] for row in run]
         self.members = frozenset(one for row in run for one in row)
         self.rules, self.height = rules, height
+        self.is_unclear = False  # the lines of its head may be rows
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
@@ -216,7 +219,7 @@ class _Aligned:
                 if draft.content.keys().isdisjoint(owners[number, first : last + 1].tolist()):
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
-        return draft.grid()
+        return draft.grid(is_unclear=self.is_unclear)
 
     def _is_heading(self, placed: Sequence[_Row]) -> bool:
         """Return whether the piece above the rows is of them: it stands in the middle of the columns of values."""
@@ -358,6 +361,7 @@ class _Aligned:
                 goes_on = False
             elif number < body:
                 goes_on = pitch < min(apart, _HEAD_PITCH * self.height) and _is_below(row, groups[-1])
+                self.is_unclear |= goes_on and pitch > _SAME_STEP * step
             elif number > body and _goes_on(groups[-1], row):
                 goes_on = True
             elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):

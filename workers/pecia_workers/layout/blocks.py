@@ -54,6 +54,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     lines = iter(printed([joined(row) for column in columns for row in column], pixels))
     kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
     blocks = list(_blocks(found, kinds, pieces, source))
+    unclear = {part.box for part in found if isinstance(part, Grid) and part.is_unclear}
     doubts = [
         Doubt(
             reason=DoubtReason.TABLE_UNCLEAR,
@@ -63,7 +64,12 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
         )
         for block in blocks
         if block.kind is BlockKind.TABLE
-        and (block.table is None or looks_joined(block.table) or looks_double(block.table))
+        and (
+            block.table is None
+            or block.box in unclear
+            or looks_joined(block.table)
+            or looks_double(block.table)
+        )
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
     doubts += struck_doubts(blocks)

@@ -46,6 +46,8 @@ class Grid:
     """Which pieces its text is of."""
     is_form: bool = False
     """A grid of fields rather than of rows and columns: its text is best read as the page has it."""
+    is_unclear: bool = False
+    """Another reading of its rows is about as good."""
 
 
 class Draft:
@@ -271,7 +273,7 @@ class Draft:
         is_chart = filled < _MIN_FILLED * len(cells) and grid.table is not None and looks_joined(grid.table)
         return None if is_chart else grid
 
-    def grid(self, *, is_form: bool = False) -> Grid:
+    def grid(self, *, is_form: bool = False, is_unclear: bool = False) -> Grid:
         """Return it as it is filled."""
         cells: list[Cell] = []
         lines: list[Line] = []
@@ -292,6 +294,7 @@ class Draft:
             lines=tuple(lines),
             members=frozenset(self.members),
             is_form=is_form,
+            is_unclear=is_unclear,
         )
 
 
