@@ -251,9 +251,7 @@ class _Aligned:
 
     def _parting(self, walls: Sequence[float]) -> list[float]:
         """Return the walls with cells on both sides in a row: names may stand beside the values of their column."""
-        cells: list[set[int]] = [
-            set() for _ in range(len(walls) + 1)
-        ]  # the rows that each column has text in
+        cells: list[set[int]] = [set() for _ in range(len(walls) + 1)]  # rows with text, by column
         for number, row in enumerate(self.rows):
             for piece in row:
                 cells[int(np.searchsorted(walls, middle(piece.box)[0]))].add(number)

@@ -54,7 +54,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     lines = iter(printed([joined(row) for column in columns for row in column], pixels))
     kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
     blocks = list(_blocks(found, kinds, pieces, source))
-    unclear = {part.box for part in found if isinstance(part, Grid) and part.is_unclear}
+    unclear = [part.box for part in found if isinstance(part, Grid) and part.is_unclear]
     doubts = [
         Doubt(
             reason=DoubtReason.TABLE_UNCLEAR,
