@@ -42,13 +42,13 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 def create_witness(settings: WorkerSettings, processes: int) -> Engine:
     """Return the CPU engine, not started, in processes that yield to all others. Raises `EngineUnavailableError`."""
-    return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND)
+    return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND, witness=True)
 
 
-def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
+def _cpu(settings: WorkerSettings, *, nice: int = 0, witness: bool = False) -> Engine:
     from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
-    first = _rapidocr_reader()
+    first = _rapidocr_reader(witness=witness)
     try:
         return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
     except EngineUnavailableError:
@@ -62,11 +62,11 @@ def _single(settings: WorkerSettings) -> Engine:
     return OcrEngine(settings, tesseract_reader(settings.tessdata) if is_tesseract else _rapidocr_reader())
 
 
-def _rapidocr_reader() -> PageReader:
+def _rapidocr_reader(*, witness: bool = False) -> PageReader:
     _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
-    from pecia_workers.engines.cpu.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
+    from pecia_workers.engines.cpu.rapidocr import rapidocr_reader, witness_reader  # noqa: PLC0415  pecia[cpu]
 
-    return rapidocr_reader()
+    return witness_reader() if witness else rapidocr_reader()
 
 
 def tesseract_reader(tessdata: str) -> PageReader:

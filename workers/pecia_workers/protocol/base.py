@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from pecia_schemas.blocks import Block, Box, Doubt, Line
+from pecia_schemas.blocks import Block, Box, Doubt, Line, Stored
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -157,6 +157,14 @@ class ClipTimes:
     """Seconds of the source."""
 
 
+class Piece(Stored):
+    """A piece of text that was read at a glance."""
+
+    corners: tuple[float, ...]
+    """x and y of its four corners, from the top left of its text clockwise."""
+    words: tuple[Box, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One part, ready for the engine."""
@@ -170,6 +178,8 @@ class EngineRequest:
     """Exact text of the page, in no order, and no part of what is to be read; for an engine that `completes`."""
     unread: tuple[Box, ...] = ()
     """Where the rest of the page stands, if some of it is known; none overlap."""
+    again: tuple[Piece, ...] = ()
+    """Pieces of a page that was read at a glance, to be read again: the answer has a line for each."""
     clip: ClipTimes | None = None
     """Given if the images are the frames of one clip."""
     workload: str
@@ -249,6 +259,8 @@ class Generation:
     """Before there was room for it; not the engine's time."""
     shrunk_to: tuple[int, int] | None = None
     """Width and height, in pixels, at which the engine saw the images; None: as they were in the request."""
+    glanced: tuple[Piece, ...] = ()
+    """Pieces of text of a page that was read at a glance, each of which may be read `again`."""
     engine: str | None = None
     """Who of an engine that has several readers made it; None: the engine itself."""
 

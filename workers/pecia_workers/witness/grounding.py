@@ -23,7 +23,7 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import around, middle
+from pecia_workers.layout.lines import around, middle, words_of
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
@@ -58,6 +58,8 @@ class Seen:
     confidence: float
     row: int
     word: str
+    origin: Box
+    """That of its word, as it was read."""
 
 
 class WitnessText:
@@ -86,13 +88,17 @@ class WitnessText:
                 inside = (row for row, at in cells if at.left <= x <= at.right and at.top <= y <= at.bottom)
                 rows.append(next(inside, -1) if block.table else number)
             for _, row in groupby(zip(rows, block.lines, strict=True), key=itemgetter(0)):
-                words = [word for _, line in row for word in placed_words(line, pixels)]
+                words = [
+                    (word, read.box)
+                    for _, line in row
+                    for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
+                ]
                 self._take_words(words, len(self.kinds))
                 self.kinds.append(block.kind)
 
-    def _take_words(self, words: Iterable[Word], row: int) -> None:
+    def _take_words(self, words: Iterable[tuple[Word, Box]], row: int) -> None:
         """Take their tokens, each with its share of its word's width; what stands around them is theirs."""
-        for word in words:
+        for word, origin in words:
             sure = 1.0 if word.confidence is None else word.confidence
             last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
             tokens = [*tokens_of(word.text, row, before=" ".join(last))]
@@ -102,7 +108,7 @@ class WitnessText:
                 end = token.end if number < len(tokens) - 1 else len(word.text)
                 left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
                 box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
-                self.seen.append(Seen(token, box, sure, row, word.text))
+                self.seen.append(Seen(token, box, sure, row, word.text, origin))
 
     def can_read(self, token: Token) -> bool:
         """Return whether the witness knows the script of a token."""
@@ -117,6 +123,22 @@ def grounded(page: Page, witness: WitnessText) -> Page:
     verdict, doubts = Verdict.worst(page.verdict, compared.verdict()), (*page.doubts, *compared.doubts)
     update = {"blocks": tuple(compared.placed()), "witness": compared.report()}
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
+
+
+def in_question(page: Page, witness: WitnessText) -> set[Box]:
+    """Return where the witness read what the page does not have, or not so, or may have lost what it has."""
+    compared, seen = _Compared(page.blocks, witness), witness.seen
+    to_seen, to_written = compared.aligned.to_seen, compared.aligned.to_written
+    doubtful = (
+        {one for one in compared.judged if not to_seen[one]} | compared.misplaced | compared.aligned.differs
+    )
+    others = {other for other, to in enumerate(to_written) if not to or doubtful.intersection(to)}
+    for tokens in compared.of_line.values():
+        for number, one in enumerate(tokens):
+            if one in doubtful and not to_seen[one]:  # it may be lost between those beside it
+                for beside in (tokens[:number][::-1], tokens[number + 1 :]):
+                    others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
+    return {seen[other].origin for other in others}
 
 
 def _away(box: Box, line: Box | None) -> int:

@@ -26,7 +26,7 @@ _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DASH: Final = re.compile(r"[-\u2010-\u2015\u2212]")
 _CODE: Final = re.compile(r"\S*\d\S*")
 _NAMES: Final = re.compile(
-    r"[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*)+"
+    r"[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*)+"
 )
 """Words with capitals beside each other: the names of people look so, and so do many headings."""
 _LATEX: Final = re.compile(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -17,16 +18,17 @@ from uuid import UUID
 
 import structlog
 
-from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
+from pecia_schemas.blocks import Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
 from pecia_workers.layout.lines import struck_doubts
 from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
-from pecia_workers.protocol.base import EngineError, EngineRequest, Generator
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Generator, Piece
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
+from pecia_workers.witness.second_look import pieces_in_question, with_readings
 from pecia_workers.witness.tokens import tokens_of
 
 log = structlog.get_logger(__name__)
@@ -102,19 +104,24 @@ class Witnesses:
             self._free -= 1
             witnessed.reading = asyncio.create_task(self._read(witnessed))
 
-    async def _read(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
-        assert self.engine  # noqa: S101  else nothing is queued
+    async def _read(self, witnessed: WitnessedPage) -> Generation | None:
         try:
-            return (await self.engine.generate(witnessed.request)).blocks
-        except EngineError as error:
-            log.warning("not_witnessed", request=witnessed.request.id, error=type(error).__name__)
-            return None
+            return await self.generate(witnessed.request)
         finally:
             self._free += 1
             witnessed.begun.set()
             self._begin()
 
-    async def reading(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
+    async def generate(self, request: EngineRequest) -> Generation | None:
+        """Return what the CPU engine reads; None if it fails."""
+        assert self.engine  # noqa: S101  else nothing is queued
+        try:
+            return await self.engine.generate(request)
+        except EngineError as error:
+            log.warning("not_witnessed", request=request.id, error=type(error).__name__)
+            return None
+
+    async def reading(self, witnessed: WitnessedPage) -> Generation | None:
         """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
         if witnessed.request.part:
             self._freed(witnessed.request.part)
@@ -141,7 +148,7 @@ class WitnessedPage:
         self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
-        self.reading: asyncio.Task[tuple[Block, ...] | None] | None = None
+        self.reading: asyncio.Task[Generation | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses
         self._language = language
@@ -154,8 +161,8 @@ class WitnessedPage:
         """Return the page with what the witness says of it; the same page if there is none."""
         began = monotonic()
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
-            blocks = await self._witnesses.reading(self)
-            if blocks is None:
+            reading = await self._witnesses.reading(self)
+            if reading is None:
                 metrics.WITNESSED.labels("missed").inc()
                 values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
                 if not values and page.fields is None:
@@ -164,11 +171,12 @@ class WitnessedPage:
                 doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
                 verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
                 return page.model_copy(update={"doubts": doubts, "verdict": verdict})
-            if page.source is Source.MODEL and (struck := tuple(struck_doubts(blocks))):
+            if reading.glanced:
+                reading = await self._read_again(page, reading)
+            if page.source is Source.MODEL and (struck := tuple(struck_doubts(reading.blocks))):
                 verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
                 page = page.model_copy(update={"doubts": (*page.doubts, *struck), "verdict": verdict})
-            pixels = self.request.images[0]
-            self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
+            self.text = partial(self._text_of, reading)
         if self.text is None:
             return page
         page = await asyncio.to_thread(_with, page, self.text)
@@ -177,6 +185,24 @@ class WitnessedPage:
         metrics.WITNESSED.labels(page.witness.source).inc()
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
+
+    def _text_of(self, reading: Generation) -> WitnessText:
+        pixels = self.request.images[0]
+        return WitnessText(reading.blocks, Source.OCR, pixels=pixels, language=self._language)
+
+    async def _read_again(self, page: Page, reading: Generation) -> Generation:
+        """Return what was read at a glance with another reading of what does not confirm the page."""
+
+        def pieces() -> tuple[Piece, ...]:
+            return pieces_in_question(page, self._text_of(reading), reading.glanced)
+
+        if not (again := await asyncio.to_thread(pieces)):
+            return reading
+        with waiting():
+            second = await self._witnesses.generate(replace(self.request, again=again))
+        if second is None:
+            return reading
+        return replace(reading, blocks=with_readings(reading.blocks, again, second.lines))
 
 
 def _with(page: Page, read: Callable[[], WitnessText]) -> Page:

@@ -55,6 +55,8 @@ class PageRead(Stored):
     coverage: Confidence | None
     """Share of the page's letters that stand where text was read; None: it has no letters."""
     doubts: tuple[Doubt, ...]
+    glanced: tuple[base.Piece, ...] = ()
+    """The page's pieces of text, if it was read at a glance."""
 
 
 class Read(Protocol):
@@ -78,6 +80,10 @@ class PageReader:
     load: Callable[[], None]
     """Load the model into the process that calls it."""
     read: Read
+    glance: Callable[[NDArray[np.uint8]], PageRead] | None = None
+    """Read a page at a third of the cost; None: there is no way to."""
+    read_pieces: Callable[[NDArray[np.uint8], Sequence[base.Piece]], PageRead] | None = None
+    """Read again what a glance may have misread: a line for each."""
     data: tuple[Path, ...] = ()
     """What `load` opens beside the files of Python's packages."""
 
@@ -152,9 +158,12 @@ class OcrEngine(base.Engine):
             raise base.EngineError("This engine reads exactly one page at a time.")
         known = (reader for reader in self._readers if request.language in reader.languages)
         reader = next(known, self._readers[0])
-        call: tuple[Any, ...] = (reader.read, request.images[0])
+        pixels = request.images[0]
+        call: tuple[Any, ...] = (reader.glance or reader.read, pixels)
         if request.unread:
-            call = (read_rest, *call, request.known, request.unread)
+            call = (read_rest, reader.read, pixels, request.known, request.unread)
+        if request.again:
+            call = (reader.read_pieces, pixels, request.again)
         try:
             page = await self._processes.call(_PAGE_READ, *call, timeout=self._timeout)
         except TimeoutError:
@@ -173,6 +182,7 @@ class OcrEngine(base.Engine):
             coverage=page.coverage,
             doubts=page.doubts,
             engine=reader.name,
+            glanced=page.glanced,
         )
 
     def load(self) -> base.Load:
