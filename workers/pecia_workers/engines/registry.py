@@ -42,13 +42,14 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 def create_witness(settings: WorkerSettings, processes: int) -> Engine:
     """Return the CPU engine, not started, in processes that yield to all others. Raises `EngineUnavailableError`."""
-    return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND, witness=True)
+    first = _witness_reader(settings)
+    return _cpu(settings.model_copy(update={"engine_processes": processes}), first, nice=_BEHIND)
 
 
-def _cpu(settings: WorkerSettings, *, nice: int = 0, witness: bool = False) -> Engine:
+def _cpu(settings: WorkerSettings, first: PageReader | None = None, *, nice: int = 0) -> Engine:
     from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
-    first = _rapidocr_reader(witness=witness)
+    first = first or _rapidocr_reader()
     try:
         return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
     except EngineUnavailableError:
@@ -62,11 +63,24 @@ def _single(settings: WorkerSettings) -> Engine:
     return OcrEngine(settings, tesseract_reader(settings.tessdata) if is_tesseract else _rapidocr_reader())
 
 
-def _rapidocr_reader(*, witness: bool = False) -> PageReader:
+def _rapidocr_reader() -> PageReader:
     _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
-    from pecia_workers.engines.cpu.rapidocr import rapidocr_reader, witness_reader  # noqa: PLC0415  pecia[cpu]
+    from pecia_workers.engines.cpu.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
 
-    return witness_reader() if witness else rapidocr_reader()
+    return rapidocr_reader()
+
+
+def _witness_reader(settings: WorkerSettings) -> PageReader:
+    _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
+    from onnxruntime import get_available_providers  # noqa: PLC0415  comes with pecia[cpu]
+
+    from pecia_workers.engines.cpu.rapidocr import witness_reader  # noqa: PLC0415  as above
+
+    if settings.witness_device == "cuda" and "CUDAExecutionProvider" not in get_available_providers():
+        raise EngineUnavailableError(
+            "PECIA_WITNESS_DEVICE=cuda takes onnxruntime-gpu in place of onnxruntime."
+        )
+    return witness_reader(settings.witness_device)
 
 
 def tesseract_reader(tessdata: str) -> PageReader:

@@ -142,6 +142,13 @@ def station(model: IterationModel, load: Demand, rate: float) -> Station | None:
     return Station(places=places, in_engine=held, service=service, waiting=waiting)
 
 
+def most_rate(model: IterationModel, load: Demand) -> float:
+    """Return how many pages a second one engine reads that is always full."""
+    prompt_s, places = load.prompt * model.prefill_token_s, places_in(model, load)
+    each = prompt_s + load.output * model.decode_sequence_s
+    return places / (prompt_s + load.output * model.base_s + places * each)
+
+
 def erlang_c(places: int, offered: float) -> float:
     """Return the probability that all places are taken, with `offered` pages in service on average, fewer than places.
 

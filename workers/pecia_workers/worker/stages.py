@@ -39,7 +39,7 @@ from pecia_workers.protocol.attempts import StorageUnavailableError, limited, re
 from pecia_workers.protocol.parts import ClaimedPart, Failed, Outcome, Postponed
 from pecia_workers.reading.caching import ResultCache
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.witness.witnesses import Witnesses, witness_processes
+from pecia_workers.witness.witnesses import Witnesses, witness_cpu_s, witness_processes
 from pecia_workers.worker.ingest import Ingest
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ class Stages:
             choice = Witness.NONE
         if choice not in (Witness.AUTO, Witness.OCR):
             return Witnesses(choice), None
-        processes = settings.witness_processes or witness_processes()
+        processes = witness_processes(settings)
         try:
             witness = create_witness(settings, processes)
         except base.EngineUnavailableError as error:
@@ -163,6 +163,7 @@ class Stages:
             log.warning("witness_layers_alone", reason=str(error))
             return Witnesses(choice), None
         await self._started(witness)
+        log.info("witness_started", processes=processes, pages_per_s=round(processes / witness_cpu_s(), 1))
         return Witnesses(choice, witness, processes, lambda part: priced(part, 0)), witness
 
     @property

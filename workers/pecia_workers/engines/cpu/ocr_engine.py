@@ -33,6 +33,7 @@ from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import image_tokens
+from pecia_workers.engines.models import VISIBLE
 from pecia_workers.layout.lines import is_value, shifted
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -136,6 +137,7 @@ class OcrEngine(base.Engine):
             tuple(reader.load for reader in readers),
             nice,
             readable=[place for reader in readers for place in reader.data],
+            environment={name: os.environ[name] for name in (VISIBLE,) if name in os.environ},
         )
         self._timeout = settings.part_timeout.total_seconds()
 

