@@ -141,6 +141,10 @@ def test_values_are_excused_nothing(written: str, seen: str, apart: tuple[str, s
     assert differing(found) == [apart] if apart else lost(found) or differing(found)
 
 
+def test_a_long_word_with_a_capital_takes_no_time_of_its_own() -> None:
+    assert [token.text for token in tokens_of("A" * 5_000 + "!")] == ["A" * 5_000]
+
+
 def test_an_exact_witness_excuses_no_letter() -> None:
     found = aligned(["the modern treatment was long"], ["the rnodern treatment was long"], EXACT)
     assert "modern" not in agreeing(found)

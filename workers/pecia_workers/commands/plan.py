@@ -198,8 +198,8 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         (
             "witness",
             (
-                f"{planned.witness_cores:.1f} CPU cores, {planned.witness_cores / gpus:.1f} for each GPU, if the CPU engine "
-                f"reads every page too, an estimate; {TOO_FEW_CORES}"
+                f"{planned.witness_cores:.1f} CPU cores, {planned.witness_cores / gpus:.1f} for each GPU, "
+                f"if the CPU engine reads every page too: an estimate; {TOO_FEW_CORES}"
             ),
         ),
     ]
