@@ -89,7 +89,9 @@ def main() -> None:
         for name, of in found.items()
     ]
     table = Table(
-        headings=("", *STAGES, "all", "most"), rows=rows, title=f"CPU s a page, medians of {len(of)} pages"
+        headings=("", *STAGES, "all", "most"),
+        rows=rows,
+        title=f"CPU s a page, medians of {len(found['CPU engine'])} pages",
     )
     Report(tables=[table], figures={}).tell(as_json=arguments.json)
 

@@ -72,11 +72,14 @@ def _rapidocr_reader() -> PageReader:
 
 def _witness_reader(settings: WorkerSettings) -> PageReader:
     _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
-    from onnxruntime import get_available_providers  # noqa: PLC0415  comes with pecia[cpu]
+    import onnxruntime  # noqa: PLC0415  comes with pecia[cpu]
 
     from pecia_workers.engines.cpu.rapidocr import witness_reader  # noqa: PLC0415  as above
 
-    if settings.witness_device == "cuda" and "CUDAExecutionProvider" not in get_available_providers():
+    if (
+        settings.witness_device == "cuda"
+        and "CUDAExecutionProvider" not in onnxruntime.get_available_providers()
+    ):
         raise EngineUnavailableError(
             "PECIA_WITNESS_DEVICE=cuda takes onnxruntime-gpu in place of onnxruntime."
         )

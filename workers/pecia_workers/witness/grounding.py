@@ -125,8 +125,8 @@ def grounded(page: Page, witness: WitnessText) -> Page:
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
-def in_question(page: Page, witness: WitnessText) -> set[Box]:
-    """Return where the witness read what the page does not have, or not so, or may have lost what it has."""
+def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
+    """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
     compared, seen = _Compared(page.blocks, witness), witness.seen
     to_seen, to_written = compared.aligned.to_seen, compared.aligned.to_written
     doubtful = (
@@ -138,7 +138,7 @@ def in_question(page: Page, witness: WitnessText) -> set[Box]:
             if one in doubtful and not to_seen[one]:  # it may be lost between those beside it
                 for beside in (tokens[:number][::-1], tokens[number + 1 :]):
                     others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
-    return {seen[other].origin for other in others}
+    yield from (seen[other].origin for other in others)
 
 
 def _away(box: Box, line: Box | None) -> int:

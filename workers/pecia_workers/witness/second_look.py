@@ -12,10 +12,12 @@ from pecia_workers.witness.leaves import with_grounded_fields
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return what differs from a page's text or fields, or has nothing like it there."""
-    words = set() if page.source in (Source.LAYER, Source.BOTH) else in_question(page, witness)
+    words = set[Box]()
+    if page.source not in (Source.LAYER, Source.BOTH):
+        words.update(in_question(page, witness))
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
-    words |= {seen.origin for seen in witness.seen if any(_touch(seen.box, other) for other in others)}
+    words.update(seen.origin for seen in witness.seen if any(_touch(seen.box, other) for other in others))
     return tuple(piece for piece in pieces if words.intersection(piece.words))
 
 
