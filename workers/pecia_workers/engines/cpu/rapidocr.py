@@ -229,17 +229,17 @@ def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: d
         wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
         characters = agreed(characters, _read(wider.astype(np.uint8, copy=False))[0])
     line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
-    line, signs = with_spaces_of_digits(line, glyphs(line, crop))
+    line, signs = with_spaces_of_digits(line, glyphs(line, crop), crop)
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
     words, place = [], 0
     for group in words_and_spaces(line):
         place += len(group)
         if group[0].text.isspace():
             continue
-        ink = signs[place - len(group) : place]
-        read = settled(group, ink, crop.shape[0])
+        there = slice(place - len(group), place)
+        read = settled(group, signs[there], crop.shape[0])
         if 1 - read.confidence >= calibration().doubtful and any(map(str.isalnum, read.text)):
-            read = confirmed(read, _read(enlarged(group, ink, crop))[0])
+            read = confirmed(read, _read(enlarged(line, signs, there, crop))[0])
         word = read.characters
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
