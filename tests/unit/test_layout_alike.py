@@ -150,10 +150,12 @@ def test_what_the_pixels_speak_against_is_not_corrected() -> None:
     assert read_as("043.0", "043.0").text == "043.0"
 
 
-def test_a_letter_alone_is_no_unit_that_looks_like_it() -> None:
-    crop, middles = drawn("I")
-    word = [Character("I", middles[0], 0.55, "l", 0.45)]
-    assert settled(word, glyphs(word, crop), HEIGHT).text == "I"
+@pytest.mark.parametrize(("sign", "rival"), [("I", "l"), ("1", "l"), ("9", "g")])
+def test_a_sign_alone_is_no_unit_that_looks_like_it(sign: str, rival: str) -> None:
+    crop, middles = drawn(sign)
+    word = [Character(sign, middles[0], 0.55, rival, 0.45)]
+    read = settled(word, glyphs(word, crop), HEIGHT)
+    assert (read.text, read.other) == (sign, None)
 
 
 def test_a_word_with_a_strong_rival_is_less_sure_than_one_without() -> None:

@@ -162,12 +162,13 @@ def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
     text = text_of_characters(word)
     has_digit = any(map(str.isdigit, text))
     places = set(others_alike(text)) if has_digit or "/" in text else set()
+    is_part = len(bare(text)) > 1  # a sign alone is no unit that looks like it
     for place, sign in enumerate(word):
         is_named = sign.rival_confidence >= _NAMED and are_alike(sign.text, sign.rival)
-        is_part = len(word) > 1 or sign.rival == "$"  # a letter alone is no unit that looks like it
         if is_raised(sign.text, sign.rival) or (
             is_named
-            and (has_digit or (is_part and shape_strength(changed(word, place, sign.rival)) >= _KNOWN))
+            and (is_part or sign.rival == "$")
+            and (has_digit or shape_strength(changed(word, place, sign.rival)) >= _KNOWN)
         ):
             places.add((place, sign.rival))
     return sorted(places)
