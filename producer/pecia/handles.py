@@ -182,13 +182,13 @@ class JobHandle(Generic[R_co]):
             message = f"a job of kind {self.kind} has no pages"
             raise TypeError(message)
 
-    def _check_result(self) -> None:
-        """Raise what says why there is no result, if there is none."""
-        if self.state is JobState.FAILED:
+    def _check_result(self, *, partial: bool = False) -> None:
+        """Raise what says why there is no result, if there is none; `partial`: only if it was erased."""
+        if self.state is JobState.FAILED and not partial:
             raise JobFailedError(self.id, self.failure or Failure.of(FailureCode.INTERNAL))
-        if self.state is JobState.CANCELLED:
+        if self.state is JobState.CANCELLED and not partial:
             raise JobCancelledError(self.id)
-        if self.state is JobState.EXPIRED:
+        if self.state is JobState.EXPIRED and not partial:
             raise JobExpiredError(self.id)
         if self.erased_at is not None:
             raise JobErasedError(self.id, self.erased_at)
@@ -196,7 +196,7 @@ class JobHandle(Generic[R_co]):
     def __repr__(self) -> str:
         progress = self.progress
         name = type(self).__name__
-        return f"<{name} {self.id} {self.kind} {self.state} {progress.finished}/{progress.total or '?'}>"
+        return f"<{name} {self.id} {self.kind} {self.state} {progress.done}/{progress.total or '?'}>"
 
 
 class GroupHandle(Sequence[J_co]):

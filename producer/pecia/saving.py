@@ -8,6 +8,7 @@ exported before. One run at a time may write to a place.
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -40,6 +42,29 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _QUALITIES: Final = range(1, 96)
+_UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
+_LONGEST: Final = 120
+"""Bytes of a file's name without its suffix."""
+
+
+def stem_of(label: str | None) -> str:
+    """Return what the file of a document is called, without a suffix, as every file system takes it; empty for none."""
+    name = Path(label or "").stem.strip(". ")
+    return _UNSAFE.sub("_", name).encode(errors="replace")[:_LONGEST].decode(errors="ignore")
+
+
+class Stems:
+    """Names of files that differ in more than capitals: one that is there already gets a number."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def add(self, stem: str) -> str:
+        """Return the name, with a number if need be, and keep it from others."""
+        numbered = (f"{stem}-{number}" for number in count(2))
+        chosen = next(name for name in chain([stem], numbered) if name.casefold() not in self._taken)
+        self._taken.add(chosen.casefold())
+        return chosen
 
 
 def form_of(

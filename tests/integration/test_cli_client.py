@@ -34,6 +34,7 @@ from tests.shared.limits import WAIT_S
 
 _PECIA = (sys.executable, "-m", "pecia")
 
+ALL_WELL = "2 documents, 2 pages read: none wants a look."
 DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
@@ -150,13 +151,14 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
     shell.draw("a.png", "b.png")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", "--wait", "--json")
     documents = [json.loads(line) for line in read.stdout.splitlines()]
-    assert (read.returncode, read.stderr) == (0, "")
+    assert (read.returncode, one_line(read)) == (0, f"pecia: {ALL_WELL}")
     assert [document["file"] for document in documents] == ["a.png", "b.png"]
     assert documents[0] == {
         "job": documents[0]["job"],
         "file": "a.png",
         "state": "succeeded",
         "pages": [{"number": 1, "text": "Blutdruck 120/80", "verdict": "ok"}],
+        "progress": {"total": 1, "done": 1, "failed": 0, "cancelled": 0},
         "failure": None,
         "erased_at": None,
     }
@@ -166,10 +168,44 @@ def test_results_are_written_beside_each_other_under_the_names_of_the_files(shel
     shell.draw("a.png", "b.png")
     how = ("--wait", "--format", "markdown", "-o", "texts")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", *how)
-    assert (read.stdout, read.stderr) == ("", "")
+    assert (read.stdout, one_line(read)) == ("", f"pecia: {ALL_WELL}")
     written = sorted((shell.directory / "texts").iterdir())
     assert [path.name for path in written] == ["a.md", "b.md"]
     assert "Blutdruck 120/80" in written[0].read_text()
+
+
+def test_pages_are_printed_as_they_are_read_and_stay_after_a_cancel(shell: Shell) -> None:
+    (shell.directory / "long.pdf").write_bytes(b"%PDF-1.7")
+    reading = shell.start("read", "long.pdf", "--wait", "--json", "--stream")
+    assert reading.stdout is not None
+    while not (queued := shell.scribe.house.query("SELECT id FROM jobs")):
+        assert reading.poll() is None
+    ((job,),) = queued
+    shell.scribe.cut(job, 400)
+    for page in range(2):
+        shell.scribe.read(job, page)
+        line = json.loads(reading.stdout.readline())
+        assert (line["file"], line["number"], line["text"]) == ("long.pdf", page + 1, "text")
+    shell.scribe.read(job, 17)
+    meanwhile = shell.run("result", str(job))
+    assert (meanwhile.returncode, meanwhile.stdout.count("--- long.pdf, page")) == (3, 3)
+    assert one_line(meanwhile).startswith("long.pdf: running, 3 of 400 pages are read; `pecia wait")
+
+    cancelled = f"long.pdf: cancelled, 3/400 read; `pecia result {job}` gives what is read\n"
+    assert shell.run("cancel", str(job)).stdout == cancelled
+    out, err = reading.communicate(timeout=WAIT_S)
+    assert [json.loads(line).get("number", "end") for line in out.splitlines()] == [18, "end"]
+    assert (reading.returncode, err.splitlines()[-1]) == (
+        1,
+        "pecia: 1 document, 3 pages read: 1 documents are not finished. Next: `pecia status`.",
+    )
+    assert re.search(r"cancelled +3/400 ", shell.run("status", str(job)).stdout)
+    saved = shell.run("result", str(job), "-o", "read.txt")
+    assert (saved.returncode, one_line(saved)) == (
+        1,
+        f"pecia: long.pdf: cancelled, 3 of 400 pages are read; `pecia retry {job}` reads the rest",
+    )
+    assert (shell.directory / "read.txt").read_text() == "text\n\ftext\n\ftext\n"
 
 
 def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -> None:
@@ -178,7 +214,8 @@ def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -
     read = shell.run_until(shell.read_all, "read", *files, "--wait", "--json")
     assert read.returncode == 2
     assert [json.loads(line)["file"] for line in read.stdout.splitlines()] == ["a.png", "b.png"]
-    assert read.stderr.count("\n") == 1
+    refused, closing = read.stderr.splitlines()
+    assert (files[1] in refused, closing) == (True, f"pecia: {ALL_WELL}")
 
 
 def test_a_full_lane_ends_with_4_without_a_wait(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +350,7 @@ def test_cancel_ends_open_jobs_and_retry_runs_what_failed_again(shell: Shell) ->
     (open_job,) = shell.submit("b.png")
     cancelled = shell.run("cancel", failed, open_job, "--reason", "wrong file")
     assert cancelled.returncode == 0
-    assert cancelled.stdout.splitlines() == [f"{failed} was failed already", f"{open_job} cancelled"]
+    assert cancelled.stdout.splitlines() == ["a.png: was failed already", "b.png: cancelled, 0/1 read"]
     again = json.loads(shell.run("retry", failed, "--json").stdout)
     assert (again["job"], again["state"]) == (failed, "queued")
 
@@ -385,7 +422,7 @@ def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: E
     ours, its = pty.openpty()
     process = shell.start("read", ".", "--wait", "--json", stderr=its)
     os.close(its)
-    shown = Screen(ours).read_until("0/2 jobs")
+    shown = Screen(ours).read_until("documents.*0/2")
     eventually(shell.read_all)
     out, _ = process.communicate(timeout=WAIT_S)
     os.close(ours)

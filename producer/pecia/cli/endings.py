@@ -54,12 +54,13 @@ def of_results(jobs: Iterable[AnyJob]) -> Ending:
 
 
 @contextmanager
-def going_on(back: str) -> Iterator[None]:
-    """Say at a Ctrl-C that the jobs go on, and which command follows them."""
+def going_on(which: str = "", name: str = "what was submitted") -> Iterator[None]:
+    """Say at a Ctrl-C that the jobs go on, and which commands follow them; `which` names the jobs, if it is known."""
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"what was submitted goes on: `{back}` follows it.")
+        more = f", `pecia result {which}` gives what is read, `pecia cancel {which}` ends it" if which else ""
+        complain(f"{name} goes on: `{f'pecia watch {which}'.strip()}` follows it{more}.")
         raise typer.Exit(Ending.INTERRUPTED) from None
 
 

@@ -53,7 +53,7 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
     """
     from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
 
-    with endings.going_on(jobs.way_back), Client() as client:
+    with endings.going_on(jobs.words), Client() as client:
         group = jobs.chosen(client)
         try:
             follow(group, timeout)
@@ -89,7 +89,13 @@ def cancel(
             if as_json:
                 output.json_line(output.job_json(job, None))
             else:
-                typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
+                read = f"; `pecia result {job.id}` gives what is read" if job.progress.done else ""
+                became = (
+                    f"{job.state}, {output.progress_text(job.progress)} read"
+                    if ended
+                    else f"was {job.state} already"
+                )
+                typer.echo(f"{output.name_of(job)}: {became}{read if ended else ''}")
 
 
 @grouped

@@ -200,11 +200,11 @@ class Jobs(Filter):
         return client.group(list(client.jobs(**which, page_size=500))[::-1])
 
     @property
-    def way_back(self) -> str:
-        """The command that goes on following the jobs."""
+    def words(self) -> str:
+        """The words by which other commands find the jobs; empty for those that only this one was given."""
         if self.batch is not None:
-            return f"pecia watch --batch {self.batch}"
-        return f"pecia watch {' '.join(self.ids)}" if self.ids and "-" not in self.ids else "pecia watch"
+            return f"--batch {self.batch}"
+        return " ".join(self.ids) if self.ids and "-" not in self.ids else ""
 
 
 def check(ids: list[str] | None, which: Which) -> None:
