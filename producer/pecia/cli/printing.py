@@ -91,9 +91,13 @@ class Tally:
         said += [f"{self.unfinished:,} documents are not finished"] if self.unfinished else []
         next_ = "list --state failed --state partial" if self.failed else "watch"
         next_ = f"review {which}" if seen else next_ if "--" in which else "status"
+        if f"{DoubtReason.LANGUAGE_UNREAD}: Hangul" in self.reasons:
+            next_ += "`, and `pecia read --language ko`, which reads Korean or says what it lacks"
+        else:
+            next_ += "`"
         documents = f"{self.documents:,} document{'s' if self.documents > 1 else ''}"
         line = f"{documents}, {self.pages:,} pages read: {', '.join(said) or 'none wants a look'}."
-        endings.complain(f"{line} Next: `pecia {next_}`." if said else line)
+        endings.complain(f"{line} Next: `pecia {next_}." if said else line)
 
 
 @dataclass(slots=True, kw_only=True)

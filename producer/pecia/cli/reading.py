@@ -43,7 +43,10 @@ Files = Annotated[
 ]
 Priority = Annotated[Lane, Option(help="Lane to wait in.")]
 Kind = Annotated[tasks.DocumentType, Option("--type", help="What the documents are.")]
-Language = Annotated[str | None, Option(help="ISO 639-1, as in en. Default: the engine's own.")]
+Language = Annotated[
+    str | None,
+    Option(help="ISO 639-1, as in en, or en,ko,zh. Default: auto, what the engine knows, by script."),
+]
 Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
 NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]

@@ -238,9 +238,12 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def language(value: str | None) -> str | None:
-    """Return a language as tasks name it."""
-    if value is not None and not re.fullmatch("[a-z]{2}", value):
-        raise BadParameter("write a language as two letters, such as en", param_hint="--language")
+    """Return a language, or several, as tasks name them."""
+    if value in (None, "auto"):
+        return None
+    if not re.fullmatch("[a-z]{2}(,[a-z]{2}){0,7}", value):
+        sentence = "write a language as two letters, such as en, several as en,ko,zh, or auto"
+        raise BadParameter(sentence, param_hint="--language")
     return value
 
 

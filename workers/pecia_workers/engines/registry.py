@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -97,6 +98,7 @@ def find_tessdata(setting: str = "") -> Path | None:
     places = [Path(prefix)] if prefix else []
     if not setting:
         places += [Path(prefix, "tessdata")] if prefix else []  # as Tesseract 3 understood it
+        places.append(Path(sys.prefix, "share", "tessdata"))  # where `make` puts it
         for pattern in _SYSTEM:
             places += sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
     return next((place for place in places if all((place / file).is_file() for file in _TESSDATA)), None)

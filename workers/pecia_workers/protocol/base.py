@@ -77,6 +77,10 @@ class Capabilities:
     revision: str | None = None
     """What changes whenever its model, an adapter or its own version does; None: not known."""
 
+    def reads(self, language: str | None) -> bool:
+        """Whether it reads the language that a task names, or one of several."""
+        return not language or self.languages is None or not self.languages.isdisjoint(language.split(","))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:

@@ -16,7 +16,7 @@ from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence, storable_t
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness, languages_of
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
@@ -34,9 +34,10 @@ from pecia_workers.witness.witnesses import Witnesses
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
-    name, languages = f"The engine {engine.name}", engine.languages
-    if task.language is not None and languages is not None and task.language not in languages:
-        read = f"{name} reads {', '.join(sorted(languages))}. {engine.remedies.get(task.language, '')}"
+    name = f"The engine {engine.name}"
+    if task.language is not None and not engine.reads(task.language):
+        first = languages_of(task.language)[0]
+        read = f"{name} reads {', '.join(sorted(engine.languages or ()))}. {engine.remedies.get(first, '')}"
         raise EngineRefusedError(read.strip(), FailureCode.LANGUAGE_UNAVAILABLE)
     if task.fields is not None and not engine.fields:
         raise EngineRefusedError(f"{name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE)
@@ -229,12 +230,7 @@ class ReadPage:
     def _completing(self, language: str | None) -> Generator | None:
         """Return the engine that reads what a page's own text leaves out, if there is one for this language."""
         for engine in (self._engine, self._fallback, self._witnesses.engine):
-            known = engine.capabilities.languages if engine else None
-            if (
-                engine
-                and engine.capabilities.completes
-                and (language is None or known is None or language in known)
-            ):
+            if engine and engine.capabilities.completes and engine.capabilities.reads(language):
                 return engine
         return None
 

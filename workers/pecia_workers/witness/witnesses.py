@@ -81,8 +81,7 @@ class Witnesses:
             witnessed.text = partial(WitnessText, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self.engine and not image.blocks):
             witnessed.is_due = True
-            known = self.engine.capabilities.languages if self.engine else None
-            if self.engine and (task.language is None or known is None or task.language in known):
+            if self.engine and self.engine.capabilities.reads(task.language):
                 self.queue(witnessed, request.priority)
         return witnessed
 

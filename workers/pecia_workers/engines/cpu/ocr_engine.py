@@ -32,7 +32,7 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_schemas.tasks import image_tokens
+from pecia_schemas.tasks import image_tokens, languages_of
 from pecia_workers.layout.lines import is_value, shifted
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -55,6 +55,8 @@ class PageRead(Stored):
     coverage: Confidence | None
     """Share of the page's letters that stand where text was read; None: it has no letters."""
     doubts: tuple[Doubt, ...]
+    reader: str | None = None
+    """The name of the library that read it, where there was a choice."""
 
 
 class Read(Protocol):
@@ -150,11 +152,15 @@ class OcrEngine(base.Engine):
         """Read one page. A process that dies takes only this request with it."""
         if len(request.images) != 1:
             raise base.EngineError("This engine reads exactly one page at a time.")
-        known = (reader for reader in self._readers if request.language in reader.languages)
-        reader = next(known, self._readers[0])
-        call: tuple[Any, ...] = (reader.read, request.images[0])
+        languages = languages_of(request.language)
+        known = [one for one in self._readers if not languages or one.languages.intersection(languages)]
+        reader, *others = known or self._readers
+        choice = (
+            [reader] if len(languages) == 1 else [reader, *others]
+        )  # which of them, the page's script decides
+        call: tuple[Any, ...] = (read_page, choice, request.images[0])
         if request.unread:
-            call = (read_rest, *call, request.known, request.unread)
+            call = (read_rest, reader.read, request.images[0], request.known, request.unread)
         try:
             page = await self._processes.call(_PAGE_READ, *call, timeout=self._timeout)
         except TimeoutError:
@@ -162,22 +168,31 @@ class OcrEngine(base.Engine):
         except ProcessDiedError:
             raise base.EngineError("The OCR process ended in the middle of the page.") from None
         text = text_of(page.blocks)
+        is_unread = any(doubt.reason is DoubtReason.LANGUAGE_UNREAD for doubt in page.doubts)
         without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
         sizes = [(box.right - box.left, box.bottom - box.top) for box in request.unread] or [request.size]
         pictures, tokens = sum(starmap(image_tokens, sizes)), math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
         return base.Generation(
             text=text,
-            verdict=Verdict.OK if page.blocks else without_text,
+            verdict=Verdict.OK if page.blocks and not is_unread else without_text,
             usage=TokenUsage(prompt=pictures, image=pictures, output=tokens),
             blocks=page.blocks,
             coverage=page.coverage,
             doubts=page.doubts,
-            engine=reader.name,
+            engine=page.reader or reader.name,
         )
 
     def load(self) -> base.Load:
         """Return how many pages are read and how many wait for a process."""
         return self._load_of(self._processes.processes)
+
+
+def read_page(readers: Sequence[PageReader], pixels: NDArray[np.uint8]) -> PageRead:
+    """Read a page by the first of the readers, or by another that knows its script."""
+    from pecia_workers.engines.cpu.scripts import Candidate, read_by_script  # noqa: PLC0415  OpenCV, as below
+
+    candidates = [Candidate(reader.name, "ko" in reader.languages, reader.read) for reader in readers]
+    return read_by_script(candidates, pixels)
 
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
