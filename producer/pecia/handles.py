@@ -39,6 +39,14 @@ def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progr
     return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
 
 
+def label_in(stored: str | None, job_id: UUID, keys: Keyring) -> str | None:
+    """Return the label of a row of `jobs`; None also if it is encrypted under a key that is not here."""
+    try:
+        return unseal_label(stored, job_id, keys)
+    except DecryptionError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """The row of a job, without its task."""
@@ -61,10 +69,6 @@ class JobView:
     @classmethod
     def of(cls, row: Mapping[str, Any], keys: Keyring) -> JobView:
         """Return the view of a row of `jobs`."""
-        try:
-            label = unseal_label(row["label"], row["id"], keys)
-        except DecryptionError:
-            label = None
         return cls(
             id=row["id"],
             kind=row["kind"],
@@ -72,7 +76,7 @@ class JobView:
             state=JobState(row["state"]),
             progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
             failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
-            label=label,
+            label=label_in(row["label"], row["id"], keys),
             batch=row["batch"],
             metadata=MappingProxyType(row["metadata"]),
             submitted_at=row["created_at"],

@@ -5,12 +5,15 @@ that broke off repeats one step at most; no more than a step is held in memory, 
 exported before. One run at a time may write to a place.
 """
 
+import csv
+import errno
 import hashlib
+import io
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -168,11 +171,24 @@ class ExportFormat(StrEnum):
     CSV = "csv"
     HOCR = "hocr"
     PDF = "pdf"
+    TABLES = "tables"
+    """All tables of all documents in one CSV file, `tables.csv`, a row for each cell."""
+    TABLES_PARQUET = "tables-parquet"
+    """The same as `tables.parquet`."""
 
     @property
     def of_one(self) -> Format | None:
         """The form of a file that holds one job; None: a file holds many."""
-        return Format(self.value) if self not in (ExportFormat.JSONL, ExportFormat.PARQUET) else None
+        return (
+            None
+            if self in (ExportFormat.JSONL, ExportFormat.PARQUET) or self.of_tables
+            else Format(self.value)
+        )
+
+    @property
+    def of_tables(self) -> bool:
+        """Whether it is of the tables alone."""
+        return self in (ExportFormat.TABLES, ExportFormat.TABLES_PARQUET)
 
 
 class Place:
@@ -190,12 +206,20 @@ class Place:
             self._store = open_bucket(bucket, document_settings(), retries=_RETRIES)
         else:
             with _answering():
-                self._store = LocalStore(Path(where).absolute(), mkdir=True)
+                Path(where).mkdir(parents=True, exist_ok=True)
+                if not os.access(where, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                self._store = LocalStore(Path(where).absolute())
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write a file: it is whole, or as it was."""
         with _answering():
             self._store.put(self._prefix + name, content)
+
+    def get(self, name: str) -> bytes:
+        """Return what a file holds."""
+        with _answering():
+            return bytes(self._store.get(self._prefix + name).bytes())
 
     def parts(self) -> Iterator[tuple[str, bytes]]:
         """Yield the parts of the manifest, in no order."""
@@ -227,13 +251,16 @@ class Exporter:
             raise InvalidFormatError(f"An export is one of {', '.join(ExportFormat)}.") from None
         self.payloads: PayloadStore | None = None
         """Where documents are, whose pictures the results are written with."""
-        if self._form is ExportFormat.PARQUET:
+        if self._form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET):
             _parquet()
         if self._form is ExportFormat.PDF:
             form_of(ReadDocument.kind, Path(), Format.PDF)
             self.payloads = payloads()
         self._place = Place(to)
         self._known: set[int] = set()
+        self._stems = Stems()
+        self._files: dict[int, str] = {}
+        """Of jobs that an earlier run has written to a file each, or whose tables it has written: where, by a hash."""
         self._number = 0
         for path, part in self._place.parts():
             self._number = max(self._number, int(Path(path).stem))
@@ -241,12 +268,23 @@ class Exporter:
                 entry = json.loads(line)
                 if entry["format"] == self._form:
                     self._known.add(hash((entry["id"], entry["state"], entry["finished_at"])))
+                    if entry["file"] and (self._form.of_one or self._form.of_tables):
+                        self._note(entry)
         self._step = _Step()
         self.exported = Exported()
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Take in where a job of the manifest was written last."""
+        key, file = hash(entry["id"]), entry["file"]
+        if self._form.of_one and key not in self._files:
+            self._stems.add(Path(file).stem)
+        self._files[key] = max(self._files.get(key, ""), file)
 
     def finish(self) -> Exported:
         """Write what is left of the last step, and return what was done."""
         self._flush()
+        if self._form.of_tables:
+            self._write_tables()
         return self.exported
 
     def wants(self, job: JobHandle[Any]) -> bool:
@@ -274,11 +312,16 @@ class Exporter:
             self.exported.written += 1
             one = self._form.of_one
             if one is not None:
-                file = f"{job.id}{one.suffix}"
+                stem = stem_of(job.label) or str(job.id)
+                file = self._files.get(hash(str(job.id))) or f"{self._stems.add(stem)}{one.suffix}"
                 digest = self._write(result, one, file, original)
             elif self._form is ExportFormat.JSONL:
                 step.lines.append(_line(job, result))
                 step.size += len(step.lines[-1])
+            elif self._form.of_tables:
+                cells = list(_cells(job, result))
+                step.rows += cells
+                step.size += sum(len(cell["text"]) for cell in cells)
             else:
                 rows = list(_rows(job, result))
                 step.rows += rows
@@ -321,15 +364,81 @@ class Exporter:
         if not step.entries:
             return
         self._number += 1
-        name, digest = None, None
-        if content := b"".join(step.lines) or (_table(step.rows) if step.rows else b""):
-            name, digest = f"part-{self._number:06}.{self._form.value}", hashlib.sha256(content).hexdigest()
+        name: str | None
+        digest = None
+        if self._form.of_tables:
+            name, content = f"tables/{self._number:06}.csv", _csv(step.rows)
+        else:
+            name = f"part-{self._number:06}.{self._form.value}"
+            content = b"".join(step.lines) or (_table(step.rows) if step.rows else b"")
+        if content:
+            digest = hashlib.sha256(content).hexdigest()
             self._place.put(name, content)
         for entry in step.entries:
-            if entry.pop("shared"):
+            if entry.pop("shared") and digest:
                 entry |= {"file": name, "sha256": digest}
+                if self._form.of_tables:
+                    self._note(entry)
         manifest = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in step.entries)
         self._place.put(f"{_MANIFEST}{self._number:06}.jsonl", manifest.encode())
+
+    def _write_tables(self) -> None:
+        """Put the tables of all jobs, each as it was exported last, into one file."""
+        form = "parquet" if self._form is ExportFormat.TABLES_PARQUET else "csv"
+        with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
+            path = Path(scratch) / f"tables.{form}"
+            with _answering(), _cell_writer(path) as write:
+                for name in sorted(set(self._files.values())):
+                    rows = csv.DictReader(io.StringIO(self._place.get(name).decode(), newline=""))
+                    write([row for row in rows if self._files.get(hash(row["job"])) == name])
+            self._place.put(path.name, path)
+
+
+_CELL: Final = ("document", "job", "page", "table", "row", "column", "row_span", "column_span", "text")
+"""Columns of the tables' file. Pages and tables are counted from 1, as by `pecia result --table`; rows and columns from
+0."""
+
+
+def _cells(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
+    """Yield a row for each cell of all tables, numbered through the document."""
+    number = 0
+    for page in result.pages if isinstance(result, Document) else ():
+        for table in page.tables:
+            number += 1
+            about = {"document": job.label, "job": str(job.id), "page": page.number, "table": number}
+            for cell in table.cells:
+                yield about | {name: getattr(cell, name) for name in _CELL[4:]}
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, _CELL)
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+@contextmanager
+def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]:
+    """Yield what adds rows to a file of cells, in the form of its suffix."""
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, _CELL)
+            writer.writeheader()
+            yield writer.writerows
+        return
+    pyarrow, parquet = _parquet()
+    texts = ("document", "job", "text")
+    schema = pyarrow.schema({name: pyarrow.string() if name in texts else pyarrow.int32() for name in _CELL})
+    with parquet.ParquetWriter(path, schema) as file:
+
+        def write(rows: list[dict[str, str]]) -> None:
+            typed = [
+                {name: value if name in texts else int(value) for name, value in row.items()} for row in rows
+            ]
+            file.write_table(pyarrow.Table.from_pylist(typed, schema=schema))
+
+        yield write
 
 
 def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
@@ -405,7 +514,12 @@ def _answering() -> Iterator[None]:
     """Raise what the place raises as `UnavailableError`: its own text may name a document."""
     try:
         yield
-    except (BaseError, OSError) as error:
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise UnavailableError(
+            f"The folder of the export cannot be used: {reason}. Name another with --to."
+        ) from None
+    except BaseError as error:
         raise UnavailableError(
             f"The export cannot be written or read ({type(error).__name__}): check that the place is there and may be "
             "written, and for a bucket PECIA_SOURCE_OPTIONS."

@@ -197,7 +197,7 @@ def test_pages_are_printed_as_they_are_read_and_stay_after_a_cancel(shell: Shell
     assert [json.loads(line).get("number", "end") for line in out.splitlines()] == [18, "end"]
     assert (reading.returncode, err.splitlines()[-1]) == (
         1,
-        "pecia: 1 document, 3 pages read: 1 documents are not finished. Next: `pecia status`.",
+        f"pecia: 1 document, 3 pages read: 1 not finished. Next: `pecia status {job}`.",
     )
     assert re.search(r"cancelled +3/400 ", shell.run("status", str(job)).stdout)
     saved = shell.run("result", str(job), "-o", "read.txt")

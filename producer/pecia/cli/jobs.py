@@ -57,9 +57,11 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
         group = jobs.chosen(client)
         try:
             follow(group, timeout)
-        except JobTimeoutError:
+        except JobTimeoutError as error:
             _show(group, as_json=as_json)
-            raise
+            late = next(job for job in group if job.id == error.job_id)
+            endings.complain(output.complaint(late, error))
+            raise typer.Exit(Ending.TIMEOUT) from None
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
 
@@ -110,7 +112,7 @@ def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
             try:
                 reopened.append(job.retry())
             except RetryRefusedError as error:
-                endings.complain(str(error))
+                endings.complain(output.complaint(job, error))
                 ending = max(ending, endings.of(error))
         if reopened:
             _show(client.group(reopened), as_json=as_json)
@@ -144,12 +146,13 @@ def list_jobs(
             _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
         pages = client.pages(limit=limit, **which)
-        rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in pages]
+        rows = [(one.label, one.job_id, one.number, one.verdict, one.read_at) for one in pages]
     if as_json:
         for row in rows:
-            output.json_line(dict(zip(("job", "page", "verdict", "read_at"), row, strict=True)))
-    else:
-        typer.echo(output.fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
+            output.json_line(dict(zip(("label", "job", "page", "verdict", "read_at"), row, strict=True)))
+        return
+    shown = [(output.shortened(label), *others) for label, *others in rows]
+    typer.echo(output.fitting(("document", "job", "page", "verdict", "read"), shown, spare=("read",)))
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:
@@ -159,8 +162,9 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
             output.json_line(output.job_json(job, hints.get(job.id)))
         return
     typer.echo(output.table(group))
-    for job_id, hint in hints.items():
-        typer.echo(f"{job_id} waiting: {hint}")
+    for job in group:
+        if job.id in hints:
+            typer.echo(f"{output.name_of(job)} waiting: {hints.pop(job.id)}")
 
 
 Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]

@@ -17,6 +17,7 @@ import typer
 from pydantic import BaseModel
 from typer import Option
 
+from pecia.errors import JobError
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
@@ -188,7 +189,6 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
     rows: list[dict[str, object]] = []
     for job in jobs:
-        label = printable(job.label)
         style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
         row = {
             "job": job.id,
@@ -196,7 +196,7 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
             "lane": job.lane,
             "state": typer.style(job.state, **style) if style else job.state,
             "parts": progress_text(job.progress),
-            "label": label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
+            "label": shortened(job.label),
             "submitted": job.submitted_at,
             "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
             "why": "erased" if job.erased_at else job.failure and job.failure.code,
@@ -207,6 +207,12 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
         headings.remove("label")
     shown = [[row[name] for name in headings] for row in rows]
     return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
+
+
+def shortened(label: str | None) -> str:
+    """Return a label for a table."""
+    shown = printable(label)
+    return shown if len(shown) <= _LABEL else f"…{shown[1 - _LABEL :]}"
 
 
 def printable(text: str | None) -> str:
@@ -222,6 +228,12 @@ def printable(text: str | None) -> str:
 def name_of(job: AnyJob, name: str | None = None) -> str:
     """Return what a job is called: its file or its label, else its id."""
     return printable(name or job.label) or str(job.id)
+
+
+def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
+    """Return an error's sentence with the job's name in the place of its id: an error itself carries no names."""
+    said = str(error).replace(f"Job {job.id}", f"'{name_of(job, name)}'")
+    return said.replace(f"job {job.id}", f"'{name_of(job, name)}'")
 
 
 def progress_text(progress: Progress) -> str:

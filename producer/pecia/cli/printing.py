@@ -21,12 +21,8 @@ from pecia_schemas.tasks import ReadDocument
 
 _NAMED = 20
 """Pages that are named one by one; the command that the last line names shows the others."""
-
-
-def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
-    """Return an error's sentence with the job's name in the place of its id: an error itself carries no names."""
-    said = str(error).replace(f"Job {job.id}", f"'{name_of(job, name)}'")
-    return said.replace(f"job {job.id}", f"'{name_of(job, name)}'")
+_UNREAD = {f"{DoubtReason.LANGUAGE_UNREAD}: Hangul": "ko"}
+"""What to read again in which language: the command says what is missing for it."""
 
 
 def reason_of(page: Page | Segment) -> str:
@@ -88,16 +84,17 @@ class Tally:
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common())
         said = [f"{seen:,} want a look ({by_reason})"] if seen else []
         said += [f"{self.failed:,} failed"] if self.failed else []
-        said += [f"{self.unfinished:,} documents are not finished"] if self.unfinished else []
-        next_ = "list --state failed --state partial" if self.failed else "watch"
-        next_ = f"review {which}" if seen else next_ if "--" in which else "status"
-        if f"{DoubtReason.LANGUAGE_UNREAD}: Hangul" in self.reasons:
-            next_ += "`, and `pecia read --language ko`, which reads Korean or says what it lacks"
-        else:
-            next_ += "`"
+        said += [f"{self.unfinished:,} not finished"] if self.unfinished else []
+        is_batch = which.startswith("--")
+        next_ = [f"pecia review {'' if is_batch else '--job '}{which}"] if seen else []
+        if self.failed or self.unfinished:
+            next_.append(f"pecia {'list' if is_batch else 'status'} {which}")
+        next_ += [
+            f"pecia read --language {code}" for reason, code in _UNREAD.items() if reason in self.reasons
+        ]
         documents = f"{self.documents:,} document{'s' if self.documents > 1 else ''}"
         line = f"{documents}, {self.pages:,} pages read: {', '.join(said) or 'none wants a look'}."
-        endings.complain(f"{line} Next: `pecia {next_}." if said else line)
+        endings.complain(f"{line} Next: `{'`, `'.join(next_)}`." if next_ else line)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,6 +33,10 @@ def export(
     *,
     to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
     form: Annotated[ExportFormat, Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
+    tables: Annotated[
+        bool,
+        Option("--tables", help="All cells of all tables as one file, tables.csv; or as --format parquet."),
+    ] = False,
     jobs: Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -44,6 +48,9 @@ def export(
     which = jobs.which()
     if not which:
         raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+    if tables:
+        is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
+        form = ExportFormat.TABLES_PARQUET if is_parquet else ExportFormat.TABLES
     try:
         with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
             done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
@@ -217,7 +224,7 @@ def _each(
             if why := printing.missing(job):
                 endings.complain(f"{output.name_of(job)}: {why}")
         except JobError as error:
-            endings.complain(printing.complaint(job, error))
+            endings.complain(output.complaint(job, error))
             worst = max(worst, endings.of(error))
         if tally:
             tally.end(job)
