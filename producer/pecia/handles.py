@@ -165,6 +165,11 @@ class JobHandle(Generic[R_co]):
         return self._view.submitted_at
 
     @property
+    def started_at(self) -> datetime | None:
+        """When work on it began, since its last retry; None: it waits."""
+        return self._view.started_at
+
+    @property
     def finished_at(self) -> datetime | None:
         """When it was over."""
         return self._view.finished_at

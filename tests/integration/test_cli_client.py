@@ -273,14 +273,37 @@ def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
 def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
     for shown in (shell.run("status", job), shell.run("list", "--state", "queued", "--since", "1h")):
-        row, hint = [line for line in shown.stdout.splitlines() if job in line]
+        (row,) = [line for line in shown.stdout.splitlines() if job in line]
+        (hint,) = [line for line in shown.stdout.splitlines() if "waiting:" in line]
         assert re.search(r"document\.read +normal +queued +0/1", row)
-        assert hint == f"{job} waiting: no running worker reads pages; start `pecia worker engine`"
+        assert hint == "a.png waiting: no running worker reads pages; start `pecia worker engine`"
         assert "\x1b" not in shown.stdout
     assert job not in shell.run("list", "--state", "failed").stdout
     assert "reads pages" in json.loads(shell.run("status", job, "--json").stdout)["hint"]
     shell.read_all()
     assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
+
+
+def test_the_status_of_a_job_says_why_it_failed_and_where_its_time_went(shell: Shell) -> None:
+    (shell.directory / "long.pdf").write_bytes(b"%PDF-1.7")
+    job = UUID(shell.run("read", "long.pdf").stdout.strip())
+    shell.scribe.cut(job, 4)
+    shell.scribe.read(job, 0, timings={"queued": 2.0, "decode": 0.0, "engine": 0.0})
+    shell.scribe.fail(job, 1)
+    shown = shell.run("status", str(job)).stdout
+    assert " parts: 2 queued, 1 done, 1 failed\n time of all parts: waited 2.0 s each" in shown
+    assert re.search(
+        r"cut \d+\.\d s, decoded 0\.0 s, engine 0\.0 s, witness and commit \d+\.\d s$", shown.strip()
+    )
+    assert json.loads(shell.run("status", str(job), "--json").stdout)["parts"]["queued"] == 2
+
+    (broken,) = shell.submit("b.png")
+    shell.scribe.fail(UUID(broken))
+    shown = shell.run("status", broken).stdout
+    assert f"b.png: damaged: {DAMAGED.message}" in shown
+    assert re.search(r" \d+\.\d s +damaged", shown)
+    shell.run("retry", broken)
+    assert re.search(r"queued +0/1 .* -$", shell.run("status", broken).stdout, re.MULTILINE)
 
 
 def test_the_id_of_a_part_shows_its_job(shell: Shell, database_url: str) -> None:
@@ -339,6 +362,7 @@ def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
         ["normal", "2", "2", "2", "0", "0", "1,800"],
         ["all", "2", "2", "2", "0", "0", "1,800"],
     ]
+    assert re.search(r"^ prompt +1,800$", shell.run("usage").stdout, re.MULTILINE)
     usage = json.loads(shell.run("usage", "--by", "document_type", "--json").stdout)
     assert [(group["name"], group["jobs"]) for group in usage["groups"]] == [("mixed", 2)]
     assert usage["total"]["tokens"] == {"prompt": 1800, "image": 0, "cached": 0, "output": 0, "wasted": 0}

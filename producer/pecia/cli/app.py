@@ -36,7 +36,7 @@ PANELS: Final = {
     },
     "Jobs": {
         "list": "Show jobs, newest first, or pages that a person should look at.",
-        "status": "Show where jobs are.",
+        "status": "Show where jobs are; of one job also its parts, and where their time went.",
         "watch": "Show jobs live until they are over, or Ctrl-C.",
         "wait": "Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.",
         "cancel": "End jobs now. Those that are over stay as they are.",

@@ -198,7 +198,7 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
             "parts": progress_text(job.progress),
             "label": shortened(job.label),
             "submitted": job.submitted_at,
-            "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
+            "took": _took(job),
             "why": "erased" if job.erased_at else job.failure and job.failure.code,
         }
         rows.append(row)
@@ -207,6 +207,13 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
         headings.remove("label")
     shown = [[row[name] for name in headings] for row in rows]
     return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
+
+
+def _took(job: AnyJob) -> str:
+    """Return how long a job was worked on, since its last retry."""
+    if job.started_at is None:
+        return "-"
+    return f"{((job.finished_at or datetime.now(UTC)) - job.started_at).total_seconds():.1f} s"
 
 
 def shortened(label: str | None) -> str:
