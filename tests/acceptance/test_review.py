@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
 from pecia.evaluation.scores import report
@@ -141,6 +141,12 @@ def landmarks(page: Page) -> None:
         expect(element).to_have_accessible_name(re.compile("."))
 
 
+def middle(element: Locator) -> tuple[float, float]:
+    box = element.bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def seen(page: Page) -> None:
     """Wait for the page's picture."""
     expect(page.locator("#picture")).to_have_attribute("aria-busy", "false")
@@ -155,7 +161,6 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
         place = page.locator("rect[data-target='b0t3-4']").first
         text.hover()
         expect(place).to_have_class(re.compile("hot"))
-        page.keyboard.press("z")
         place.hover(force=True)
         expect(text).to_have_class(re.compile("hot"))
         place.click(force=True)
@@ -166,7 +171,16 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
         )
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Help")).to_be_visible()
-        press(page, "Escape", "z", "k")
+        press(page, "Escape", "k")
+        sheet = page.locator("#sheet")
+        whole = sheet.get_attribute("viewBox")
+        page.mouse.move(*middle(sheet))
+        page.mouse.wheel(0, -240)
+        expect(sheet).not_to_have_attribute("viewBox", whole or "")
+        press(page, "0")
+        expect(sheet).to_have_attribute("viewBox", whole or "")
+        press(page, "z")
+        keep(page, "review-zoomed")
         page.set_viewport_size({"width": 390, "height": 844})
         keep(page, "review-phone")
 

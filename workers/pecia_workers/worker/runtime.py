@@ -394,14 +394,14 @@ _NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
 
 
 def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
+    """Return what a claimed part is; its page and job first, since a list of tasks shows forty characters."""
     about: dict[str, Any] = {}
     if part.stage in _NUMBERED:
         about[_NUMBERED[part.stage]] = part.ordinal + 1
-    about |= {"lane": str(part.lane), "attempt": part.attempt}
+    about |= {"job": str(part.job_id), "lane": str(part.lane), "attempt": part.attempt}
     if document_type := part.stored_task.get("document_type"):
         about["document_type"] = document_type
-    return about | {"job": str(part.job_id)}
+    return about
 
 
 def task_result(outcome: Outcome) -> dict[str, Any] | None:
