@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
+from pecia import Document, JobGroup, Prefer, ReadDocument, Submission, Webhook
 from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
@@ -66,12 +66,15 @@ def archive(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> It
         run_fleet("review", engine="openai", engine_url=server.url, witness="layer") as fleet,
     ):
         tasks = [
-            ReadDocument(
-                page.pdf,
-                prefer=Prefer.PIXELS,
-                prepare=(),
-                instructions=f"page {number:02}",
-                document_type="lab_result",
+            Submission(
+                ReadDocument(
+                    page.pdf,
+                    prefer=Prefer.PIXELS,
+                    prepare=(),
+                    instructions=f"page {number:02}",
+                    document_type="lab_result",
+                ),
+                label=f"ward-7/{number:02}.pdf",
             )
             for number, page in enumerate(drawn)
         ]
@@ -156,6 +159,7 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
     with reviewing(archive) as address, opened(browser, address) as page:
         seen(page)
         landmarks(page)
+        expect(page.locator("#list li").first).to_contain_text(re.compile(r"ward-7/\d\d\.pdf · page 1"))
         keep(page, "review")
         text = page.locator("#text [data-target='b0t3-4']").first
         place = page.locator("rect[data-target='b0t3-4']").first

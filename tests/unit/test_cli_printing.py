@@ -36,11 +36,14 @@ def test_one_line_at_the_end_says_how_many_want_a_look_and_what_to_run(
     tally.end(done)
     tally.end(failed)
     tally.close("--batch ward-7")
-    assert capsys.readouterr().err.splitlines() == [
+    *named, closing = capsys.readouterr().err.splitlines()
+    assert named == [
         "mixed.pdf, page 2: review",
         "mixed.pdf, page 3: language_unread: Hangul",
         "mixed.pdf, page 4: language_unread",
         "mixed.pdf, page 5: language_unread: Hangul",
-        "pecia: 2 documents, 5 pages read: 4 want a look (2 language_unread: Hangul, 1 review, 1 language_unread), "
-        "1 failed. Next: `pecia review --batch ward-7`, `pecia list --batch ward-7`, `pecia read --language ko`.",
     ]
+    assert closing == (
+        "pecia: 2 documents, 5 pages read: 4 want a look (2 language_unread: Hangul, 1 review, 1 language_unread), "
+        "1 failed. Next: `pecia review --batch ward-7`, `pecia list --batch ward-7`, `pecia read --language ko`."
+    )

@@ -238,8 +238,11 @@ def name_of(job: AnyJob, name: str | None = None) -> str:
 
 
 def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
-    """Return an error's sentence with the job's name in the place of its id: an error itself carries no names."""
-    said = str(error).replace(f"Job {job.id}", f"'{name_of(job, name)}'")
+    """Return an error's sentence with the job's name, if it has one, in the place of its id: errors carry no names."""
+    said = str(error)
+    if not (name or job.label):
+        return said
+    said = said.replace(f"Job {job.id}", f"'{name_of(job, name)}'")
     return said.replace(f"job {job.id}", f"'{name_of(job, name)}'")
 
 

@@ -188,11 +188,19 @@ class OcrEngine(base.Engine):
 
 
 def read_page(readers: Sequence[PageReader], pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page by the first of the readers, or by another that knows its script."""
-    from pecia_workers.engines.cpu.scripts import Candidate, read_by_script  # noqa: PLC0415  OpenCV, as below
+    """Read a page by the first of the readers, or by another that knows its script; say so if none does."""
+    from pecia_workers.engines.cpu.scripts import HANGUL, is_korean, unread_script  # noqa: PLC0415  OpenCV, as below
 
-    candidates = [Candidate(reader.name, "ko" in reader.languages, reader.read) for reader in readers]
-    return read_by_script(candidates, pixels)
+    first, *others = readers
+    page = first.read(pixels).model_copy(update={"reader": first.name})
+    script = None if "ko" in first.languages else unread_script(pixels, page.coverage)
+    if script is None:
+        return page
+    for other in others:
+        if script == HANGUL and "ko" in other.languages and is_korean((again := other.read(pixels)).blocks):
+            return again.model_copy(update={"reader": other.name})
+    doubt = Doubt(reason=DoubtReason.LANGUAGE_UNREAD, other=script)
+    return page.model_copy(update={"doubts": (doubt, *page.doubts)})
 
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12

@@ -4,15 +4,13 @@ A detector finds text in any script; a recogniser is unsure of letters that it d
 although their ink is sharp. Hangul has a shape of its own; other scripts, and handwriting, are not told apart.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence, text_of
-from pecia_workers.engines.cpu.ocr_engine import PageRead
+from pecia_schemas.blocks import Block, mean_confidence, text_of
 from pecia_workers.layout.ink import View
 from pecia_workers.media.orientation import stands_on_head, text_spans
 
@@ -27,32 +25,9 @@ _LEAST_HANGUL, _LEAST_CONFIDENCE = 0.2, 0.6
 """Share of syllables in a reading, and its confidence, from which a page is Korean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A library that may read a page."""
-
-    name: str
-    reads_hangul: bool
-    read: Callable[[NDArray[np.uint8]], PageRead]
-
-
-def read_by_script(candidates: Sequence[Candidate], pixels: NDArray[np.uint8]) -> PageRead:
-    """Return what the first candidate reads of a page, or the one that knows its script; if none does, say so."""
-    first = candidates[0]
-    page = first.read(pixels).model_copy(update={"reader": first.name})
-    script = None if first.reads_hangul else unread_script(pixels, page)
-    if script is None:
-        return page
-    for other in candidates[1:] if script == HANGUL else ():
-        if other.reads_hangul and _is_korean(again := other.read(pixels)):
-            return again.model_copy(update={"reader": other.name})
-    doubt = Doubt(reason=DoubtReason.LANGUAGE_UNREAD, other=script)
-    return page.model_copy(update={"doubts": (doubt, *page.doubts)})
-
-
-def unread_script(pixels: NDArray[np.uint8], page: PageRead) -> str | None:
-    """Return the script in which most of a page is that was not read, empty if it is not known; None: it was read."""
-    if page.coverage is None or page.coverage > _MOST_COVERED or not _is_sharp(pixels):
+def unread_script(pixels: NDArray[np.uint8], coverage: float | None) -> str | None:
+    """Return the script of a page of which so much was read, empty if it is not known; None: it was read."""
+    if coverage is None or coverage > _MOST_COVERED or not _is_sharp(pixels):
         return None
     level = View.of(pixels).levelled()
     return "" if stands_on_head(level.letters, text_spans(level.letters)) is None else HANGUL
@@ -66,8 +41,9 @@ def _is_sharp(pixels: NDArray[np.uint8]) -> bool:
     return bool(edges.size) and float(np.percentile(edges, 90)) >= _LEAST_STEP * contrast
 
 
-def _is_korean(page: PageRead) -> bool:
-    letters = [letter for letter in text_of(page.blocks) if letter.isalpha()]
+def is_korean(blocks: Sequence[Block]) -> bool:
+    """Return whether a reading is one of Korean text."""
+    letters = [letter for letter in text_of(blocks) if letter.isalpha()]
     syllables = sum("\uac00" <= letter <= "\ud7a3" for letter in letters)
-    confidence = mean_confidence(line for block in page.blocks for line in block.lines) or 0.0
+    confidence = mean_confidence(line for block in blocks for line in block.lines) or 0.0
     return syllables >= _LEAST_HANGUL * max(1, len(letters)) and confidence >= _LEAST_CONFIDENCE
