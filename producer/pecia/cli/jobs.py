@@ -103,7 +103,9 @@ class Course:
         waits = f"waited {queued.p50:.1f} s each (95 of 100 less than {queued.p95:.1f} s), " if queued else ""
         spent = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in self.seconds.items())
         parts = f" parts: {states or 'none'}"
-        return f"{parts}\n time of all parts: {waits}{spent}" if waits or any(self.seconds.values()) else parts
+        return (
+            f"{parts}\n time of all parts: {waits}{spent}" if waits or any(self.seconds.values()) else parts
+        )
 
 
 @grouped
