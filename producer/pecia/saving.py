@@ -422,7 +422,7 @@ def _cells(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[st
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, _CELL)
+    writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue().encode()
@@ -433,7 +433,7 @@ def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]
     """Yield what adds rows to a file of cells, in the form of its suffix."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, _CELL)
+            writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
             writer.writeheader()
             yield writer.writerows
         return
