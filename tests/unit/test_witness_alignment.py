@@ -154,3 +154,8 @@ def test_noise_is_laid_upon_nothing_twice(text: str) -> None:
     joined = {to for to in found.to_seen if to}
     assert len({other for to in joined for other in to}) == sum(map(len, joined))
     assert all(found.to_written[other] for other in used)
+
+
+def test_a_letter_that_stands_alone_is_of_no_word_beside_it() -> None:
+    assert differing(aligned(["ibuprofen I"], ["ibuprofen 1"])) == [("I", "1")]
+    assert lost(aligned(["ibu profen"], ["ibuprofen"])) == []
