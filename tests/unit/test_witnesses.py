@@ -116,10 +116,10 @@ async def test_without_the_witness_that_was_due_no_value_is_ok() -> None:
     failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: EngineError("broken")), 1)
     missing = Witnesses(Witness.NONE)
     pages = [await hear(failing).compared(page()), await hear(missing, witness="ocr").compared(page())]
-    prose = await hear(failing).compared(page("prose alone"))
-    assert {one.verdict for one in pages} == {Verdict.REVIEW}
-    assert {doubt.reason for one in pages for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
-    assert prose.verdict is Verdict.OK
+    prose = await hear(missing, witness="ocr").compared(page("prose alone"))
+    assert [one.verdict for one in (*pages, prose)] == [Verdict.REVIEW, Verdict.REVIEW, Verdict.OK]
+    assert {doubt.reason for one in (*pages, prose) for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
+    assert [doubt.on_value for doubt in prose.doubts] == [False]
 
 
 async def test_urgent_pages_are_read_first_and_before_them_what_the_model_has_read() -> None:

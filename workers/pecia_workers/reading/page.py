@@ -26,7 +26,7 @@ from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.caching import Look, ResultCache
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
-from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
+from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, words_below
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.reading.rows import with_missing_fields
 from pecia_workers.witness.witnesses import Witnesses
@@ -114,6 +114,8 @@ def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
 
 _LAYER: Final = "layer"
 """The engine of a page whose text the file brought itself, be it not all of it."""
+_SURE: Final = 0.95
+"""Probability of the tokens of a word from which a model is sure of it."""
 _TEXT_UNTIL: Final = 0.5
 _FIELDS_UNTIL: Final = 0.75
 """Shares of a part's time after which its text and its fields are not read again: an answer may be slow to come."""
@@ -182,7 +184,7 @@ class ReadPage:
                 page = with_missing_fields(
                     page.model_copy(update={"merge": merge_rules(schema)}), fields, schema
                 )
-            page = await witnessed.compared(page)
+            page = await witnessed.compared(page, words_below(best(readings).generation.tokens, _SURE))
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:

@@ -150,19 +150,21 @@ class WitnessedPage:
         """Read it no more, unless that has begun."""
         self._witnesses.withdraw(self)
 
-    async def compared(self, page: Page) -> Page:
-        """Return the page with what the witness says of it; the same page if there is none."""
+    async def compared(self, page: Page, unsure: frozenset[str] | None = None) -> Page:
+        """Return the page with what the witness says of it; the same page if there is none.
+
+        `unsure`: the words of which the model was not; None if that is not known.
+        """
         began = monotonic()
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
             blocks = await self._witnesses.reading(self)
             if blocks is None:
                 metrics.WITNESSED.labels("missed").inc()
-                values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
-                if not values and page.fields is None:
-                    return page
                 # Nothing on it is `ok` that has a value.
-                doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
-                verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
+                values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
+                values = values or page.fields is not None
+                doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=values))
+                verdict = Verdict.worst(page.verdict, Verdict.REVIEW) if values else page.verdict
                 return page.model_copy(update={"doubts": doubts, "verdict": verdict})
             if page.source is Source.MODEL and (struck := tuple(struck_doubts(blocks))):
                 verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
@@ -171,7 +173,7 @@ class WitnessedPage:
             self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
         if self.text is None:
             return page
-        page = await asyncio.to_thread(_with, page, self.text)
+        page = await asyncio.to_thread(_with, page, self.text, unsure)
         if page.witness is None:
             return page
         metrics.WITNESSED.labels(page.witness.source).inc()
@@ -179,9 +181,9 @@ class WitnessedPage:
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 
 
-def _with(page: Page, read: Callable[[], WitnessText]) -> Page:
+def _with(page: Page, read: Callable[[], WitnessText], unsure: frozenset[str] | None) -> Page:
     """Return the page grounded; one that brings its text itself has fields alone to be witnessed."""
     text = read()
     if page.source not in (Source.LAYER, Source.BOTH):
-        page = grounded(page, text)
+        page = grounded(page, text, unsure)
     return with_grounded_fields(page, text)
