@@ -79,10 +79,11 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
 	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
-bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation, real errors
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
+	$(ENGINE_VENV)/bin/python benchmarks/slips.py
 
 docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures, the blocking client
 	$(BIN)/python tests/unasync.py

@@ -228,6 +228,14 @@ CATALOGUE = (
         needs="rapidocr",
     ),
     Benchmark(
+        name="slips",
+        script="slips.py",
+        heading="Errors of a model's own",
+        about="Drawn slips, read by a small model: how many of its errors are doubted (`make bench-engine`).",
+        sizes={Size.FULL: ()},
+        needs="vllm",
+    ),
+    Benchmark(
         name="log-probabilities",
         script="log_probabilities.py",
         heading="What the log-probabilities of every token cost",
