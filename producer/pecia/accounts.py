@@ -218,6 +218,16 @@ _ADD = """
 _KEYS = "SELECT *, coalesce(expires_at <= now(), false) AS expired FROM access_keys"
 _LIST = f"{_KEYS} WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY tenant, name, id"
 _ONE = f"{_KEYS} WHERE id = :id"
+_ROTATE = """
+    INSERT INTO access_keys (id, digest, tenant, name, scopes, lanes, pages_per_day, pages_in_flight, expires_at)
+    SELECT :id, :digest, tenant, name, scopes, lanes, pages_per_day, pages_in_flight,
+           now() + (expires_at - created_at)
+    FROM access_keys WHERE id = :former AND revoked_at IS NULL AND coalesce(expires_at > now(), true)
+    RETURNING *
+    """
+_RETIRE = """
+    UPDATE access_keys SET expires_at = least(expires_at, now() + CAST(:overlap AS interval)) WHERE id = :former
+    """
 _REVOKE = "UPDATE access_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id RETURNING id"
 
 # A document that is not cut yet counts as one page. Ids begin with the time at which they were drawn.
@@ -298,6 +308,13 @@ def parsed(key: str) -> tuple[UUID, bytes] | None:
         return None
 
 
+def _drawn() -> tuple[dict[str, Any], str]:
+    """Return the id and the digest of a new key, and the text that its bearer shows."""
+    identifier, secret = new_id(), secrets.token_urlsafe(32)
+    digest = hashlib.sha256(secret.encode()).digest()
+    return {"id": identifier, "digest": digest}, f"{_PREFIX}_{identifier.hex}_{secret}"
+
+
 class AccessKeys(Statements[D_co]):
     """All keys, as an operator makes them and the gateway asks for them."""
 
@@ -324,10 +341,9 @@ class AccessKeys(Statements[D_co]):
                     f"The name of a {what} has 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
                     "a letter or digit first."
                 )
-        secret = secrets.token_urlsafe(32)
+        drawn, secret = _drawn()
         row: dict[str, Any] = {
-            "id": new_id(),
-            "digest": hashlib.sha256(secret.encode()).digest(),
+            **drawn,
             "tenant": tenant,
             "name": name,
             "scopes": list(scopes),
@@ -337,8 +353,21 @@ class AccessKeys(Statements[D_co]):
             "expires_at": expires_at,
         }
         created_at = connection.execute(_ADD, row).scalar()
-        key = AccessKey(**row, created_at=created_at, revoked_at=None)
-        return key, f"{_PREFIX}_{key.id.hex}_{secret}"
+        return AccessKey(**row, created_at=created_at, revoked_at=None), secret
+
+    @unrepeatable
+    def rotate(self, connection: Connection, former: UUID, overlap: timedelta) -> tuple[AccessKey, str]:
+        """Make a key with the rights of another, which ends after the overlap; return it and its text as `add` does.
+
+        If the former key has an end, the new one lasts as long as that was made for. Raises `InvalidOptionError` if the
+        former key has ended or never was.
+        """
+        drawn, secret = _drawn()
+        row = connection.execute(_ROTATE, {**drawn, "former": former}).mappings().first()
+        if row is None:
+            raise InvalidOptionError(f"No key {former} is valid; `pecia access list` shows those there are.")
+        connection.execute(_RETIRE, {"former": former, "overlap": overlap})
+        return AccessKey.model_validate(row), secret
 
     @transaction
     def all(self, connection: Connection, tenant: str | None) -> list[AccessKey]:

@@ -269,9 +269,9 @@ def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A web
 
 
 def checked_overlap(overlap: timedelta) -> timedelta:
-    """Return for how long two secrets are valid. Raises `InvalidOptionError` for less than 0, or too long."""
+    """Return for how long two secrets, or keys, are valid. Raises `InvalidOptionError` for less than 0, or too long."""
     if overlap < timedelta():
-        raise InvalidOptionError("overlap is a length of time: 0 ends the former secret at once.")
+        raise InvalidOptionError("overlap is a length of time: 0 ends the former at once.")
     moment(overlap, "overlap")
     return overlap
 

@@ -20,7 +20,7 @@ from pecia import arguments, bulk, records, submission
 from pecia.arguments import Which
 from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
-from pecia.handles import Accepted
+from pecia.handles import PDF_QUALITY, Accepted
 from pecia.job import Job, JobGroup, look
 from pecia.submission import Item, Options, Submission
 from pecia.waiting import Behind, Opening, closing, run_blocking, sleep, steps
@@ -233,17 +233,19 @@ class Client(Opening["Connections"]):
 
         connections = self._open()
         store = connections.store
-        exporter = run_blocking(Exporter, to, format, lambda: connections.payloads)
+        exporter = run_blocking(Exporter, to, format)
+        if exporter.draws:
+            connections.check_drawing(exporter.draws)
         with closing(self.jobs(page_size=500, **which)) as jobs:
             for job in jobs:
                 if exporter.wants(job):
-                    ended, original = None, None
+                    ended, draw = None, None
                     if job.state.has_result and job.erased_at is None:
                         with suppress(JobErasedError):
                             ended = store.outcomes(job.id, read_as=records.AuditAction.RESULT)
-                    if ended is not None and exporter.payloads is not None:
-                        original = store.original(job.id)
-                    run_blocking(exporter.add, job, ended, original)
+                    if ended is not None and exporter.draws:
+                        draw = connections.drawing(job.id, exporter.draws, quality=PDF_QUALITY, revision=None)
+                    run_blocking(exporter.add, job, ended, draw)
                 if progress is not None:
                     progress(exporter.exported)
         return run_blocking(exporter.finish)

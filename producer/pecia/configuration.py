@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia_schemas import running, storable, tracing
+from pecia_schemas.installing import install_command
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def resolve(
     if find_spec("psycopg") is None:
         raise ConfigurationError(
             "A client without a gateway reaches Postgres, Redis and the payload store itself: "
-            "pip install 'pecia[stores]', or name a gateway: Client(\"https://…\", api_key=…), PECIA_GATEWAY_URL."
+            f'{install_command("stores")}, or name a gateway: Client("https://…", api_key=…), PECIA_GATEWAY_URL.'
         )
     given: dict[str, str] = {}
     for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True):

@@ -29,9 +29,13 @@ from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pecia.formats import Format
     from pecia.publishing import Announcements, Publisher
     from pecia.review.statements import Reviews
     from pecia.transitions import Purging, Transitions
+    from pecia_schemas.results import Document
 
 
 class Connections(Inheritable):
@@ -93,6 +97,26 @@ class Connections(Inheritable):
     def payloads(self) -> PayloadStore:
         """The payload store. Raises `PayloadStoreUnavailableError`."""
         return sources.open_payloads(self._settings, self.keys)
+
+    def check_drawing(self, form: Format) -> None:
+        """Raise `ConfigurationError` unless results with the pages' pictures can be written here."""
+        from pecia.saving import page_pictures  # noqa: PLC0415  most callers write no files
+
+        page_pictures(form)
+
+    def drawing(
+        self,
+        job_id: UUID,
+        form: Format,
+        *,
+        quality: int,
+        revision: int | None,  # noqa: ARG002  the result has it
+    ) -> Callable[[Document, Path], None]:
+        """Return what writes a result with the pages' pictures to a file. Raises `DocumentGoneError`."""
+        from pecia.saving import write_with_pictures  # noqa: PLC0415  as above
+
+        original = self.store.original(job_id)
+        return partial(write_with_pictures, original, self.payloads, form, quality=quality)
 
     @cached_property
     def bus(self) -> Publisher:

@@ -39,6 +39,14 @@ def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progr
     return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
 
 
+def label_in(stored: str | None, job_id: UUID, keys: Keyring) -> str | None:
+    """Return the label of a row of `jobs`; None also if it is encrypted under a key that is not here."""
+    try:
+        return unseal_label(stored, job_id, keys)
+    except DecryptionError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """The row of a job, without its task."""
@@ -61,10 +69,6 @@ class JobView:
     @classmethod
     def of(cls, row: Mapping[str, Any], keys: Keyring) -> JobView:
         """Return the view of a row of `jobs`."""
-        try:
-            label = unseal_label(row["label"], row["id"], keys)
-        except DecryptionError:
-            label = None
         return cls(
             id=row["id"],
             kind=row["kind"],
@@ -72,7 +76,7 @@ class JobView:
             state=JobState(row["state"]),
             progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
             failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
-            label=label,
+            label=label_in(row["label"], row["id"], keys),
             batch=row["batch"],
             metadata=MappingProxyType(row["metadata"]),
             submitted_at=row["created_at"],
@@ -161,6 +165,11 @@ class JobHandle(Generic[R_co]):
         return self._view.submitted_at
 
     @property
+    def started_at(self) -> datetime | None:
+        """When work on it began, since its last retry; None: it waits."""
+        return self._view.started_at
+
+    @property
     def finished_at(self) -> datetime | None:
         """When it was over."""
         return self._view.finished_at
@@ -182,13 +191,13 @@ class JobHandle(Generic[R_co]):
             message = f"a job of kind {self.kind} has no pages"
             raise TypeError(message)
 
-    def _check_result(self) -> None:
-        """Raise what says why there is no result, if there is none."""
-        if self.state is JobState.FAILED:
+    def _check_result(self, *, partial: bool = False) -> None:
+        """Raise what says why there is no result, if there is none; `partial`: only if it was erased."""
+        if self.state is JobState.FAILED and not partial:
             raise JobFailedError(self.id, self.failure or Failure.of(FailureCode.INTERNAL))
-        if self.state is JobState.CANCELLED:
+        if self.state is JobState.CANCELLED and not partial:
             raise JobCancelledError(self.id)
-        if self.state is JobState.EXPIRED:
+        if self.state is JobState.EXPIRED and not partial:
             raise JobExpiredError(self.id)
         if self.erased_at is not None:
             raise JobErasedError(self.id, self.erased_at)
@@ -196,7 +205,7 @@ class JobHandle(Generic[R_co]):
     def __repr__(self) -> str:
         progress = self.progress
         name = type(self).__name__
-        return f"<{name} {self.id} {self.kind} {self.state} {progress.finished}/{progress.total or '?'}>"
+        return f"<{name} {self.id} {self.kind} {self.state} {progress.done}/{progress.total or '?'}>"
 
 
 class GroupHandle(Sequence[J_co]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
 from pecia import arguments, waiting
-from pecia.errors import UnavailableError
+from pecia.errors import JobTimeoutError, UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia.waiting import closing, run_blocking, sleep
@@ -20,7 +20,7 @@ from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
-    from pecia.formats import Format
+    from pecia.formats import Format, Result
 
 T = TypeVar("T")
 
@@ -158,18 +158,26 @@ class Job(JobHandle[R_co]):
                 self._view = view
         return self
 
-    def result(self, timeout: float | None = None, *, revision: int | None = None) -> R_co:
+    def result(
+        self, timeout: float | None = None, *, revision: int | None = None, partial: bool = False
+    ) -> R_co:
         """Wait for the job and return its result; that of a `partial` job says what is missing.
 
         What people corrected in a review is in it. `revision=0` is the result as it was read, another number as it
-        was then.
+        was then. `partial=True` returns what has been read once the timeout has passed, or of a job that ended without
+        a result: `progress` says how much there is.
 
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
         erased, `InvalidOptionError` for a revision that is no number from 0.
         """
         number = arguments.checked_revision(revision)
-        self.wait(timeout)
-        self._check_result()
+        try:
+            self.wait(timeout)
+        except JobTimeoutError:
+            if not partial:
+                raise
+            self.refresh()
+        self._check_result(partial=partial)
         store = self._open().store
         ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
         if len(ended) > _MANY:
@@ -184,12 +192,14 @@ class Job(JobHandle[R_co]):
         quality: int = PDF_QUALITY,
         timeout: float | None = None,
         revision: int | None = None,
+        result: Result | None = None,
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
 
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
-        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
+        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95. A `result` that
+        the caller has is written as it is.
         On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
 
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
@@ -197,18 +207,16 @@ class Job(JobHandle[R_co]):
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 
-        target = Path(path)
+        target, connections = Path(path), self._open()
         form = saving.form_of(self.kind, target, format, quality)
-        result: Any = self.result(timeout, revision=revision)
         if form.is_binary:
-            connections = self._open()
-            original = connections.store.original(self.id)
-            payloads = connections.payloads
-            run_blocking(
-                saving.write_with_pictures, result, original, payloads, target, form, quality=quality
-            )
+            connections.check_drawing(form)
+        content: Any = result or self.result(timeout, revision=revision)
+        if form.is_binary:
+            write = connections.drawing(self.id, form, quality=quality, revision=revision)
+            run_blocking(write, content, target)
         else:
-            run_blocking(saving.write, result, form, target)
+            run_blocking(saving.write, content, form, target)
         return target
 
     def pages(self, *, as_completed: bool = False, timeout: float | None = None) -> Iterator[Page]:

@@ -122,6 +122,8 @@ class FoundPage:
     """Counted from 1, as in the document."""
     verdict: Verdict
     read_at: datetime
+    label: str | None = None
+    """What its document is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

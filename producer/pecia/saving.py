@@ -5,17 +5,22 @@ that broke off repeats one step at most; no more than a step is held in memory, 
 exported before. One run at a time may write to a place.
 """
 
+import csv
+import errno
 import hashlib
+import io
 import json
 import os
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -30,16 +35,44 @@ from pecia.formats.text import every_page
 from pecia.handles import PDF_QUALITY, JobHandle, assemble
 from pecia.records import Exported, PartOutcome
 from pecia.sources import Original, at_hand
+from pecia_schemas.installing import install_command
 from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.settings import SettingsError
-from pecia_schemas.tasks import ReadDocument, task_type
+from pecia_schemas.tasks import task_type
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _QUALITIES: Final = range(1, 96)
+_UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
+_LONGEST: Final = 120
+"""Bytes of a file's name without its suffix."""
+
+
+def stem_of(label: str | None) -> str:
+    """Return what the file of a document is called, without a suffix, as every file system takes it; empty for none."""
+    name = Path(label or "").stem.strip(". ")
+    return _UNSAFE.sub("_", name).encode(errors="replace")[:_LONGEST].decode(errors="ignore")
+
+
+class Stems:
+    """Names of files that differ in more than capitals: one that is there already gets a number."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def add(self, stem: str) -> str:
+        """Return the name, with a number if need be, and keep it from others."""
+        numbered = (f"{stem}-{number}" for number in count(2))
+        chosen = next(name for name in chain([stem], numbered) if name.casefold() not in self._taken)
+        self._taken.add(chosen.casefold())
+        return chosen
+
+
+Draw = Callable[[Document, Path], None]
+"""Writes a result with its pages' pictures to a file."""
 
 
 def form_of(
@@ -51,14 +84,12 @@ def form_of(
     """Return the form to write: the one that is named, else that of the file's suffix.
 
     Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
-    `ConfigurationError` if it needs something that is not installed: before anybody waits for the job.
+    before anybody waits for the job.
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
-    if form.is_binary:
-        page_pictures(form)
-        if quality not in _QUALITIES:
-            raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
+    if form.is_binary and quality not in _QUALITIES:
+        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
 
 
@@ -69,12 +100,18 @@ def write(result: Result, form: Format, target: Path) -> None:
         file.write_text(content, encoding="utf-8", newline="")
 
 
+def write_bytes(content: bytes, _result: Result, target: Path) -> None:
+    """Write a result that was drawn elsewhere. The file is whole or as it was before. Raises `OSError`."""
+    with _replacing(target) as file:
+        file.write_bytes(content)
+
+
 def write_with_pictures(
-    document: Document,
     original: Original,
     payloads: PayloadStore,
-    target: Path,
     form: Format,
+    document: Document,
+    target: Path,
     *,
     quality: int,
 ) -> None:
@@ -104,8 +141,8 @@ def page_pictures(form: Format = Format.FACSIMILE) -> OpenPictures:
         opening: OpenPictures = next(iter(entry_points(group=GROUP))).load()
     except (StopIteration, ImportError):
         raise ConfigurationError(
-            "This is made of the pages' pictures, which the light client cannot draw: pip install 'pecia[pdf]', "
-            "or take the result as hocr."
+            "This is made of the pages' pictures, which the light client cannot draw: "
+            f"{install_command('pdf')}, or take the result as hocr."
         ) from None
     return opening
 
@@ -143,11 +180,24 @@ class ExportFormat(StrEnum):
     CSV = "csv"
     HOCR = "hocr"
     PDF = "pdf"
+    TABLES = "tables"
+    """All tables of all documents in one CSV file, `tables.csv`, a row for each cell."""
+    TABLES_PARQUET = "tables-parquet"
+    """The same as `tables.parquet`."""
 
     @property
     def of_one(self) -> Format | None:
         """The form of a file that holds one job; None: a file holds many."""
-        return Format(self.value) if self not in (ExportFormat.JSONL, ExportFormat.PARQUET) else None
+        return (
+            None
+            if self in (ExportFormat.JSONL, ExportFormat.PARQUET) or self.of_tables
+            else Format(self.value)
+        )
+
+    @property
+    def of_tables(self) -> bool:
+        """Whether it is of the tables alone."""
+        return self in (ExportFormat.TABLES, ExportFormat.TABLES_PARQUET)
 
 
 class Place:
@@ -165,12 +215,20 @@ class Place:
             self._store = open_bucket(bucket, document_settings(), retries=_RETRIES)
         else:
             with _answering():
-                self._store = LocalStore(Path(where).absolute(), mkdir=True)
+                Path(where).mkdir(parents=True, exist_ok=True)
+                if not os.access(where, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                self._store = LocalStore(Path(where).absolute())
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write a file: it is whole, or as it was."""
         with _answering():
             self._store.put(self._prefix + name, content)
+
+    def get(self, name: str) -> bytes:
+        """Return what a file holds."""
+        with _answering():
+            return bytes(self._store.get(self._prefix + name).bytes())
 
     def parts(self) -> Iterator[tuple[str, bytes]]:
         """Yield the parts of the manifest, in no order."""
@@ -193,22 +251,20 @@ class _Step:
 class Exporter:
     """One run of an export. One that is not finished leaves its last step to the next."""
 
-    def __init__(
-        self, to: str | os.PathLike[str], form: ExportFormat | str, payloads: Callable[[], PayloadStore]
-    ) -> None:
+    def __init__(self, to: str | os.PathLike[str], form: ExportFormat | str) -> None:
         try:
             self._form = ExportFormat(form)
         except ValueError:
             raise InvalidFormatError(f"An export is one of {', '.join(ExportFormat)}.") from None
-        self.payloads: PayloadStore | None = None
-        """Where documents are, whose pictures the results are written with."""
-        if self._form is ExportFormat.PARQUET:
+        self.draws = Format.PDF if self._form is ExportFormat.PDF else None
+        """The form that has the pages' pictures."""
+        if self._form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET):
             _parquet()
-        if self._form is ExportFormat.PDF:
-            form_of(ReadDocument.kind, Path(), Format.PDF)
-            self.payloads = payloads()
         self._place = Place(to)
         self._known: set[int] = set()
+        self._stems = Stems()
+        self._files: dict[int, str] = {}
+        """Of jobs that an earlier run has written to a file each, or whose tables it has written: where, by a hash."""
         self._number = 0
         for path, part in self._place.parts():
             self._number = max(self._number, int(Path(path).stem))
@@ -216,12 +272,23 @@ class Exporter:
                 entry = json.loads(line)
                 if entry["format"] == self._form:
                     self._known.add(hash((entry["id"], entry["state"], entry["finished_at"])))
+                    if entry["file"] and (self._form.of_one or self._form.of_tables):
+                        self._note(entry)
         self._step = _Step()
         self.exported = Exported()
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Take in where a job of the manifest was written last."""
+        key, file = hash(entry["id"]), entry["file"]
+        if self._form.of_one and key not in self._files:
+            self._stems.add(Path(file).stem)
+        self._files[key] = max(self._files.get(key, ""), file)
 
     def finish(self) -> Exported:
         """Write what is left of the last step, and return what was done."""
         self._flush()
+        if self._form.of_tables:
+            self._write_tables()
         return self.exported
 
     def wants(self, job: JobHandle[Any]) -> bool:
@@ -234,10 +301,8 @@ class Exporter:
             return False
         return True
 
-    def add(
-        self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None, original: Original | None
-    ) -> None:
-        """Write the result that a job's parts make; None: it has none, which the manifest says.
+    def add(self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None, draw: Draw | None) -> None:
+        """Write the result that a job's parts make, by `draw` with pictures; None: it has none, as the manifest says.
 
         Raises `InvalidFormatError` if a result of its kind has no such form.
         """
@@ -249,11 +314,16 @@ class Exporter:
             self.exported.written += 1
             one = self._form.of_one
             if one is not None:
-                file = f"{job.id}{one.suffix}"
-                digest = self._write(result, one, file, original)
+                stem = stem_of(job.label) or str(job.id)
+                file = self._files.get(hash(str(job.id))) or f"{self._stems.add(stem)}{one.suffix}"
+                digest = self._write(result, one, file, draw)
             elif self._form is ExportFormat.JSONL:
                 step.lines.append(_line(job, result))
                 step.size += len(step.lines[-1])
+            elif self._form.of_tables:
+                cells = list(_cells(job, result))
+                step.rows += cells
+                step.size += sum(len(cell["text"]) for cell in cells)
             else:
                 rows = list(_rows(job, result))
                 step.rows += rows
@@ -276,13 +346,13 @@ class Exporter:
         if len(step.entries) >= _STEP_JOBS or step.size >= _STEP_BYTES:
             self._flush()
 
-    def _write(self, result: Document | Captions, form: Format, file: str, original: Original | None) -> str:
+    def _write(self, result: Document | Captions, form: Format, file: str, draw: Draw | None) -> str:
         """Write the file of one job; return its SHA-256."""
         check(form, type(result))
-        if isinstance(result, Document) and original is not None and self.payloads is not None:
+        if isinstance(result, Document) and draw is not None:
             with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
                 written = Path(scratch) / file
-                write_with_pictures(result, original, self.payloads, written, form, quality=PDF_QUALITY)
+                draw(result, written)
                 self._place.put(file, written)
                 with written.open("rb") as whole:
                     return hashlib.file_digest(whole, "sha256").hexdigest()
@@ -296,15 +366,81 @@ class Exporter:
         if not step.entries:
             return
         self._number += 1
-        name, digest = None, None
-        if content := b"".join(step.lines) or (_table(step.rows) if step.rows else b""):
-            name, digest = f"part-{self._number:06}.{self._form.value}", hashlib.sha256(content).hexdigest()
+        name: str | None
+        digest = None
+        if self._form.of_tables:
+            name, content = f"tables/{self._number:06}.csv", _csv(step.rows)
+        else:
+            name = f"part-{self._number:06}.{self._form.value}"
+            content = b"".join(step.lines) or (_table(step.rows) if step.rows else b"")
+        if content:
+            digest = hashlib.sha256(content).hexdigest()
             self._place.put(name, content)
         for entry in step.entries:
-            if entry.pop("shared"):
+            if entry.pop("shared") and digest:
                 entry |= {"file": name, "sha256": digest}
+                if self._form.of_tables:
+                    self._note(entry)
         manifest = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in step.entries)
         self._place.put(f"{_MANIFEST}{self._number:06}.jsonl", manifest.encode())
+
+    def _write_tables(self) -> None:
+        """Put the tables of all jobs, each as it was exported last, into one file."""
+        form = "parquet" if self._form is ExportFormat.TABLES_PARQUET else "csv"
+        with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
+            path = Path(scratch) / f"tables.{form}"
+            with _answering(), _cell_writer(path) as write:
+                for name in sorted(set(self._files.values())):
+                    rows = csv.DictReader(io.StringIO(self._place.get(name).decode(), newline=""))
+                    write([row for row in rows if self._files.get(hash(row["job"])) == name])
+            self._place.put(path.name, path)
+
+
+_CELL: Final = tuple("document job page table row column row_span column_span text".split())
+"""Columns of the tables' file. Pages and tables are counted from 1, as by `pecia result --table`; rows and columns from
+0."""
+
+
+def _cells(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
+    """Yield a row for each cell of all tables, numbered through the document."""
+    number = 0
+    for page in result.pages if isinstance(result, Document) else ():
+        for table in page.tables:
+            number += 1
+            about = {"document": job.label, "job": str(job.id), "page": page.number, "table": number}
+            for cell in table.cells:
+                yield about | {name: getattr(cell, name) for name in _CELL[4:]}
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    file = io.StringIO(newline="")
+    writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+@contextmanager
+def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]:
+    """Yield what adds rows to a file of cells, in the form of its suffix."""
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
+            writer.writeheader()
+            yield writer.writerows
+        return
+    pyarrow, parquet = _parquet()
+    texts = ("document", "job", "text")
+    schema = pyarrow.schema({name: pyarrow.string() if name in texts else pyarrow.int32() for name in _CELL})
+    with parquet.ParquetWriter(path, schema) as file:
+
+        def write(rows: list[dict[str, str]]) -> None:
+            typed = [
+                {name: value if name in texts else int(value) for name, value in row.items()} for row in rows
+            ]
+            file.write_table(pyarrow.Table.from_pylist(typed, schema=schema))
+
+        yield write
 
 
 def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
@@ -371,7 +507,7 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow as pa  # noqa: PLC0415  comes with pecia[parquet]
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
-        raise ConfigurationError("Parquet is written by pyarrow: pip install 'pecia[parquet]'.") from None
+        raise ConfigurationError(f"Parquet is written by pyarrow: {install_command('parquet')}") from None
     return pa, parquet
 
 
@@ -380,7 +516,12 @@ def _answering() -> Iterator[None]:
     """Raise what the place raises as `UnavailableError`: its own text may name a document."""
     try:
         yield
-    except (BaseError, OSError) as error:
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise UnavailableError(
+            f"The folder of the export cannot be used: {reason}. Name another with --to."
+        ) from None
+    except BaseError as error:
         raise UnavailableError(
             f"The export cannot be written or read ({type(error).__name__}): check that the place is there and may be "
             "written, and for a bucket PECIA_SOURCE_OPTIONS."

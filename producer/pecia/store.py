@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 from uuid import UUID
 
 from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError, JobNotFoundError
-from pecia.handles import COLUMNS, JobView
+from pecia.handles import COLUMNS, JobView, label_in
 from pecia.records import AuditAction, Batch, Counts, FoundPage, LaneLoad, Listing, PartOutcome
 from pecia.sources import Original
 from pecia_schemas.encryption import DecryptionError, Keyring
@@ -357,12 +357,18 @@ class Store(Statements[D_co]):
             further = {"job_id": after.job_id, "number": after.number}
             wanted["job_id <= :job_id AND (job_id < :job_id OR ordinal >= :number)"] = further
         found = f"""
-            SELECT job_id, ordinal, verdict, parts.finished_at FROM parts JOIN jobs ON jobs.id = job_id
+            SELECT job_id, ordinal, verdict, parts.finished_at, jobs.label FROM parts JOIN jobs ON jobs.id = job_id
             WHERE {sql(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
         """  # noqa: S608  constants
         return [
-            FoundPage(job_id=job_id, number=ordinal + 1, verdict=Verdict(verdict), read_at=at)
-            for job_id, ordinal, verdict, at in connection.execute(found, given(wanted, size=size))
+            FoundPage(
+                job_id=job_id,
+                number=ordinal + 1,
+                verdict=Verdict(verdict),
+                read_at=at,
+                label=label_in(label, job_id, self._keys),
+            )
+            for job_id, ordinal, verdict, at, label in connection.execute(found, given(wanted, size=size))
         ]
 
     @transaction

@@ -234,6 +234,8 @@ class DoubtReason(StrEnum):
     """A witness reads it there; the result does not have it."""
     STRUCK_OUT = "struck_out"
     """It is crossed out: it stands there, and may hold no more. The verdict is `review`."""
+    LANGUAGE_UNREAD = "language_unread"
+    """Ink in a script that the engine does not read: the text is made up. `other` is the script, as in `Hangul`."""
     UNWITNESSED = "unwitnessed"
     """A witness was to read the page and could not: its values stand on the model's word alone."""
     MISSING_FIELDS = "missing_fields"

@@ -287,7 +287,7 @@ REOPEN_JOB = text(
     """
     WITH reopened AS (
         UPDATE jobs
-        SET state = 'queued', failure = NULL, finished_at = NULL,
+        SET state = 'queued', failure = NULL, started_at = NULL, finished_at = NULL,
             expires_at = CASE WHEN expires_at > now() THEN expires_at END
         WHERE id = :job_id RETURNING id
     )

@@ -174,7 +174,7 @@ UNSERVED = f"""
                 WHEN needs.name = 'adapter' THEN workers.capabilities->'adapters' ? needs.value
                 WHEN needs.name = 'fields' THEN CAST(workers.capabilities->>'fields' AS boolean)
                 ELSE jsonb_typeof(workers.capabilities->'languages') = 'null'
-                     OR workers.capabilities->'languages' ? needs.value END
+                     OR workers.capabilities->'languages' ?| string_to_array(needs.value, ',') END
         )
     ), first AS (
         SELECT *, min(rank) OVER (PARTITION BY job_id, stage) AS least FROM unserved

@@ -205,6 +205,11 @@ class Task(Generic[R_co]):
     """Whether an earlier reading may be the result, and this one that of later tasks; False: neither."""
 
 
+def languages_of(language: str | None) -> tuple[str, ...]:
+    """Return the languages that a task names, in their order."""
+    return tuple(language.split(",")) if language else ()
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class ReadDocument(Task[Document]):
     """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
@@ -214,8 +219,9 @@ class ReadDocument(Task[Document]):
     result_type: ClassVar[type[BaseModel]] = Document
 
     document_type: AnyDocumentType = Field(default=DocumentType.MIXED, kw_only=True)
-    language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}$")
-    """ISO 639-1, as in `en`; None: whatever the engine recognises."""
+    language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}(,[a-z]{2}){0,7}$")
+    """ISO 639-1, as in `en`, or several as in `en,ko,zh`; None: whatever the engine recognises. Of several, a page is
+    read by what knows its script."""
     fields: FieldsOf = Field(default=None, kw_only=True)
     """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
     instructions: Annotated[str, AfterValidator(_checked_instructions)] | None = Field(
@@ -312,6 +318,7 @@ EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     DocumentType.CHART: 2000,
     DocumentType.MIXED: 600,
     "fields": 200,
+    "canary": 100,
     "caption-brief": 64,
     "caption-detailed": 160,
     "caption-dense": 256,

@@ -16,6 +16,8 @@ from importlib.metadata import version
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from pecia_schemas.installing import install_command
+
 if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.context import Context
@@ -35,7 +37,7 @@ class TracingUnavailableError(ValueError):
     """PECIA_TRACING is on, and OpenTelemetry is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("needs OpenTelemetry: pip install 'pecia[otel]'.")
+        super().__init__(f"needs OpenTelemetry: {install_command('otel')}")
 
 
 class SpanKind(StrEnum):

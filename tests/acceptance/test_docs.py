@@ -7,13 +7,16 @@ import json
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from pecia import ReadDocument
@@ -23,6 +26,7 @@ from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.hand_made_pdfs import text_pdf
 from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
 from tests.shared.pictures import note
 from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
 
@@ -170,6 +174,49 @@ def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk, eventu
         finally:
             receiver.kill()
     assert (told[0], told[-2], told[-1]) == ("job.succeeded", "1", "pages")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "uvicorn", "--app-dir", str(ROOT / "examples"), "fastapi_app:app", "--port"),
+        (str(ROOT / "examples" / "django_app.py"), "runserver", "--noreload"),
+    ],
+    ids=["fastapi", "django"],
+)
+def test_an_application_stores_the_text_of_a_verified_callback_once(
+    desk: Desk, eventually: Eventually, command: tuple[str, ...]
+) -> None:
+    port, client = free_port(), desk.fleet.client
+    draw_papers(desk.directory)
+    callbacks = {"CALLBACK_URL": f"http://127.0.0.1:{port}/callbacks"}
+    with (
+        subprocess.Popen(
+            (sys.executable, *command, str(port)), env=desk.environment | callbacks, cwd=desk.directory
+        ) as server,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as browser,
+    ):
+        try:
+            eventually(lambda: listens(port))
+            with (desk.directory / "papers/lab.png").open("rb") as file:
+                sent = browser.post("/scans", files={"file": file})
+            assert sent.status_code == 202, sent.text
+            scan = f"/scans/{sent.json()['scan']}"
+            eventually(lambda: browser.get(scan).json()["state"] == "succeeded")
+            assert "Haemoglobin" in browser.get(scan).json()["text"]
+            assert browser.post("/callbacks", content=b"{}").status_code == 401
+            with closing(sqlite3.connect(desk.directory / "scans.sqlite3")) as database, database:
+                (table,) = database.execute(
+                    "SELECT name FROM sqlite_master WHERE name LIKE '%scan%'"
+                ).fetchone()
+                database.execute(f"UPDATE {table} SET text = 'as a person corrected it'")  # noqa: S608
+            (job,) = (job for job in client.jobs(limit=5) if job.metadata.get("scan") in scan)
+            (delivery,) = client.deliveries(job=job)
+            client.replay([delivery])
+            eventually(lambda: len(client.delivery(delivery.id).attempts) == 2)
+            assert browser.get(scan).json()["text"] == "as a person corrected it"
+        finally:
+            server.terminate()
 
 
 def listens(port: int) -> bool:

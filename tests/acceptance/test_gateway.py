@@ -70,6 +70,17 @@ def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Draw, tmp_path: Pat
     scan.write_bytes(drawn("Ward 8"))
     read = run_pecia("read", scan, "--wait", "--json", env=env)
     assert (read.returncode, json.loads(read.stdout)["state"]) == (0, "succeeded"), read.stderr
+    job = json.loads(read.stdout)["job"]
+    for written in (tmp_path / "scan.pdf", tmp_path / "scan.html"):
+        form = "pdf" if written.suffix == ".pdf" else "facsimile"
+        saved = run_pecia("result", job, "-o", written, "--format", form, "--quality", "20", env=env)
+        assert saved.returncode == 0, saved.stderr
+        assert written.read_bytes().startswith(b"%PDF" if form == "pdf" else b"<!DOCTYPE html>")
+    exported = run_pecia(
+        "export", "--state", "succeeded", "--format", "pdf", "--to", tmp_path / "all", env=env
+    )
+    assert exported.returncode == 0, exported.stderr
+    assert (tmp_path / "all" / f"{job}.pdf").read_bytes().startswith(b"%PDF")
     (listed,) = (
         json.loads(line) for line in run_pecia("list", "--json", "--limit", "1", env=env).stdout.splitlines()
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from pecia import Document, JobGroup, Prefer, ReadDocument, Webhook
+from pecia import Document, JobGroup, Prefer, ReadDocument, Submission, Webhook
 from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
@@ -66,12 +66,15 @@ def archive(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> It
         run_fleet("review", engine="openai", engine_url=server.url, witness="layer") as fleet,
     ):
         tasks = [
-            ReadDocument(
-                page.pdf,
-                prefer=Prefer.PIXELS,
-                prepare=(),
-                instructions=f"page {number:02}",
-                document_type="lab_result",
+            Submission(
+                ReadDocument(
+                    page.pdf,
+                    prefer=Prefer.PIXELS,
+                    prepare=(),
+                    instructions=f"page {number:02}",
+                    document_type="lab_result",
+                ),
+                label=f"ward-7/{number:02}.pdf",
             )
             for number, page in enumerate(drawn)
         ]
@@ -141,6 +144,12 @@ def landmarks(page: Page) -> None:
         expect(element).to_have_accessible_name(re.compile("."))
 
 
+def middle(element: Locator) -> tuple[float, float]:
+    box = element.bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def seen(page: Page) -> None:
     """Wait for the page's picture."""
     expect(page.locator("#picture")).to_have_attribute("aria-busy", "false")
@@ -150,12 +159,12 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
     with reviewing(archive) as address, opened(browser, address) as page:
         seen(page)
         landmarks(page)
+        expect(page.locator("#list li").first).to_contain_text(re.compile(r"ward-7/\d\d\.pdf · page 1"))
         keep(page, "review")
         text = page.locator("#text [data-target='b0t3-4']").first
         place = page.locator("rect[data-target='b0t3-4']").first
         text.hover()
         expect(place).to_have_class(re.compile("hot"))
-        page.keyboard.press("z")
         place.hover(force=True)
         expect(text).to_have_class(re.compile("hot"))
         place.click(force=True)
@@ -166,7 +175,16 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
         )
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Help")).to_be_visible()
-        press(page, "Escape", "z", "k")
+        press(page, "Escape", "k")
+        sheet = page.locator("#sheet")
+        whole = sheet.get_attribute("viewBox")
+        page.mouse.move(*middle(sheet))
+        page.mouse.wheel(0, -240)
+        expect(sheet).not_to_have_attribute("viewBox", whole or "")
+        press(page, "0")
+        expect(sheet).to_have_attribute("viewBox", whole or "")
+        press(page, "z")
+        keep(page, "review-zoomed")
         page.set_viewport_size({"width": 390, "height": 844})
         keep(page, "review-phone")
 

@@ -160,7 +160,7 @@ def test_documents_are_read_from_the_other_terminal_and_the_screen_says_how_the_
 ) -> None:
     assert papers.is_dir()
     read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
-    assert (read.returncode, read.stderr) == (0, "")
+    assert (read.returncode, read.stderr) == (0, "pecia: 2 documents, 3 pages read: none wants a look.\n")
     scan, report = lines(read)
     assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
     assert [page["text"] for page in scan["pages"]] == ["Scanned at the desk"]
@@ -254,6 +254,10 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
         assert state in row
         assert "verified" in row
     assert "pages/s" in demo.stdout
+    closing = " ".join(demo.stdout.partition("All as it should be:")[2].split())
+    assert closing.startswith(
+        "5 documents read, 1 refused as damaged, 6 signed callbacks verified; the urgent one,"
+    )
     steps = demo.stdout.partition("Drawing documents")[0].splitlines()
     assert steps[1:3] == ["Starting postgres …", "Starting redis …"]
     assert "engine: ready" in steps

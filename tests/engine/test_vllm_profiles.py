@@ -11,7 +11,8 @@ import pytest
 
 from offline import KV_CACHE_BYTES
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.profiles import merged, plan_engine, profile_file, profile_named
+from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.profiles import merged, profile_file, profile_named
 from pecia_workers.engines.vllm.processes import VLLM_TEMPLATES
 
 CPU = profile_named("cpu")
@@ -63,9 +64,10 @@ def test_check_starts_the_engine_and_its_budget_is_the_plans(checkpoint: Path) -
 
     done = run("check", "--json", PECIA_MODEL=str(checkpoint), PECIA_KV_CACHE_BYTES=str(kv_cache_bytes))
 
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 1, done.stderr[-3000:]
     assert "Exception ignored" not in done.stderr
     checked = told(done)
+    assert checked["accuracy"] < 0.5, "its weights are made up"
     assert checked["slots"] == CPU.settings["max_num_seqs"]
     assert checked["predicted_tokens"] == checked["counted_tokens"] > 100
     # vLLM's blocks hold more tokens than one on the CPU, and it keeps one of them for itself.
@@ -85,9 +87,9 @@ def test_tune_writes_a_profile_that_the_engine_starts_with(endless_checkpoint: P
     found = told(done)
     (point,) = found["points"]
     assert point == found["best"]
-    assert (point["sequences"], point["batched_tokens"], point["failed"]) == (2, 4096, "")
+    assert (point["sequences"], point["failed"]) == (2, "")
     assert point["pages_per_s"] > 0
     assert found["speed"]["base_s"] > 0
     chosen = merged(WorkerSettings(engine="vllm", profile=str(path)), profile_named(str(path)), 0)
     assert (chosen.model, chosen.max_num_seqs) == (str(endless_checkpoint), 2)
-    assert chosen.max_num_batched_tokens == found["best"]["batched_tokens"]
+    assert chosen.max_num_batched_tokens == 4096

@@ -25,6 +25,8 @@ Start = Callable[..., AbstractContextManager[Read]]
 
 
 SCAN = png(0, side=420)
+READER = Path(__file__).parent / "reader"
+"""A small model that reads, and slips with what they say."""
 
 
 class Drug(BaseModel):
@@ -60,8 +62,8 @@ def reader(stores: dict[str, str], tmp_path: Path) -> Start:
             asyncio.Runner() as runner,
         ):
 
-            def read(**options: Any) -> Page:
-                job = client.submit(ReadDocument(SCAN, **options))
+            def read(source: bytes = SCAN, **options: Any) -> Page:
+                job = client.submit(ReadDocument(source, **options))
                 with psycopg.connect(urls["database_url"]) as connection:
                     query = "SELECT id FROM parts WHERE job_id = %s"
                     ((part,),) = connection.execute(query, (job.id,)).fetchall()
@@ -113,3 +115,21 @@ def test_fields_are_json_of_their_schema_beside_the_text(reader: Start, checkpoi
     assert page.usage.cached - plain.usage.cached >= plain.usage.image, (
         "the form's prompt begins as the page's"
     )
+
+
+@pytest.mark.usefixtures("_avx512")
+def test_a_model_reads_slips_and_what_it_misreads_is_not_ok(reader: Start) -> None:
+    heard = {"log_probabilities": True, "witness": "ocr", "witness_processes": 1}
+    with reader(READER, max_output_tokens=400, **heard) as read:
+        pages = {path.stem: read(path.read_bytes()) for path in sorted(READER.glob("slips/*.png"))}
+
+    for name, page in pages.items():
+        says = (READER / "slips" / f"{name}.txt").read_text()
+        assert page.witness
+        assert page.confidence
+        if name.startswith("right"):
+            assert (page.text.split(), page.verdict) == (says.split(), Verdict.OK)
+        else:
+            assert page.text.split() != says.split()
+            assert page.verdict.needs_review
+            assert page.doubts

@@ -85,4 +85,4 @@ def test_an_export_goes_below_a_prefix_of_a_bucket(
     to = "s3://archive/exports/week"
     assert [client.export(to, batch="week", format="markdown").written for _ in range(2)] == [1, 0]
     found = [one["Key"] for one in s3.list_objects_v2(Bucket="archive", Prefix="exports/week/")["Contents"]]
-    assert found == [f"exports/week/{job.id}.md", "exports/week/manifest/000001.jsonl"]
+    assert found == ["exports/week/Hartwigsen.md", "exports/week/manifest/000001.jsonl"]

@@ -26,6 +26,7 @@ import pytest
 from PIL import Image
 
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.tables import REVISION
 from tests.shared.command import run_pecia
@@ -34,6 +35,7 @@ from tests.shared.limits import WAIT_S
 
 _PECIA = (sys.executable, "-m", "pecia")
 
+ALL_WELL = "2 documents, 2 pages read: none wants a look."
 DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
@@ -150,13 +152,14 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
     shell.draw("a.png", "b.png")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", "--wait", "--json")
     documents = [json.loads(line) for line in read.stdout.splitlines()]
-    assert (read.returncode, read.stderr) == (0, "")
+    assert (read.returncode, one_line(read)) == (0, f"pecia: {ALL_WELL}")
     assert [document["file"] for document in documents] == ["a.png", "b.png"]
     assert documents[0] == {
         "job": documents[0]["job"],
         "file": "a.png",
         "state": "succeeded",
         "pages": [{"number": 1, "text": "Blutdruck 120/80", "verdict": "ok"}],
+        "progress": {"total": 1, "done": 1, "failed": 0, "cancelled": 0},
         "failure": None,
         "erased_at": None,
     }
@@ -166,10 +169,44 @@ def test_results_are_written_beside_each_other_under_the_names_of_the_files(shel
     shell.draw("a.png", "b.png")
     how = ("--wait", "--format", "markdown", "-o", "texts")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", *how)
-    assert (read.stdout, read.stderr) == ("", "")
+    assert (read.stdout, one_line(read)) == ("", f"pecia: {ALL_WELL}")
     written = sorted((shell.directory / "texts").iterdir())
     assert [path.name for path in written] == ["a.md", "b.md"]
     assert "Blutdruck 120/80" in written[0].read_text()
+
+
+def test_pages_are_printed_as_they_are_read_and_stay_after_a_cancel(shell: Shell) -> None:
+    (shell.directory / "long.pdf").write_bytes(b"%PDF-1.7")
+    reading = shell.start("read", "long.pdf", "--wait", "--json", "--stream")
+    assert reading.stdout is not None
+    while not (queued := shell.scribe.house.query("SELECT id FROM jobs")):
+        assert reading.poll() is None
+    ((job,),) = queued
+    shell.scribe.cut(job, 400)
+    for page in range(2):
+        shell.scribe.read(job, page)
+        line = json.loads(reading.stdout.readline())
+        assert (line["file"], line["number"], line["text"]) == ("long.pdf", page + 1, "text")
+    shell.scribe.read(job, 17)
+    meanwhile = shell.run("result", str(job))
+    assert (meanwhile.returncode, meanwhile.stdout.count("--- long.pdf, page")) == (3, 3)
+    assert one_line(meanwhile).startswith("long.pdf: running, 3 of 400 pages are read; `pecia wait")
+
+    cancelled = f"long.pdf: cancelled, 3/400 read; `pecia result {job}` gives what is read\n"
+    assert shell.run("cancel", str(job)).stdout == cancelled
+    out, err = reading.communicate(timeout=WAIT_S)
+    assert [json.loads(line).get("number", "end") for line in out.splitlines()] == [18, "end"]
+    assert (reading.returncode, err.splitlines()[-1]) == (
+        1,
+        f"pecia: 1 document, 3 pages read: 1 not finished. Next: `pecia status {job}`.",
+    )
+    assert re.search(r"cancelled +3/400 ", shell.run("status", str(job)).stdout)
+    saved = shell.run("result", str(job), "-o", "read.txt")
+    assert (saved.returncode, one_line(saved)) == (
+        1,
+        f"pecia: long.pdf: cancelled, 3 of 400 pages are read; `pecia retry {job}` reads the rest",
+    )
+    assert (shell.directory / "read.txt").read_text() == "text\n\ftext\n\ftext\n"
 
 
 def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -> None:
@@ -178,7 +215,8 @@ def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -
     read = shell.run_until(shell.read_all, "read", *files, "--wait", "--json")
     assert read.returncode == 2
     assert [json.loads(line)["file"] for line in read.stdout.splitlines()] == ["a.png", "b.png"]
-    assert read.stderr.count("\n") == 1
+    refused, closing = read.stderr.splitlines()
+    assert (files[1] in refused, closing) == (True, f"pecia: {ALL_WELL}")
 
 
 def test_a_full_lane_ends_with_4_without_a_wait(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,14 +274,37 @@ def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
 def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
     for shown in (shell.run("status", job), shell.run("list", "--state", "queued", "--since", "1h")):
-        row, hint = [line for line in shown.stdout.splitlines() if job in line]
+        (row,) = [line for line in shown.stdout.splitlines() if job in line]
+        (hint,) = [line for line in shown.stdout.splitlines() if "waiting:" in line]
         assert re.search(r"document\.read +normal +queued +0/1", row)
-        assert hint == f"{job} waiting: no running worker reads pages; start `pecia worker engine`"
+        assert hint == "a.png waiting: no running worker reads pages; start `pecia worker engine`"
         assert "\x1b" not in shown.stdout
     assert job not in shell.run("list", "--state", "failed").stdout
     assert "reads pages" in json.loads(shell.run("status", job, "--json").stdout)["hint"]
     shell.read_all()
     assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
+
+
+def test_the_status_of_a_job_says_why_it_failed_and_where_its_time_went(shell: Shell) -> None:
+    (shell.directory / "long.pdf").write_bytes(b"%PDF-1.7")
+    job = UUID(shell.run("read", "long.pdf").stdout.strip())
+    shell.scribe.cut(job, 4)
+    shell.scribe.read(job, 0, timings={"queued": 2.0, "decode": 0.0, "engine": 0.0})
+    shell.scribe.fail(job, 1)
+    shown = shell.run("status", str(job)).stdout
+    assert " parts: 2 queued, 1 done, 1 failed\n time of all parts: waited 2.0 s each" in shown
+    assert re.search(
+        r"cut \d+\.\d s, decoded 0\.0 s, engine 0\.0 s, witness and commit \d+\.\d s$", shown.strip()
+    )
+    assert json.loads(shell.run("status", str(job), "--json").stdout)["parts"]["queued"] == 2
+
+    (broken,) = shell.submit("b.png")
+    shell.scribe.fail(UUID(broken))
+    shown = shell.run("status", broken).stdout
+    assert f"b.png: damaged: {DAMAGED.message}" in shown
+    assert re.search(r" \d+\.\d s +damaged", shown)
+    shell.run("retry", broken)
+    assert re.search(r"queued +0/1 .* -$", shell.run("status", broken).stdout, re.MULTILINE)
 
 
 def test_the_id_of_a_part_shows_its_job(shell: Shell, database_url: str) -> None:
@@ -302,6 +363,7 @@ def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
         ["normal", "2", "2", "2", "0", "0", "1,800"],
         ["all", "2", "2", "2", "0", "0", "1,800"],
     ]
+    assert re.search(r"^ prompt +1,800$", shell.run("usage").stdout, re.MULTILINE)
     usage = json.loads(shell.run("usage", "--by", "document_type", "--json").stdout)
     assert [(group["name"], group["jobs"]) for group in usage["groups"]] == [("mixed", 2)]
     assert usage["total"]["tokens"] == {"prompt": 1800, "image": 0, "cached": 0, "output": 0, "wasted": 0}
@@ -313,7 +375,7 @@ def test_cancel_ends_open_jobs_and_retry_runs_what_failed_again(shell: Shell) ->
     (open_job,) = shell.submit("b.png")
     cancelled = shell.run("cancel", failed, open_job, "--reason", "wrong file")
     assert cancelled.returncode == 0
-    assert cancelled.stdout.splitlines() == [f"{failed} was failed already", f"{open_job} cancelled"]
+    assert cancelled.stdout.splitlines() == ["a.png: was failed already", "b.png: cancelled, 0/1 read"]
     again = json.loads(shell.run("retry", failed, "--json").stdout)
     assert (again["job"], again["state"]) == (failed, "queued")
 
@@ -385,7 +447,7 @@ def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: E
     ours, its = pty.openpty()
     process = shell.start("read", ".", "--wait", "--json", stderr=its)
     os.close(its)
-    shown = Screen(ours).read_until("0/2 jobs")
+    shown = Screen(ours).read_until("documents.*0/2")
     eventually(shell.read_all)
     out, _ = process.communicate(timeout=WAIT_S)
     os.close(ours)
@@ -453,5 +515,5 @@ def test_a_verb_whose_extra_is_missing_says_what_to_install(
     monkeypatch.syspath_prepend(metadata.parent)
     process = shell.run("servers", "--some", "option")
     assert process.returncode == 4
-    assert "pip install 'pecia[workers]'" in one_line(process)
+    assert install_command("workers") in one_line(process)
     assert "servers" in shell.run("--help").stdout

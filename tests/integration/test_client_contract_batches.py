@@ -205,7 +205,7 @@ def test_an_export_goes_on_where_an_earlier_one_stopped(fleet: Any, client: Clie
     fleet.finish()
     second = client.export(tmp_path, format="markdown", batch="week")
     assert (second.written, second.before, second.empty, second.open) == (3, 1, 0, 0)
-    assert all(line["file"] for line in manifest(tmp_path).values())
+    assert {line["file"] for line in manifest(tmp_path).values()} == {"a.md", "b.md", "c.md", "d.md"}
     assert len(list(tmp_path.glob("*.md"))) == 4
 
 
@@ -236,6 +236,25 @@ def test_an_export_is_lines_or_rows_of_all_jobs_found(fleet: Any, client: Client
         client.export(tmp_path, batch="week", format="docx")
     with pytest.raises(errors.UnavailableError):
         client.export("/proc/none", batch="week")
+
+
+def test_files_of_equal_names_get_a_number_and_keep_it(fleet: Any, client: Client, tmp_path: Path) -> None:
+    names = ["a/scan.pdf", "b/scan.pdf", "b/Scan.PDF", "..", "what?/no*.pdf"]
+    group = client.submit_many(
+        [Submission(ReadDocument(name.encode()), label=name) for name in names], batch="week"
+    )
+    for job in (group[1], *group):
+        if not job.refresh().done:
+            fleet.finish(job)
+        client.export(tmp_path, format="markdown", batch="week")
+    found = {line["label"]: line["file"] for line in manifest(tmp_path).values()}
+    assert found == {
+        "b/scan.pdf": "scan.md",
+        "a/scan.pdf": "scan-2.md",
+        "b/Scan.PDF": "Scan-3.md",
+        "..": f"{group[3].id}.md",
+        "what?/no*.pdf": "no_.md",
+    }
 
 
 def test_an_export_holds_a_step_and_no_more(

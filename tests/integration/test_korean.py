@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.font_manager import findfont
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from pecia import Document, Job, JobFailedError, ReadDocument
+from pecia_schemas.blocks import DoubtReason
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -104,6 +106,43 @@ def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(tessdat
     assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
 
 
+def written(text: str, *, blur: float = 0) -> NDArray[np.uint8]:
+    """A page of text in a font that knows Cyrillic."""
+    page = Image.new("RGB", (1240, 500), "white")
+    font = ImageFont.truetype(findfont("DejaVu Sans"), 24)
+    ImageDraw.Draw(page).text((80, 60), text, fill="black", font=font, spacing=20)
+    return np.array(page.filter(ImageFilter.GaussianBlur(blur)))
+
+
+RUSSIAN = written(
+    "Пациент Иван Петров\nДиагноз: гипертония, диабет\nНазначен аспирин один раз каждый день утром"  # noqa: RUF001
+)
+BLURRED = written("Patient John Smith, born in March\nDiagnosis hypertension, type 2 diabetes", blur=3.5)
+
+
+def test_a_page_is_read_by_what_knows_its_script(tessdata: str, pages: tuple[KoreanPage, ...]) -> None:
+    english = np.array(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
+    settings = WorkerSettings(tessdata=tessdata, engine_processes=2)
+    for language in (None, "en,ko,zh"):
+        korean, others = read(settings, pages[0].pixels, english, language=language)
+        assert [korean.engine, others.engine] == ["tesseract", "rapidocr"]
+        assert accuracy(korean.text, pages[0].text) >= 0.97
+        assert others.verdict is Verdict.OK
+
+
+def test_a_script_that_nothing_reads_is_named_and_faint_print_is_not_one(
+    tmp_path: Path, pages: tuple[KoreanPage, ...]
+) -> None:
+    settings = WorkerSettings(tessdata=str(tmp_path), engine_processes=2)
+    korean, russian, blurred = read(settings, pages[0].pixels, RUSSIAN, BLURRED, language="en,ko")
+    unread = [
+        [doubt.other for doubt in one.doubts if doubt.reason is DoubtReason.LANGUAGE_UNREAD]
+        for one in (korean, russian, blurred)
+    ]
+    assert unread == [["Hangul"], [""], []]
+    assert (korean.verdict, russian.verdict) == (Verdict.UNREADABLE, Verdict.UNREADABLE)
+
+
 def test_a_page_with_a_fold_and_no_text_is_blank_in_korean_too(tessdata: str) -> None:
     page = np.full((600, 600, 3), 255, dtype=np.uint8)
     page[300:303] = 0
@@ -140,9 +179,7 @@ def test_a_fleet_that_lacks_the_data_says_what_to_install(read_scan: Work, tmp_p
     job = read_scan(page, "ko", tessdata=str(tmp_path))
     assert job.failure
     assert job.failure.code is FailureCode.LANGUAGE_UNAVAILABLE
-    with pytest.raises(
-        JobFailedError, match=r"pip install 'pecia\[korean\]' .*tesseract-ocr-kor.*TESSDATA_PREFIX"
-    ):
+    with pytest.raises(JobFailedError, match=r"pecia\[korean\] .*tesseract-ocr-kor.*TESSDATA_PREFIX"):
         job.result(timeout=0)
 
 

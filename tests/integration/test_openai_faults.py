@@ -39,6 +39,22 @@ def refusal(server: ChatServerDouble, **settings: Any) -> Exception:
 
 
 @pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(streams=False), "The server answers at once, as JSON, and does not stream."),
+        (Behaviour(refuses=frozenset({"stream"})), "The server refuses the request as it is (HTTP 400)."),
+    ],
+)
+def test_a_server_that_does_not_stream_is_refused_with_the_reason(behaviour: Behaviour, reason: str) -> None:
+    with serving(behaviour) as server:
+        assert str(refusal(server)) == (
+            f"The server is ready but answers no chat request. {reason} Pecia sends a picture and takes the answer"
+            " as a stream."
+        )
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
     "fault",
     [
         Fault(status=429, headers={"Retry-After": "0"}),

@@ -3,7 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,18 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from pecia_schemas.blocks import Block, Doubt, Source
+from pecia_schemas.blocks import Block, Doubt, Line, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Prefer
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, PageImage, Plan
+from pecia_workers.protocol.base import Piece
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.second_look import pieces_in_question, with_readings
 from pecia_workers.witness.tokens import tokens_of
-from tests.shared.ocr import ocr_process
+from tests.shared.ocr import ReadPieces, witness_process
 from tests.shared.planted_faults import FAULTS, planted
 from tests.shared.witnessed_pages import KINDS, LETTER, drawn_page
 
@@ -40,18 +42,29 @@ class Read:
 
     markdown: str
     blocks: tuple[Block, ...]
-    pixels: NDArray[np.uint8] | None
+    pixels: NDArray[np.uint8] | None = None
+    glanced: tuple[Piece, ...] = ()
+    read_again: ReadPieces | None = None
+    readings: dict[Piece, Line] = field(default_factory=dict)
+    """Of pieces that were read again, for one page is judged many times."""
 
     def judged(self, markdown: str) -> Page:
         source = Source.LAYER if self.pixels is None else Source.OCR
         page = Page(
             number=1, blocks=blocks_of(markdown), verdict=Verdict.OK, width=1, height=1, engine="model"
         )
-        return grounded(page, WitnessText(self.blocks, source, pixels=self.pixels))
+        witness = WitnessText(self.blocks, source, pixels=self.pixels)
+        pieces = pieces_in_question(page, witness, self.glanced)
+        if pieces and self.read_again and self.pixels is not None:
+            new = [piece for piece in pieces if piece not in self.readings]
+            self.readings.update(zip(new, self.read_again(self.pixels, new), strict=True))
+            blocks = with_readings(self.blocks, pieces, [self.readings[piece] for piece in pieces])
+            witness = WitnessText(blocks, source, pixels=self.pixels)
+        return grounded(page, witness)
 
 
 @pytest.fixture(scope="module", params=SOURCES)
-def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Read]:
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Read]]:
     path: Path = tmp_path_factory.mktemp("drawn") / "page.pdf"
     kinds = [(LETTER, seed) for seed in range(6)] + [(kind, seed) for kind in KINDS for seed in range(2)]
     drawn = []
@@ -62,9 +75,13 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pixels = degraded(image.pixels, number) if request.param == "degraded" else image.pixels
         drawn.append((page.markdown(), image.witness, pixels))
     if request.param == "layer":
-        return [Read(markdown, blocks, None) for markdown, blocks, _ in drawn]
-    with ocr_process() as read:
-        return [Read(markdown, read(pixels).blocks, pixels) for markdown, _, pixels in drawn]
+        yield [Read(markdown, blocks) for markdown, blocks, _ in drawn]
+        return
+    with witness_process() as (glance, read_again):
+        seen = [(markdown, glance(pixels), pixels) for markdown, _, pixels in drawn]
+        yield [
+            Read(markdown, read.blocks, pixels, read.glanced, read_again) for markdown, read, pixels in seen
+        ]
 
 
 def degraded(pixels: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:

@@ -1,9 +1,11 @@
 """Results as files, by `Job.save` and by `pecia result`: whole or not at all, and nothing of the document is left."""
 
+import csv
 import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import pikepdf
 import pypdfium2
 import pytest
 from PIL import Image
+from pyarrow import parquet
 from pydantic import SecretStr
 
 from pecia import (
@@ -35,6 +38,7 @@ from pecia import (
 )
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import Stage
 from tests.shared.command import run_pecia
@@ -107,7 +111,7 @@ def test_without_the_extra_it_is_named_before_anybody_waits(
     job = client.submit(ReadDocument(printed))
     monkeypatch.setitem(sys.modules, "pecia.formats.pdf", None)
     monkeypatch.delattr("pecia.formats.pdf", raising=False)
-    with pytest.raises(errors.ConfigurationError, match=r"pip install 'pecia\[pdf\]'"):
+    with pytest.raises(errors.ConfigurationError, match=re.escape(install_command("pdf"))):
         job.save(tmp_path / "page.pdf", timeout=0)
 
 
@@ -233,6 +237,49 @@ def test_one_table_is_printed_as_csv(pecia: Pecia, client: Client, scribe: Any, 
     assert pecia("result", job.id, "--table", "2").stdout.splitlines() == ["Na"]
     assert pecia("result", job.id, "--format", "csv").stdout.splitlines() == ["K", "", "Na"]
     assert "has 2 tables" in pecia("result", job.id, "--table", "3").stderr
+
+
+def cells_of(path: Path) -> list[tuple[str, ...]]:
+    with path.open(newline="") as file:
+        return [tuple(text for name, text in row.items() if name != "job") for row in csv.DictReader(file)]
+
+
+def test_all_tables_are_one_file(pecia: Pecia, client: Client, scribe: Any, printed: bytes) -> None:
+    def table(*texts: str) -> Block:
+        cells = tuple(Cell(row=n, column=0, text=text) for n, text in enumerate(texts))
+        grid = Table(rows=len(texts), columns=1, cells=cells)
+        return Block(kind=BlockKind.TABLE, text=grid.text, table=grid, source=Source.OCR)
+
+    jobs = [client.submit(ReadDocument(printed + bytes([n])), label=f"{n}.pdf") for n in range(3)]
+    scribe.read(jobs[0].id, blocks=(table("Na", "140"), table("K")))
+    scribe.read(jobs[1].id, text="no table")
+    told = pecia("export", "--state", "succeeded", "--tables", "--to", "out")
+    assert told.returncode == 0, told.stderr
+    zero = [
+        ("0.pdf", "1", "1", "0", "0", "1", "1", "Na"),
+        ("0.pdf", "1", "1", "1", "0", "1", "1", "140"),
+        ("0.pdf", "1", "2", "0", "0", "1", "1", "K"),
+    ]
+    assert cells_of(Path("out/tables.csv")) == zero
+
+    scribe.read(jobs[2].id, blocks=(table('1,5 "mg"'),))
+    assert pecia("export", "--state", "succeeded", "--tables", "--to", "out").returncode == 0
+    assert cells_of(Path("out/tables.csv")) == [*zero, ("2.pdf", "1", "1", "0", "0", "1", "1", '1,5 "mg"')]
+    assert (
+        pecia("export", "--state", "succeeded", "--tables", "--format", "parquet", "--to", "p").returncode
+        == 0
+    )
+    assert parquet.read_table("p/tables.parquet").column("text").to_pylist() == ['1,5 "mg"', "Na", "140", "K"]
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_reason(pecia: Pecia, job: Job[Document]) -> None:
+    Path("taken").write_text("")
+    told = pecia("export", "--state", "succeeded", "--to", "taken")
+    assert (told.returncode, job.done) == (4, False)
+    assert (
+        told.stderr
+        == "pecia: The folder of the export cannot be used: File exists. Name another with --to.\n"
+    )
 
 
 def test_pages_are_listed_by_their_verdict(pecia: Pecia, client: Client, scribe: Any) -> None:

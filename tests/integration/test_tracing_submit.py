@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
 from pecia_schemas import tracing
+from pecia_schemas.installing import install_command
 from tests.shared.collector import Collector, Told, application, collecting
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House
@@ -190,4 +191,4 @@ for kind in (Client, AsyncClient):
 def test_opentelemetry_is_needed_by_nobody_who_does_not_trace() -> None:
     ran = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == ["PECIA_TRACING needs OpenTelemetry: pip install 'pecia[otel]'."] * 2
+    assert ran.stdout.splitlines() == [f"PECIA_TRACING needs OpenTelemetry: {install_command('otel')}"] * 2

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 import sysconfig
 import venv
@@ -32,6 +33,21 @@ def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
         files = [path.relative_to(root) for root in roots for path in root.rglob(read)]
         assert files
         assert {str(file) for file in files} <= set(wheel.namelist())
+
+
+def test_a_sdist_holds_the_packages_alone_and_builds_the_same_wheel(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    build = (sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path), "--target")
+    assert ran(*build, "sdist", cwd=ROOT).returncode == 0
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path, filter="data")
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert {path.name for path in source.iterdir()} == {
+        *("producer", "workers", "schemas", "migrations", "constraints.txt"),
+        *("pyproject.toml", "README.md", "LICENSE", "PKG-INFO", ".gitignore"),
+    }
+    assert ran(*build, "wheel", cwd=source).returncode == 0
+    assert next(tmp_path.glob("*.whl")).read_bytes() == Path(str(wheel.filename)).read_bytes()
 
 
 def test_an_installed_wheel_migrates(wheel: zipfile.ZipFile, tmp_path: Path, empty_database_url: str) -> None:

@@ -105,6 +105,43 @@ ANSWERS = (
         has_places=True,
     ),
     FormatAnswer(
+        AnswerFormat.LAYOUT_1000,
+        "infly/Infinity-Parser2-Pro",
+        '```json\n[{"bbox": [10, 10, 500, 40], "category": "header", "text": "St. Mary"},\n'
+        '{"bbox": [50, 60, 800, 120], "category": "title", "text": "# Laboratory report"},\n'
+        '{"bbox": [50, 130, 800, 160], "category": "text", "text": "Amoxicillin **500 mg**, x < 5"},\n'
+        '{"bbox": [50, 200, 800, 300], "category": "figure", "text": ""},\n'
+        f'{{"bbox": [50, 310, 800, 400], "category": "table", "text": "{_HTML_TABLE}"}},\n'
+        '{"bbox": [50, 410, 800, 430], "category": "formula", "text": "a^2"},\n'
+        '{"bbox": [50, 440, 800, 460], "category": "figure_caption", "text": "Figure 1: A chart."}]\n```',
+        (
+            (BlockKind.HEADER, "St. Mary"),
+            *(_TITLE, _TEXT, _TABLE),
+            (BlockKind.FORMULA, "$$a^2$$"),
+            (BlockKind.CAPTION, "Figure 1: A chart."),
+        ),
+        has_places=True,
+    ),
+    FormatAnswer(
+        AnswerFormat.MARKED,
+        "lightonai/LightOnOCR-3-1B",
+        "![header](10,10,500,40) St. Mary\n![title](50,60,800,120) # Laboratory report\n"
+        "![text](50,130,800,160) Amoxicillin **500 mg**, x < 5\n![list](50,170,800,190) - Na 140\n- K 4.1\n"
+        f"![table](50,200,800,300) {_HTML_TABLE}\n![formula](50,310,800,330) $$a^2$$\n"
+        "![image](50,340,800,400) A chart\n![caption](50,410,800,430) Figure 1: A chart.\n"
+        "![text+](50,440,800,460) and so on\n![page_number](491,935,505,950) 3",
+        (
+            (BlockKind.HEADER, "St. Mary"),
+            *(_HEADING, _TEXT, _LIST, _TABLE),
+            (BlockKind.FORMULA, "$$a^2$$"),
+            (BlockKind.FIGURE, "A chart"),
+            (BlockKind.CAPTION, "Figure 1: A chart."),
+            (BlockKind.TEXT, "and so on"),
+            (BlockKind.PAGE_NUMBER, "3"),
+        ),
+        has_places=True,
+    ),
+    FormatAnswer(
         AnswerFormat.DOCTAGS,
         "ibm-granite/granite-docling-258M",
         "<doctag><page_header><loc_15><loc_10><loc_240><loc_20>St. Mary &amp; Co</page_header>\n"

@@ -66,6 +66,7 @@ class Behaviour:
     key: str = ""
     has_health: bool = True
     tokenizes: bool = False
+    streams: bool = True
     counts: bool = True
     """Whether it tells usage."""
     frame_tokens: int = 10
@@ -74,6 +75,10 @@ class Behaviour:
     """Looks that find it not ready yet."""
     faults: list[Fault] = field(default_factory=list)
     """Of the next chat requests that ask for more than one token."""
+
+    def read(self, words: str, body: dict[str, Any]) -> str:  # noqa: ARG002  for those who look at the picture
+        """Return what is written about a picture that came with these words."""
+        return self.answers.get(words, self.text)
 
 
 class ChatServerDouble(LoopbackServer):
@@ -170,6 +175,8 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
             self._reply(fault.status, fault.body, fault.headers)
         elif self._is_bad(body):
             self._reply(400, json.dumps(body).encode())
+        elif not behaviour.streams:
+            self._reply(200, json.dumps({"choices": []}).encode(), {"Content-Type": "application/json"})
         else:
             with self._counted() as there_is_room:
                 if there_is_room:
@@ -228,7 +235,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
     def _text(self, body: dict[str, Any]) -> str:
         parts = [part for message in body["messages"] for part in message["content"]]
         words = "".join(part["text"] for part in parts if isinstance(part, dict) and "text" in part)
-        return self.server.behaviour.answers.get(words, self.server.behaviour.text)
+        return self.server.behaviour.read(words, body)
 
     def _end(self, body: dict[str, Any], pieces: int) -> None:
         behaviour = self.server.behaviour

@@ -1,8 +1,11 @@
 """What tests on Korean pages need: a font, and Tesseract's language data, from npm's registry.
 
 Pinned by checksum: what a machine has installed is of another version and quality, and reads other words.
+`python -m tests.shared.korean DIRECTORY` copies the data there, as `make` does into its virtual environment.
 """
 
+import shutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -41,3 +44,22 @@ def korean_tessdata() -> Path:
     """The directory with the data for Korean and English. Raises `NothingThereError`."""
     korean, _english = map(fetched, _TESSDATA)
     return korean.parent
+
+
+def _install(directory: Path) -> None:
+    """Copy the data for Korean and English, or say that Korean is not read, and how it is."""
+    try:
+        shutil.copytree(korean_tessdata(), directory, dirs_exist_ok=True, ignore=_others)
+    except (NothingThereError, OSError) as error:
+        sys.stderr.write(
+            f"Korean's data was not installed ({error}): Korean pages will be named language_unread. On Debian: "
+            "apt install tesseract-ocr-kor tesseract-ocr-eng.\n"
+        )
+
+
+def _others(_: str, names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith(".traineddata")]
+
+
+if __name__ == "__main__":
+    _install(Path(sys.argv[1]))

@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn
 
-import pytest
-
 from tests.shared.limits import WAIT_S
 
 _UNBROTLI: Final = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
@@ -86,6 +84,8 @@ def _install(directory: Path) -> None:
 
 def absent(error: NothingThereError) -> NoReturn:
     """End a test that cannot run here: skipped on a laptop, failed in CI."""
+    import pytest  # noqa: PLC0415  `make` takes files, too, without the tests' libraries
+
     sentence = f"{error}: this test needs npm and a registry that it can reach."
     if os.environ.get("CI"):
         pytest.fail(sentence)

@@ -44,6 +44,7 @@ _MOMENTS = {
     "job_events": ("at",),
     "reads": ("at",),
     "erasures": ("at",),
+    "access_keys": ("created_at", "expires_at"),
 }
 _WAITING = """
     SELECT parts.id FROM parts JOIN jobs ON jobs.id = parts.job_id

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecia_workers.batching.admission import Capacity
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import BatchLimits, Capacity, PolicyName, policy_named
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from pecia_workers.protocol.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from tests.shared.samples import engine_request

@@ -26,7 +26,7 @@ from pecia import (
     Submission,
     bulk,
 )
-from pecia.cli import jobs, output, reading, results, values, watching
+from pecia.cli import jobs, output, printing, reading, results, values, watching
 from pecia.cli.app import app
 from pecia.cli.values import inputs
 from pecia.cli.watching import follow
@@ -35,6 +35,7 @@ from pecia.job import JobGroup
 from pecia.saving import write
 from pecia.testing import FakeFleet
 from pecia_schemas import storable
+from pecia_schemas.installing import install_command
 from pecia_schemas.results import Document
 from pecia_schemas.states import as_prefix, is_whole
 from tests.shared.limits import WAIT_S
@@ -84,6 +85,22 @@ def test_who_leaves_a_wait_is_told_how_to_come_back(
         left = pecia("wait", *words)
         assert (left.exit_code, f"`pecia watch {back}`" in left.stderr) == (130, True)
     assert not job.refresh().done
+
+
+def test_who_leaves_a_document_can_have_what_was_read_of_it(
+    fleet: FakeFleet, scans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pecia.cli.printing.print_each", interrupted)
+    left = pecia("read", scans[0], "--wait")
+    (job,) = fleet.submitted
+    assert left.exit_code == 130
+    assert left.stderr == (
+        f"pecia: '{scans[0]}' goes on: `pecia watch {job.id}` follows it, `pecia result {job.id}` gives what is read, "
+        f"`pecia cancel {job.id}` ends it.\n"
+    )
 
 
 def test_verbs_are_for_those_of_a_batch_that_they_can_be_for(fleet: FakeFleet, client: Client) -> None:
@@ -143,7 +160,7 @@ def test_parquet_without_its_library_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     client.submit_many([ReadDocument(b"%PDF-1")], batch="night")
     refused = pecia("export", "--batch", "night", "--format", "parquet", "--to", tmp_path)
-    assert "pip install 'pecia[parquet]'" in str(refused.exception)
+    assert install_command("parquet") in str(refused.exception)
 
 
 def test_an_id_may_be_cut_short_anywhere_behind_its_fourth_digit() -> None:
@@ -181,12 +198,13 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
     assert json.loads(line)["job"] == str(fleet.submitted[0].id)
 
 
-def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("fleet")
+def test_a_long_signed_url_is_called_by_the_last_of_its_path_in_a_folder(tmp_path: Path) -> None:
     url = f"https://archive.example/scan.pdf?signature={'a' * 5_000}"
     told = pecia("read", url, "--wait", "-o", f"{tmp_path}{os.sep}")
     assert told.exit_code == 0, told.output
     (written,) = tmp_path.iterdir()
-    assert written.name == f"{fleet.submitted[0].id}.txt"
+    assert written.name == "scan.txt"
 
 
 def test_a_pipe_in_a_folder_is_passed_over(tmp_path: Path) -> None:
@@ -278,11 +296,11 @@ def test_a_terminal_gets_tables_in_columns_and_nothing_it_obeys_and_a_pipe_the_t
     job = client.submit(ReadDocument(b"a"))
     job.result(timeout=WAIT_S)
 
-    output.result_text(job, "a.png")
+    printing.Printer().print(job, "a.png")
     assert capsys.readouterr().out == f"--- a.png, page 1 (ok)\n{text}\n\n"
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.result_text(job, "\x1b[2Ja.png")
+    printing.Printer().print(job, "\x1b[2Ja.png")
     assert capsys.readouterr().out.split("\n") == [
         "--- �[2Ja.png, page 1 (ok)",
         "Lab �]0;name��0m",

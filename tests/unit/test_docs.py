@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+import pecia
 from harness.catalogue import CATALOGUE, HERE
 from harness.page import PAGE, page
 from harness.results import RESULTS, Results
@@ -106,3 +107,11 @@ def test_the_page_of_rules_is_one_step_away(start: str) -> None:
 def test_the_picture_of_the_house_is_of_the_contract_that_is_checked() -> None:
     house = runpy.run_path(str(DOCS / "house.py"))
     assert house["PICTURE"].read_text() == house["drawn"](), "run `make docs`"
+
+
+def test_the_reference_is_of_the_code_and_has_every_public_name() -> None:
+    pages = list(runpy.run_path(str(DOCS / "reference.py"))["pages"]())
+    assert [path for path, text in pages if path.read_text() != text] == [], "run `make docs`"
+    assert {path for path, _ in pages} == set((DOCS / "reference").iterdir())
+    headings = {name for _, text in pages for name in re.findall(r"^## (\w+)$", text, re.MULTILINE)}
+    assert set(vars(pecia)["__all__"]) <= headings

@@ -14,22 +14,29 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.batching.admission import Capacity
 from pecia_workers.batching.policies import BatchLimits
-from pecia_workers.engines.models import Gpu, gpus_per_worker, local_model, shares, visible_gpus
+from pecia_workers.engines.models import (
+    Gpu,
+    gpus_per_worker,
+    local_model,
+    picture_limits,
+    shares,
+    visible_gpus,
+)
+from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import (
     GIB,
     OF_A_PROFILE,
-    Speed,
     known_model,
     merged,
-    plan_engine,
     profile_file,
     profile_named,
     profile_of,
     profile_toml,
     recommended,
-    speed_in,
     with_profile,
 )
+from pecia_workers.engines.reader_cards import language_model
+from pecia_workers.engines.speed import Speed
 from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
 from pecia_workers.local.services import environment
@@ -100,7 +107,7 @@ def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: st
 @pytest.mark.parametrize("quality", [False, True])
 @pytest.mark.parametrize("captions", [False, True])
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_what_is_recommended_starts_and_fills_the_cache_and_its_dynamic_batches_hold_several_pages(
+def test_what_is_recommended_starts_and_its_dynamic_batches_hold_several_pages(
     name: str, quality: bool, captions: bool
 ) -> None:
     profile = profile_named(name)
@@ -108,7 +115,6 @@ def test_what_is_recommended_starts_and_fills_the_cache_and_its_dynamic_batches_
     plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
     assert plan.starts
     assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
-    assert plan.kv_share >= 0.8
     limits = BatchLimits.of(WorkerSettings(**profile.settings))
     tokens = limits.tokens_of(Capacity(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
     assert tokens >= 3 * plan.page_tokens
@@ -130,13 +136,20 @@ def test_the_quantisation_follows_from_memory_and_wish() -> None:
     assert [profile_file().models[name].quantization for name in names] == ["awq", "fp8", "none", "awq"]
 
 
+@pytest.mark.parametrize("name", [name for name in ON_GPUS if profile_named(name).capability])
+def test_awq_is_the_format_before_hopper_and_fp8_from_there_on(name: str) -> None:
+    profile = profile_named(name)
+    model = profile_file().models[merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes).model]
+    assert model.quantization == ("fp8" if name in ("h100", "h200", "b200") else "awq")
+
+
 def test_what_is_not_set_is_as_the_profile_says_and_what_the_operator_set_wins_even_at_its_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
     given = engine_arguments(settings, settings.engine_options)
     assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (64, 8192)
+    assert (given["max_num_seqs"], given["max_num_batched_tokens"]) == (49, 8192)
     assert settings.caption_tokens == 256
 
     monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
@@ -186,7 +199,7 @@ def test_a_model_is_recommended_for_the_gpu_and_the_work(
 
 def test_a_profile_is_applied_once_and_to_no_other_engine_nor_where_it_is_not_wanted() -> None:
     once = with_profile(WorkerSettings(engine="vllm", profile="l4"))
-    assert once.max_num_seqs == 64
+    assert once.max_num_seqs == 49
     for settings in (
         once,
         WorkerSettings(engine="rapidocr", profile="l4"),
@@ -305,7 +318,6 @@ def test_a_profile_is_read_from_the_file_that_was_written_of_it(tmp_path: Path) 
     path.write_text(profile_toml(profile))
 
     assert profile_named(str(path)) == profile
-    assert speed_in(path) == speed
     chosen = merged(WorkerSettings(engine="vllm"), profile_named(str(path)), L4.memory_bytes)
     assert {name: getattr(chosen, name) for name in sizes} == sizes
     other = merged(WorkerSettings(engine="vllm", max_num_seqs=9), profile, L4.memory_bytes)
@@ -327,3 +339,27 @@ def test_a_profile_that_cannot_be_used_says_why(tmp_path: Path, text: str | None
         path.write_text(text)
     with pytest.raises(EngineUnavailableError, match=said):
         profile_named(str(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "limits"),
+    [
+        ("preprocessor_config.json", {"max_pixels": 1_003_520}, {"most_pixels": 1_003_520}),
+        ("preprocessor_config.json", {"size": {"longest_edge": 16_777_216}}, {"most_pixels": 16_777_216}),
+        ("preprocessor_config.json", {"size": {"longest_edge": 1540}}, {"longest_side": 1540}),
+        ("processor_config.json", {"image_processor": {"max_pixels": 9}}, {"most_pixels": 9}),
+        ("preprocessor_config.json", {"size": {"height": 896, "width": 896}}, {}),
+        ("preprocessor_config.json", {"size": 336}, {}),
+        ("other.json", {"max_pixels": 1}, {}),
+    ],
+)
+def test_the_largest_picture_is_what_the_models_own_processor_leaves(
+    tmp_path: Path, file: str, values: dict[str, Any], limits: dict[str, int]
+) -> None:
+    (tmp_path / file).write_text(json.dumps(values))
+    assert picture_limits(str(tmp_path), {}) == limits
+    settings = WorkerSettings(engine="vllm", model=str(tmp_path))
+    known = language_model("vllm", settings, settings.model)
+    assert known.most_pixels == limits.get("most_pixels", 4096 * 4096)
+    assert known.longest_side == limits.get("longest_side", 4096 * 4096)
+    assert picture_limits(str(tmp_path), {"mm_processor_kwargs": {"max_pixels": 5}})["most_pixels"] == 5

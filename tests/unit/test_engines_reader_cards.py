@@ -16,7 +16,8 @@ from pecia_schemas.tasks import (
     Preset,
     ReadDocument,
 )
-from pecia_workers.engines.profiles import GIB, merged, plan_engine, profile_file, profile_named
+from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.profiles import GIB, merged, profile_file, profile_named
 from pecia_workers.engines.reader_cards import (
     AnswerFormat,
     Card,
@@ -36,7 +37,14 @@ PAGE = (Path(__file__).parents[2] / "docs/readers.md").read_text()
 @pytest.mark.parametrize(
     ("model", "card"),
     [
-        ("PaddlePaddle/PaddleOCR-VL-1.6", "paddleocr_vl"),
+        ("PaddlePaddle/PaddleOCR-VL", "paddleocr_vl"),
+        ("PaddlePaddle/PaddleOCR-VL-1.6", "paddleocr_vl_1_6"),
+        ("lightonai/LightOnOCR-1B-1025", "lightonocr"),
+        ("lightonai/LightOnOCR-3-4B", "lightonocr3"),
+        ("rednote-hilab/dots.mocr", "dots_mocr"),
+        ("datalab-to/surya-ocr-2.5", "surya"),
+        ("openbmb/MiniCPM-OCR-1.0-AWQ", "minicpm_ocr"),
+        ("infly/Infinity-Parser2-Flash", "infinity_parser2"),
         ("zai-org/GLM-OCR", "glm_ocr"),
         ("lightonai/LightOnOCR-2-1B", "lightonocr"),
         ("rednote-hilab/dots.ocr", "dots_ocr"),

@@ -278,3 +278,23 @@ def test_what_is_not_known_is_said_as_it_is_but_what_a_cause_says_counts_too() -
     assert str(failure) == "vLLM did not start: RuntimeError: a b"
     error.__cause__ = MemoryError()
     assert "not enough memory" in str(start_failure(error, settings))
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_an_lmcache_that_knows_a_picture_by_16_bits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_mended: bool
+) -> None:
+    """As LMCache/LMCache#4783 changed it: the function that it added is there, or is not."""
+    folder = tmp_path / "lmcache" / "integration" / "vllm"
+    folder.mkdir(parents=True)
+    (tmp_path / "lmcache" / "__init__.py").touch()
+    (folder / "utils.py").write_text(
+        f"def {'mm_hash_to_token_values' if is_mended else 'hex_hash_to_int16'}(s):\n    ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = WorkerSettings(engine="vllm", model="our/model", kv_offload_backend="lmcache")
+    if is_mended:
+        check_model(settings)
+    else:
+        with pytest.raises(EngineUnavailableError, match="4783"):
+            check_model(settings)

@@ -9,9 +9,17 @@ from PIL import Image, ImageDraw, ImageFont
 if not find_spec("cv2"):
     pytest.skip("pecia[cpu] brings OpenCV", allow_module_level=True)
 
-from pecia_workers.layout.alike import Settled, settled
-from pecia_workers.layout.characters import Character, text_of_characters
-from pecia_workers.layout.glyph_shapes import glyphs, looks_like, with_spaces_of_digits
+from pecia_workers.layout.alike import Settled, confirmed, settled
+from pecia_workers.layout.calibration import calibration
+from pecia_workers.layout.characters import Character, line_ink, text_of_characters
+from pecia_workers.layout.glyph_shapes import (
+    Glyph,
+    digit_height,
+    enlarged,
+    glyphs,
+    looks_like,
+    with_spaces_of_digits,
+)
 
 SIZE, LEFT = 40, 12
 HEIGHT = 56
@@ -41,12 +49,75 @@ def read_as(
     return settled(word, glyphs(word, crop), HEIGHT)
 
 
-@pytest.mark.parametrize("sign", "0O1I")
-def test_a_zero_an_o_a_one_and_an_i_are_told_apart_by_their_shape(sign: str) -> None:
+@pytest.mark.parametrize(("sign", "signs"), [("0", "0O"), ("O", "O0"), ("1", "I1"), ("I", "1I")])
+def test_a_zero_an_o_a_one_and_an_i_are_told_apart_by_their_shape(sign: str, signs: str) -> None:
     crop, middles = drawn(f"{sign}4")
     [glyph, _] = glyphs([Character(sign, middles[0], 1.0), Character("4", middles[1], 1.0)], crop)
-    assert looks_like(glyph, sign) == sign
-    assert looks_like(None, sign) == ""
+    assert looks_like(glyph, signs) == sign
+    assert looks_like(None, signs) == ""
+
+
+@pytest.mark.parametrize("sign", "1I")
+def test_a_one_and_an_i_are_told_apart_in_italics(sign: str) -> None:
+    crop, middles = drawn(f"{sign}4")
+    [glyph, _] = glyphs([Character(sign, middles[0], 1.0), Character("4", middles[1], 1.0)], crop)
+    assert glyph
+    high, wide = glyph.picture.shape
+    slanted = np.zeros((high, wide + high // 4 + 1), np.int32)
+    for row, ink in enumerate(glyph.picture):
+        shift = (high - row) // 4
+        slanted[row, shift : shift + wide] = ink
+    look = looks_like(Glyph(0, slanted.shape[1], slanted, frozenset({1})), "1I")
+    assert (look == "1") is (sign == "1")
+
+
+@pytest.mark.parametrize("sign", "zZcCxX")
+def test_a_letter_and_its_capital_are_told_apart_by_their_height_beside_a_digit(sign: str) -> None:
+    word, signs = read_alone(f"{sign}40", 0)
+    assert looks_like(signs[0], sign + sign.swapcase(), digit_height(signs, word, 0)) == sign
+
+
+def read_alone(text: str, place: int, rival: str = "") -> tuple[list[Character], list[Glyph | None]]:
+    """A word that was read as it is printed, with a strong rival at one place, and its ink."""
+    crop, middles = drawn(text)
+    word = [Character(one, middles[n], 0.99) for n, one in enumerate(text)]
+    word[place] = Character(text[place], middles[place], 0.8, rival, 0.19)
+    return word, glyphs(word, crop)
+
+
+@pytest.mark.parametrize(("text", "rival"), [("O40.2", "0"), ("I48.1", "1"), ("0.25", "O"), ("Z29.1", "z")])
+def test_a_rival_that_the_ink_rules_out_is_no_doubt(text: str, rival: str) -> None:
+    word, signs = read_alone(text, 0, rival)
+    read = settled(word, signs, HEIGHT)
+    again = [Character(one, 0.5, 0.99) for one in text]
+    assert read.text == text
+    assert 1 - confirmed(read, again).confidence < calibration().doubtful
+
+
+def test_a_second_look_that_differs_by_signs_that_look_alike_says_that_the_others_are_right() -> None:
+    word, signs = read_alone("I39.65", 3, "9")
+    read = settled(word, signs, HEIGHT)
+    same, alike, other = (
+        confirmed(read, [Character(one, 0.5, 0.99) for one in text]).wrong
+        for text in ("I39.65", "139.65", "I39.95")
+    )
+    assert same < other
+    assert alike < other
+
+
+@pytest.mark.parametrize("word", [slice(0, 3), slice(4, 8), slice(9, 10)])
+def test_a_word_is_cut_out_without_its_neighbours(word: slice) -> None:
+    text = "all Cell 1"
+    crop, middles = drawn(text)
+    line = [Character(one, -1.0 if one == " " else middles[n], 1.0) for n, one in enumerate(text)]
+    part = enlarged(line, [None] * len(line), word, crop)
+    alone, _ = drawn(text[word])
+    assert runs_of_ink(part) == runs_of_ink(alone)
+
+
+def runs_of_ink(crop: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
+    """How many pieces of ink stand side by side."""
+    return int((np.diff(line_ink(crop).any(axis=0).astype(int), prepend=0) == 1).sum())
 
 
 @pytest.mark.parametrize(
@@ -79,10 +150,12 @@ def test_what_the_pixels_speak_against_is_not_corrected() -> None:
     assert read_as("043.0", "043.0").text == "043.0"
 
 
-def test_a_letter_alone_is_no_unit_that_looks_like_it() -> None:
-    crop, middles = drawn("I")
-    word = [Character("I", middles[0], 0.55, "l", 0.45)]
-    assert settled(word, glyphs(word, crop), HEIGHT).text == "I"
+@pytest.mark.parametrize(("sign", "rival"), [("I", "l"), ("1", "l"), ("9", "g")])
+def test_a_sign_alone_is_no_unit_that_looks_like_it(sign: str, rival: str) -> None:
+    crop, middles = drawn(sign)
+    word = [Character(sign, middles[0], 0.55, rival, 0.45)]
+    read = settled(word, glyphs(word, crop), HEIGHT)
+    assert (read.text, read.other) == (sign, None)
 
 
 def test_a_word_with_a_strong_rival_is_less_sure_than_one_without() -> None:
@@ -94,7 +167,7 @@ def respaced(printed: str, read: str) -> str:
     crop, middles = drawn(printed)
     places = iter([middle for n, middle in middles.items() if printed[n] != " "])
     line = [Character(one, -1.0 if one == " " else next(places), 1.0) for one in read]
-    characters, ink = with_spaces_of_digits(line, glyphs(line, crop))
+    characters, ink = with_spaces_of_digits(line, glyphs(line, crop), crop)
     assert len(characters) == len(ink)
     return text_of_characters(characters)
 
@@ -115,3 +188,17 @@ def test_spaces_between_digits_are_those_of_the_ink(printed: str, read: str) -> 
 @pytest.mark.parametrize("text", ["1117 1711", "111 111", "12.11 11.12", "7"])
 def test_spaces_that_are_right_stay(text: str) -> None:
     assert respaced(text, text) == text
+
+
+def test_no_space_is_made_where_a_digit_was_taken_for_its_neighbour() -> None:
+    """Of a narrow crop recognition sees characters up to a digit beside their place."""
+    text = "48671-2"
+    crop, middles = drawn(text)
+    shift = 0.5 * (middles[1] - middles[0])
+    line = [Character(one, middles[n] + shift, 1.0) for n, one in enumerate(text)]
+    for some in (
+        line,
+        [*line[:5], Character("-2", middles[6], 1.0)],
+    ):  # as many signs as pieces of ink, and fewer
+        characters, _ = with_spaces_of_digits(some, glyphs(some, crop), crop)
+        assert text_of_characters(characters) == text

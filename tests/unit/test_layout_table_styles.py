@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pecia.evaluation.tables import adjacency
+from pecia.evaluation.tables import adjacency, in_place
 from pecia_schemas.blocks import BlockKind, DoubtReason
-from tests.shared.drawn_tables import Cells, Sheet, table_of
+from tests.shared.drawn_tables import Cells, Sheet, plain, table_of
 
 LEFT, TOP, PITCH, LINE = 80, 160, 34, 26
 LABELS = (
@@ -94,17 +94,28 @@ class Drawing:
 
 
 def drawn(
-    seed: int, style: str, *, empty: float = 0.0, long: bool = False, spans: bool = False
+    seed: int, style: str, *, empty: float = 0.0, long: bool = False, spans: bool = False, head: str = ""
 ) -> tuple[Sheet, Cells]:
-    """Draw a table of numbers with a column of labels, a head of one row or two, and prose above and below it."""
+    """Draw a table of numbers with a column of labels, a head of one row or two, and prose above and below it.
+
+    `head`: what there is besides; `all` and `short` names of several columns above it, `units` and a `group` below it.
+    """
     rng = random.Random(seed)  # noqa: S311
-    columns = rng.choice((4, 6)) if spans else rng.randint(2, 5)
+    columns = rng.choice((4, 6)) if spans or head else rng.randint(2, 5)
     width = rng.choice((110, 130, 150))
     drawing = Drawing(style, [LEFT, *(LEFT + 280 + width * n for n in range(columns + 1))])
     if spans:
         drawing.row("", *(f"Estimates of {2005 + 5 * n}" for n in range(columns // 2)), wide=2, is_head=True)
+    if head == "all":
+        drawing.row("", "Cases of the year", wide=columns, is_head=True)
+    if head in ("all", "short"):
+        drawing.row("", *("Men", "Women", "All")[: columns // 2], wide=2, is_head=True)
     drawing.row("Country", *(HEADS[(seed + n) % len(HEADS)] for n in range(columns)), is_head=True)
+    if head == "units":
+        drawing.row("", *(("(%)", "mmol/L", "(n)")[n % 3] for n in range(columns)), is_head=True)
     drawing.ys.insert(0, TOP)
+    if head == "group":
+        drawing.row("North", *[""] * columns)
     for _ in range(rng.randint(5, 12)):
         label = "\n".join(rng.choice(LONG)) if long and rng.random() < 0.3 else rng.choice(LABELS)
         drawing.row(label, *("" if rng.random() < empty else number(rng) for _ in range(columns)))
@@ -174,6 +185,86 @@ def test_a_label_of_two_lines_stands_beside_one_row_of_values(style: str) -> Non
 def test_a_head_of_two_rows_spans_columns(style: str) -> None:
     scores = [agreement(*drawn(seed, style, spans=True)) for seed in range(8)]
     assert np.mean(scores) >= 0.93, scores
+
+
+@pytest.mark.parametrize("head", ["all", "short", "units", "group"])
+@pytest.mark.parametrize("style", ["none", "head", "booktabs"])
+def test_a_row_more_at_the_head_moves_no_cell(style: str, head: str) -> None:
+    for seed in range(4):
+        sheet, cells = drawn(seed, style, head=head)
+        [(share, _)] = in_place(sheet.tables(), [table_of(cells)])
+        assert share.part > 0.9 * share.whole, (seed, share)
+
+
+def test_names_at_the_left_of_columns_whose_numbers_stand_at_the_right_are_of_them() -> None:
+    sheet, xs = Sheet(), (340, 520, 700)
+    cells = plain(("Country", *["Per cent\nof all"] * 3), *((name, "7.5", "8.1", "9.4") for name in LABELS))
+    for (row, column), (text, _, _) in cells.items():
+        for line, part in enumerate(text.split("\n")):
+            free = 120 - sheet.width(text) if row and column else 0
+            sheet.write(part, (80, *xs)[column] + free, 100 + PITCH * row + LINE * line + LINE * bool(row))
+
+    assert agreement(sheet, cells) == 1
+
+
+def test_the_first_label_may_have_two_lines_above_its_values() -> None:
+    sheet, cells, xs = Sheet(), plain(("Country", "Cases", "Rate")), (80, 400, 560)
+    for x, name in zip(xs, ("Country", "Cases", "Rate"), strict=True):
+        sheet.write(name, x, 100)
+    sheet.write("Outpatient visits to", 80, 140)
+    for row, name in enumerate(("hospitals and clinics", *LABELS[:5]), 1):
+        for column, text in enumerate((name, f"{row}1.5", f"{row}2.7")):
+            sheet.write(text, xs[column], 132 + PITCH * row)
+            cells[row, column] = (text, 1, 1)
+    cells[1, 0] = ("Outpatient visits to\nhospitals and clinics", 1, 1)
+
+    assert agreement(sheet, cells) == 1
+
+
+def test_a_narrow_column_between_double_rules_is_none() -> None:
+    sheet, cells, xs = (
+        Sheet(),
+        plain(("", "1997", "1995"), *((name, "42", "29") for name in LABELS)),
+        (80, 300, 420),
+    )
+    for (row, column), (text, _, _) in cells.items():
+        sheet.write(text, xs[column] + 20, 105 + PITCH * row)
+    rows = 1 + len(LABELS)
+    for y in (100 + PITCH * row for row in range(rows + 1)):
+        sheet.rule(80, y, 540, y)
+    for x in (80, 300, 404, 420, 540):
+        sheet.rule(x, 100, x, 100 + PITCH * rows)
+
+    [(share, _)] = in_place(sheet.tables(), [table_of(cells)])
+    assert share.part == share.whole
+
+
+def test_lines_below_names_that_may_be_rows_or_of_the_names_are_in_doubt() -> None:
+    sheet = Sheet()
+    rows = (
+        ("Country", "Cases", "Rate"),
+        ("", "weekly", "crude"),
+        *((name, "17.5", "22.4") for name in LABELS),
+    )
+    for row, texts in enumerate(rows):
+        for x, text in zip((80, 320, 460), texts, strict=True):
+            if text:
+                sheet.write(text, x, 100 + 24 * row)
+
+    assert [doubt.reason for doubt in sheet.layout().doubts] == [DoubtReason.TABLE_UNCLEAR]
+
+
+def test_two_tables_side_by_side_are_parted_or_in_doubt() -> None:
+    sheet = Sheet()
+    for row, name in enumerate(("Country", *LABELS)):
+        for column, text in enumerate((name, f"{row}1.5", f"{row}7", name, f"{row}2.5", f"{row}3")):
+            head = ("Country", "Rate", "Cases")[column % 3]
+            sheet.write(text if row else head, (80, 300, 400, 500, 720, 820)[column], 100 + PITCH * row)
+
+    found = sheet.layout()
+
+    parted = len([block for block in found.blocks if block.table]) == 2
+    assert parted or [doubt.reason for doubt in found.doubts] == [DoubtReason.TABLE_UNCLEAR]
 
 
 def test_names_to_the_left_of_a_grid_of_numbers_are_its_first_column() -> None:

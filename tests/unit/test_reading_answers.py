@@ -23,6 +23,7 @@ MARKUP = [
     *('[{"bbox": [1, 2, 3, 4], "category": "Text", "text": "', '"}', ", ", "]", "{", "}", "\\"),
     *('<div data-bbox="1 2 3 4" data-label="Table">', "</div>", "<table>", "<td>", "</table>", "<p>"),
     *("<|ref|>text<|/ref|><|det|>[[1, 2, 3, 4]]<|/det|>", "<|det|>", "<page_number>", "</page_number>"),
+    *("![text](1,2,3,4) ", "![table+](1,2,3,4) "),
     *("---\n", "primary_language: en\n", "# ", "| ", "$$"),
 ]
 
@@ -45,6 +46,8 @@ def test_an_answer_of_each_format_becomes_its_blocks(answer: FormatAnswer) -> No
         (AnswerFormat.HTML, '<div data-bbox="100 200 500 300" data-label="Text"><p>Na 140</p></div>'),
         (AnswerFormat.GROUNDED, "<|ref|>text<|/ref|><|det|>[[100, 200, 500, 300]]<|/det|>\nNa 140"),
         (AnswerFormat.LAYOUT, '[{"bbox": [50, 100, 250, 150], "category": "Text", "text": "Na 140"}]'),
+        (AnswerFormat.LAYOUT_1000, '[{"bbox": [100, 200, 500, 300], "category": "text", "text": "Na 140"}]'),
+        (AnswerFormat.MARKED, "![text](100,200,500,300) Na 140"),
     ],
 )
 def test_a_place_is_told_in_pixels_of_the_page(answer: AnswerFormat, text: str) -> None:

@@ -51,6 +51,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "priority": 2,
     "expected_output_tokens": 500,
     "prepared": nullcontext(),
+    "until": 5.0,
     "known": (Line(text="Ward", box=Box(left=0, top=0, right=40, bottom=20)),),
     "unread": (Box(left=0, top=50, right=40, bottom=70),),
 }

@@ -13,11 +13,14 @@ from pecia_schemas.results import Change, TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.protocol.base import (
+    Budget,
     Capabilities,
+    Engine,
     EngineDeadError,
     EngineError,
     EngineRequest,
     Generation,
+    Load,
     Sampling,
 )
 from pecia_workers.reading.ladder import Ladder, Reading, best
@@ -182,3 +185,59 @@ def test_the_ladder_ends_and_its_best_reading_wins(
     assert usage.wasted == sum(100 + one.generation.usage.output for one in losers)
     assert usage.prompt == 100 * len(readings)
     assert usage.output == usage.wasted - 100 * len(losers) + winner.generation.usage.output
+
+
+class SlowAgain(Engine):
+    """Loops at once, and at every further reading writes until it is stopped."""
+
+    def __init__(self) -> None:
+        capabilities = Capabilities(name="slow", model="none", stages=frozenset({Stage.READ}))
+        super().__init__(capabilities, Budget(slots=1, tokens=None))
+        self.stopped: list[str] = []
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def _answer(self, request: EngineRequest) -> Generation:
+        if request.id == PAGE.id:
+            return said(Verdict.REPETITION)
+        try:
+            await asyncio.Event().wait()
+            raise EngineError("It went on.")
+        finally:
+            self.stopped.append(request.id)
+
+    def load(self) -> Load:
+        return Load(running=1, waiting=0, written=dict.fromkeys(self._in_flight, 7))
+
+
+async def test_a_reading_that_is_stopped_is_an_attempt_with_what_it_took_and_never_the_page() -> None:
+    engine = SlowAgain()
+    deadline = asyncio.get_running_loop().time() + 0.05
+    readings = await Ladder(engine, most=4).climb(PAGE, deadline)
+    assert changes(readings) == [None, Change.TEMPERATURE]
+    assert engine.stopped == ["part:1:temperature"]
+    assert best(readings) is readings[0], "though its verdict is the worse one"
+    (attempt,) = [reading.attempt() for reading in readings[1:]]
+    assert (attempt.verdict, attempt.usage.output) == (Verdict.TRUNCATED, 7)
+    assert attempt.usage.prompt == PAGE.prompt_tokens
+    assert spent(readings[:1], readings[1:]).wasted == attempt.usage.prompt + 7
+
+
+@pytest.mark.parametrize(
+    ("limits", "seen"),
+    [({}, (800, 400)), ({"most_pixels": 80_000}, (400, 200)), ({"longest_side": 400}, (400, 200))],
+    ids=["no limit", "pixels", "side"],
+)
+def test_smaller_is_smaller_than_what_the_models_processor_leaves_of_a_page(
+    limits: dict[str, int], seen: tuple[int, int]
+) -> None:
+    capabilities = Capabilities(name="small", model="none", stages=frozenset({Stage.READ}), **limits)  # type: ignore[arg-type]
+    engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED)]), capabilities)
+    first, smaller, *_ = climb(engine)
+    assert first.seen == seen
+    assert (smaller.change, engine.asked[1].size) == (
+        Change.SMALLER,
+        (round(0.75 * seen[0]), round(0.75 * seen[1])),
+    )

@@ -55,10 +55,18 @@ def test_headings_paragraphs_lists_and_formulas_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["> 90 mmHg", "5*3*2", "<LOQ>", "a < b > c", "[1]: Smith", "$5 and $10_a_", "snake_case_name", "+ + +x"],
+    [
+        *("> 90 mmHg", "5*3*2", "<LOQ>", "a < b > c", "[1]: Smith", "$5 and $10_a_", "snake_case_name"),
+        *("+ + +x", "CS\\?", "Q7\\\nX", "\\))s", "C:\\temp", "\\\\lab", "[^)t`l)C", "`\n` LDL", "10\\-5"),
+    ],
 )
 def test_signs_of_the_page_are_not_taken_for_markup(text: str) -> None:
     assert text_of(blocks_of(text)) == text
+
+
+def test_a_backslash_goes_where_it_keeps_a_sign_from_being_markup() -> None:
+    written = "\\# 5\n\\- a\n1\\. b\n\\*c\\* \\_d\\_ 5\\% \\$5 \\<5 \\`e\\` \\[f]"
+    assert text_of(blocks_of(written)) == "# 5\n- a\n1. b\n*c* _d_ 5% $5 <5 `e` [f]"
 
 
 def test_letters_around_emphasis_stay_in_their_word() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Line, Source, Word, plain_blocks
 from pecia_schemas.results import Verdict
 from pecia_workers.protocol.base import Generation
-from pecia_workers.reading.ladder import doubtful_words, judged, sureness
+from pecia_workers.reading.ladder import doubtful_words, judged, sureness, words_below
 
 BOX = Box(left=0, top=0, right=10, bottom=10)
 AGAINST = [Verdict.TRUNCATED, Verdict.REPETITION, Verdict.UNREADABLE]
@@ -81,7 +81,7 @@ def test_ink_that_was_not_read_makes_a_page_incomplete_whatever_else_is_in_doubt
 
 
 def test_a_doubt_on_a_value_is_for_review_and_one_on_prose_is_not() -> None:
-    prose = Doubt(reason=DoubtReason.LOW_CONFIDENCE, text="the")
+    prose = Doubt(reason=DoubtReason.DISAGREES, text="the")
     value = prose.model_copy(update={"on_value": True})
     assert judged(replace(lines(0.9), doubts=(prose,))).verdict is Verdict.OK
     assert judged(replace(lines(0.9), doubts=(prose, value))).verdict is Verdict.REVIEW
@@ -99,7 +99,8 @@ def test_a_page_is_for_review_if_one_word_of_a_hundred_is_expected_to_be_wrong(
     line = Line(text=" ".join(["dose"] * words), box=BOX, confidence=0.9, words=(word,) * words)
     page = replace(lines(0.9), blocks=plain_blocks(line.text, (line,), source=Source.OCR))
     doubt = Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=BOX, text="dose", probability=probability)
-    assert judged(replace(page, doubts=(doubt,))).verdict is said
+    for read in (page, *(Generation(text=text, verdict=Verdict.OK) for text in (line.text, "药" * words))):
+        assert judged(replace(read, doubts=(doubt,))).verdict is said
 
 
 @given(text=st.text() | st.just("dose [?] [?]"), told=st.sampled_from(AGAINST))
@@ -140,7 +141,7 @@ def tokens(*sure: tuple[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 UNSURE_OF_A_DOSE = tokens(
-    ("Take", 0.9), (" aspi", 0.9), ("rin", 0.3), (" 1", 0.99), ("00", 0.4), (" mg", 0.9)
+    ("Take", 0.9), (" aspi", 0.9), ("rin", 0.5), (" 1", 0.99), ("00", 0.5), (" mg", 0.9)
 )
 
 
@@ -150,12 +151,21 @@ def test_a_page_is_as_sure_as_the_geometric_mean_of_its_tokens() -> None:
 
 
 def test_a_word_is_as_sure_as_its_least_likely_token() -> None:
-    assert [(doubt.text, doubt.on_value) for doubt in doubtful(UNSURE_OF_A_DOSE)] == [("100", True)]
+    doubts = [(doubt.text, doubt.on_value) for doubt in doubtful(UNSURE_OF_A_DOSE)]
+    assert doubts == [("aspirin", False), ("100", True)]
+    assert doubtful(tokens(("of", 0.6), (" 7", 0.6))) == ()
 
 
-def test_less_is_asked_of_prose_than_of_a_value() -> None:
-    (doubt,) = doubtful(tokens(("of", 0.1), (" the", 0.5), (" ward", 0.19999), (" 7", 0.6)))[1:]
-    assert (doubt.text, doubt.reason, doubt.on_value) == ("ward", DoubtReason.LOW_CONFIDENCE, False)
+def test_the_words_of_which_a_model_was_less_than_sure_are_known_if_its_tokens_are() -> None:
+    assert words_below(UNSURE_OF_A_DOSE, 0.95) == frozenset({"Take", "aspirin", "100", "mg"})
+    assert words_below(UNSURE_OF_A_DOSE, 0.6) == frozenset({"aspirin", "100"})
+    assert words_below((), 0.6) is None
+
+
+@pytest.mark.parametrize(("probability", "said"), [(0.76, Verdict.REVIEW), (0.74, Verdict.LOW_CONFIDENCE)])
+def test_a_page_of_which_a_model_is_unsure_is_doubtful(probability: float, said: Verdict) -> None:
+    sure = tokens(("Take", probability), (" ", probability), ("100", 0.5), (" mg", probability**2 / 0.5))
+    assert judged(Generation(text="Take 100 mg", verdict=Verdict.OK, tokens=sure)).verdict is said
 
 
 def test_markup_is_no_word_and_belongs_to_none() -> None:

@@ -1,74 +1,36 @@
-"""Which sizes a search finds, on curves that are known and on the engine that iterates without a model."""
+"""How fast an engine is measured to be, and the pages at a time that follow: on one that has no model."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
-from pecia_workers.protocol.base import Engine, EngineDeadError, EngineUnavailableError
-from pecia_workers.simulation.experiment import (
+from pecia_workers.engines.speed import knee
+from pecia_workers.protocol.base import EngineRequest, Generation
+from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
+from pecia_workers.simulation.scenarios import simulated
+from pecia_workers.simulation.tuning import (
     MeasuredRun,
-    Point,
     Seen,
-    best_sequences,
-    best_step,
+    Tuned,
+    _request_of,
     fitted_speed,
     steady_rate,
     tune,
 )
-from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
-from pecia_workers.simulation.scenarios import simulated
 from tests.shared.command import run_pecia
 from tests.shared.virtual_time import FixedLength
 
 PRESCRIPTIONS = Mix(types={DocumentType.PRESCRIPTION: 1})
 
 
-class Curve:
-    """Pages a second by size, and what was measured of it."""
-
-    def __init__(self, rate: Callable[[int], float], *, steps: bool = False) -> None:
-        self._rate = rate
-        self._steps = steps
-        self.asked: list[int] = []
-
-    async def __call__(self, size: int) -> Point:
-        self.asked.append(size)
-        sequences, tokens = (32, size) if self._steps else (size, 8_192)
-        return Point(sequences=sequences, batched_tokens=tokens, pages_per_s=self._rate(size))
-
-
-@given(top=st.integers(8, 1_024), most=st.integers(8, 1_024), falls=st.floats(0, 0.01))
-def test_the_top_of_a_hill_is_found_in_few_points(top: int, most: int, falls: float) -> None:
-    curve = Curve(lambda size: min(size, top) ** 0.5 * (1 - falls) ** max(0, size - top))
-    best = asyncio.run(best_sequences(curve, most))
-    assert best.pages_per_s >= 0.85 * min(top, most) ** 0.5
-    assert best.sequences <= most
-    assert len(set(curve.asked)) == len(curve.asked) <= 14
-
-
-async def test_larger_steps_are_tried_while_they_gain_and_smaller_ones_if_they_never_do() -> None:
-    assert (await best_sequences(Curve(lambda size: min(size, 16)), 1_024)).sequences == 16, "the smallest"
-    begun = Point(sequences=32, batched_tokens=8_192, pages_per_s=1.0)
-    rising = Curve(lambda size: min(size, 16_384) / 8_192, steps=True)
-    falling = Curve(lambda size: 8_192 / max(size, 4_096), steps=True)
-    assert (await best_step(rising, begun)).batched_tokens == 16_384
-    assert rising.asked == [16_384, 32_768]
-    assert (await best_step(falling, begun)).batched_tokens == 4_096
-    assert falling.asked == [16_384, 4_096, 2_048]
-
-
 def test_a_steady_rate_leaves_out_how_the_engine_filled_and_emptied() -> None:
-    pages = [Seen(waited=0, ran=4.0, output=1, ended=4.0 + number / 2) for number in range(24)]
+    pages = [Seen(ran=4.0, output=1, ended=4.0 + number / 2) for number in range(24)]
     assert steady_rate(pages) == pytest.approx(2.0, rel=0.1)
 
 
@@ -76,7 +38,6 @@ def seen(of: list[Request], model: IterationModel) -> MeasuredRun:
     run = simulated(PolicyName.CONTINUOUS, of, model).run
     pages = [
         Seen(
-            waited=one.started,
             ran=one.ended - one.started,
             output=one.request.output,
             prompt=one.request.prompt,
@@ -101,29 +62,44 @@ def test_the_speed_that_is_fitted_is_the_engines(base: float, prefill: float, ea
     assert found.decode_sequence_s == pytest.approx(each, rel=0.6, abs=base / 50)
 
 
-async def test_an_engine_that_does_not_start_with_a_size_is_told_of_and_left() -> None:
-    points: list[Point] = []
+class Counted(SimulatedEngine):
+    """Notes how many requests are in it at a time."""
 
-    @asynccontextmanager
-    async def opened(sizes: dict[str, int]) -> AsyncIterator[Engine]:
-        if sizes["max_num_batched_tokens"] > 4_096:
-            raise EngineUnavailableError("There is no memory for that.")
-        if sizes["max_num_batched_tokens"] < 4_096:
-            raise EngineDeadError("It ended.")
-        model = IterationModel(max_num_seqs=sizes["max_num_seqs"], base_s=1e-4, prefill_token_s=0)
-        engine = SimulatedEngine(model, FixedLength(10))
-        await engine.start()
-        yield engine
+    most = 0
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        self.most = max(self.most, len(self._in_flight) + 1)
+        return await super().generate(request)
+
+
+async def tuned(engine: SimulatedEngine, **limits: Any) -> Tuned:
+    await engine.start()
+    try:
+        return await tune(engine, PRESCRIPTIONS, lambda _: None, **limits)
+    finally:
         await engine.stop()
 
-    found = await tune(opened, PRESCRIPTIONS, points.append, most=8, batched_tokens=4_096)
 
-    assert found.points == tuple(points)
-    assert [(point.batched_tokens, bool(point.failed)) for point in points] == [
-        *((4_096, False),),
-        *((8_192, True), (2_048, True)),
-    ]
-    assert found.best == points[0]
+async def test_the_fewest_pages_are_chosen_from_which_on_more_gain_little_and_were_measured() -> None:
+    model = IterationModel(max_num_seqs=64, base_s=0.002, prefill_token_s=2e-6, decode_sequence_s=1e-5)
+    found = await tuned(Counted(model, FixedLength(20)), most=64)
+    assert found.speed is not None
+    assert {8, 32, 64} <= {point.sequences for point in found.points}
+    assert found.best in found.points
+    assert found.best.sequences <= knee(found.speed, found.load, 64)
+
+
+async def test_no_more_pages_run_at_a_time_than_are_to_be_tried() -> None:
+    model = IterationModel(max_num_seqs=64, base_s=0.001, prefill_token_s=0, decode_sequence_s=0)
+    engine = Counted(model, FixedLength(20))
+    assert [point.sequences for point in (await tuned(engine, most=4)).points] == [4]
+    assert engine.most == 4
+
+
+@pytest.mark.parametrize("mix", [PRESCRIPTIONS, Mix()], ids=["prescriptions", "mixed"])
+def test_no_two_pages_are_the_same_so_that_no_cache_knows_them(mix: Mix) -> None:
+    (request,) = drawn([0.0], mix, 0)
+    assert len({_request_of(request, number).images[0].tobytes() for number in range(20)}) == 20
 
 
 def test_the_command_writes_a_profile_and_says_what_it_measured(tmp_path: Path) -> None:

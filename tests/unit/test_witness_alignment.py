@@ -141,6 +141,10 @@ def test_values_are_excused_nothing(written: str, seen: str, apart: tuple[str, s
     assert differing(found) == [apart] if apart else lost(found) or differing(found)
 
 
+def test_a_long_word_with_a_capital_takes_no_time_of_its_own() -> None:
+    assert [token.text for token in tokens_of("A" * 5_000 + "!")] == ["A" * 5_000]
+
+
 def test_an_exact_witness_excuses_no_letter() -> None:
     found = aligned(["the modern treatment was long"], ["the rnodern treatment was long"], EXACT)
     assert "modern" not in agreeing(found)
@@ -154,3 +158,8 @@ def test_noise_is_laid_upon_nothing_twice(text: str) -> None:
     joined = {to for to in found.to_seen if to}
     assert len({other for to in joined for other in to}) == sum(map(len, joined))
     assert all(found.to_written[other] for other in used)
+
+
+def test_a_letter_that_stands_alone_is_of_no_word_beside_it() -> None:
+    assert differing(aligned(["ibuprofen I"], ["ibuprofen 1"])) == [("I", "1")]
+    assert lost(aligned(["ibu profen"], ["ibuprofen"])) == []

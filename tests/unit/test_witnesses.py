@@ -1,6 +1,7 @@
 """Who is heard beside the model, in which order, and what becomes of a page whose witness is not."""
 
 import asyncio
+import os
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -9,9 +10,11 @@ import pytest
 
 from pecia import Page, ReadDocument, Verdict, Witness
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Word, plain_blocks
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.layout.lines import words_of
 from pecia_workers.media.pages import PageImage
-from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
-from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Piece
+from pecia_workers.witness.witnesses import WitnessedPage, Witnesses, witness_processes
 from tests.shared.samples import engine_request
 from tests.shared.samples import page as sample_page
 from tests.shared.scripted_engine import ScriptedEngine
@@ -85,6 +88,56 @@ async def test_a_page_is_held_against_what_the_cpu_engine_reads_of_it() -> None:
     ]
 
 
+async def test_what_was_read_at_a_glance_is_read_again_where_it_does_not_confirm_the_page() -> None:
+    [line] = SEEN[0].lines
+    words = tuple(
+        Word(text=text, box=line.box.model_copy(update={"left": left, "right": left + 50}), confidence=0.9)
+        for left, text in ((0, "Sodium"), (60, "148"), (120, "mmol/l"))
+    )
+    misread = line.model_copy(update={"text": "Sodium 148 mmol/l", "words": words})
+    pieces = tuple(Piece(corners=(word.box.left,) * 8, words=(word.box,)) for word in words)
+    glance = replace(READ, blocks=(SEEN[0].model_copy(update={"lines": (misread,)}),), glanced=pieces)
+    careful = Line(text="140", box=words[1].box, words=(words[1].model_copy(update={"text": "140"}),))
+    second = replace(READ, blocks=(SEEN[0].model_copy(update={"lines": (careful,)}),))
+    engine = ScriptedEngine(lambda request: second if request.again else glance)
+    witnesses = Witnesses(Witness.AUTO, engine, 1)
+
+    right = await hear(witnesses).compared(page())
+    assert [request.again for request in engine.asked] == [(), (pieces[1],)]
+    assert (right.verdict, right.doubts) == (Verdict.OK, ())
+    as_glanced = await hear(witnesses).compared(page("Sodium 148 mmol/l"))
+    assert [request.again for request in engine.asked[2:]] == [()]
+    assert as_glanced.verdict is Verdict.OK
+    wrong = await hear(witnesses).compared(page("Sodium 146 mmol/l"))
+    assert [(doubt.text, doubt.other) for doubt in wrong.doubts] == [("146", "140")]
+
+
+async def test_a_second_look_that_fails_leaves_the_first() -> None:
+    piece = Piece(corners=(0.0,) * 8, words=(words_of(SEEN[0].lines[0])[1].box,))
+    glance = replace(READ, glanced=(piece,))
+    engine = ScriptedEngine(lambda request: EngineError("broken") if request.again else glance)
+    wrong = await hear(Witnesses(Witness.AUTO, engine, 1)).compared(page("Sodium 146 mmol/l"))
+    assert [(doubt.text, doubt.other) for doubt in wrong.doubts] == [("146", "140")]
+
+
+@pytest.mark.parametrize(
+    ("cores", "settings", "processes"),
+    [
+        (1, {}, 1),
+        (4, {}, 2),
+        (64, {}, 60),
+        (64, {"decode_processes": 16}, 48),
+        (64, {"witness_processes": 3}, 3),
+    ],
+)
+def test_a_witness_has_the_cores_that_decoders_leave(
+    monkeypatch: pytest.MonkeyPatch, cores: int, settings: dict[str, int], processes: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert witness_processes(WorkerSettings.model_validate(settings)) == processes
+
+
 @pytest.mark.parametrize(
     ("fleet", "asked", "layer", "source"),
     [
@@ -116,10 +169,10 @@ async def test_without_the_witness_that_was_due_no_value_is_ok() -> None:
     failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: EngineError("broken")), 1)
     missing = Witnesses(Witness.NONE)
     pages = [await hear(failing).compared(page()), await hear(missing, witness="ocr").compared(page())]
-    prose = await hear(failing).compared(page("prose alone"))
-    assert {one.verdict for one in pages} == {Verdict.REVIEW}
-    assert {doubt.reason for one in pages for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
-    assert prose.verdict is Verdict.OK
+    prose = await hear(missing, witness="ocr").compared(page("prose alone"))
+    assert [one.verdict for one in (*pages, prose)] == [Verdict.REVIEW, Verdict.REVIEW, Verdict.OK]
+    assert {doubt.reason for one in (*pages, prose) for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
+    assert [doubt.on_value for doubt in prose.doubts] == [False]
 
 
 async def test_urgent_pages_are_read_first_and_before_them_what_the_model_has_read() -> None:

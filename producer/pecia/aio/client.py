@@ -23,7 +23,7 @@ from pecia.aio.waiting import AsyncBehind, AsyncOpening, aclosing, run_blocking,
 from pecia.arguments import Which
 from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
-from pecia.handles import Accepted
+from pecia.handles import PDF_QUALITY, Accepted
 from pecia.submission import Item, Options, Submission
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
@@ -237,17 +237,21 @@ class AsyncClient(AsyncOpening["AsyncConnections"]):
 
         connections = self._open()
         store = connections.store
-        exporter = await run_blocking(Exporter, to, format, lambda: connections.payloads)
+        exporter = await run_blocking(Exporter, to, format)
+        if exporter.draws:
+            connections.check_drawing(exporter.draws)
         async with aclosing(self.jobs(page_size=500, **which)) as jobs:
             async for job in jobs:
                 if exporter.wants(job):
-                    ended, original = None, None
+                    ended, draw = None, None
                     if job.state.has_result and job.erased_at is None:
                         with suppress(JobErasedError):
                             ended = await store.outcomes(job.id, read_as=records.AuditAction.RESULT)
-                    if ended is not None and exporter.payloads is not None:
-                        original = await store.original(job.id)
-                    await run_blocking(exporter.add, job, ended, original)
+                    if ended is not None and exporter.draws:
+                        draw = await connections.drawing(
+                            job.id, exporter.draws, quality=PDF_QUALITY, revision=None
+                        )
+                    await run_blocking(exporter.add, job, ended, draw)
                 if progress is not None:
                     progress(exporter.exported)
         return await run_blocking(exporter.finish)

@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
@@ -9,11 +11,13 @@ import httpx2
 
 from pecia.aio.waiting import run_work, sleep, within_work
 from pecia.bulk import Backlog, Outcomes
+from pecia.formats import Format
 from pecia.records import Erasure
 from pecia.remote import stores
 from pecia.remote.calls import Caller, http_options
 from pecia.submission import Item, Options
 from pecia.waiting import Deadline, Inheritable
+from pecia_schemas.results import Document
 from pecia_schemas.settings import ClientSettings
 
 T = TypeVar("T")
@@ -72,6 +76,18 @@ class AsyncRemoteConnections(Inheritable):
         self.dead = stores.Missing("dead parts")
         self.trail = stores.Missing("the audit trail")
         self.payloads = stores.Missing("the payload store")
+
+    def check_drawing(self, form: Format) -> None:
+        """Do nothing: the gateway draws."""
+
+    async def drawing(
+        self, job_id: UUID, form: Format, *, quality: int, revision: int | None
+    ) -> Callable[[Document, Path], None]:
+        """Return what writes a result with the pages' pictures, as the gateway drew it, to a file."""
+        from pecia.saving import write_bytes  # noqa: PLC0415  most callers write no files
+
+        content = await self.store.drawn(job_id, form, quality=quality, revision=revision)
+        return partial(write_bytes, content)
 
     @property
     def bus(self) -> Self:

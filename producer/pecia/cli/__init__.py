@@ -23,7 +23,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return int(app(arguments, prog_name="pecia", standalone_mode=False) or 0)
     except Exception as error:  # noqa: BLE001  a traceback is no help at a terminal; the place is enough to report
         if isinstance(error, ModuleNotFoundError) and error.name in _PACKAGES:
-            sys.stderr.write("The command is an extra of the client: pip install 'pecia[cli]'.\n")
+            from pecia_schemas.installing import install_command  # noqa: PLC0415  only here
+
+            sys.stderr.write(f"The command is an extra of the client: {install_command('cli')}\n")
             return 2
         from pecia.cli import endings  # noqa: PLC0415  brings the client
 

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, BadParameter, Option
 
 from pecia import arguments
-from pecia.accounts import Scope
+from pecia.accounts import AccessKey, Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
@@ -87,6 +87,29 @@ def create(
             pages_in_flight=pages_in_flight,
             expires_at=ends,
         )
+    _show(key, shown, as_json=as_json)
+
+
+@access.command("rotate")
+def rotate(
+    key: Annotated[UUID, Argument(metavar="KEY", help="Its id, as `pecia access list` shows it.")],
+    *,
+    overlap: Annotated[
+        str, Option(metavar="SPAN", help="How long the former key still opens: 0s, 30m, 24h or 7d.")
+    ] = "7d",
+    as_json: output.AsJson = False,
+) -> None:
+    """Make a key with the same rights, and have the former one end after the overlap. The new one is printed now only.
+
+    Example: `pecia access rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
+    """
+    with _connected() as connections:
+        made, shown = connections.access.rotate(key, arguments.checked_overlap(values.overlap(overlap)))
+    _show(made, shown, as_json=as_json)
+    typer.echo(f"Key {key} ends in {overlap}, or when it would have ended before.", err=True)
+
+
+def _show(key: AccessKey, shown: str, *, as_json: bool) -> None:
     if as_json:
         output.json_line(key.model_dump(mode="json") | {"key": shown})
         return
@@ -219,6 +242,8 @@ _COLUMNS = (
     *("prompt", "image", "cached", "output", "wasted", "saved"),
     *("engine s", "queue s p50/p95", "first token s p50/p95"),
 )
+_SPARE = ("first token s p50/p95", "image", "saved", "segments", "cached", "wasted", "reused", "parts")
+"""Columns that a narrow terminal goes without, the first one first."""
 
 
 def usage(
@@ -243,19 +268,27 @@ def usage(
     if as_json:
         output.json_line(found)
         return
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  the other verbs take none
-    from rich.table import Table  # noqa: PLC0415
+    rows = [("-" if group.name is None else group.name, *_cells(group)) for group in found.groups]
+    rows.append(("all", *_cells(found.total)))
+    if by is None:
+        width = max(map(len, _COLUMNS))
+        typer.echo(
+            "\n".join(f" {name:{width}}  {cell}" for name, cell in zip(_COLUMNS, rows[0][1:], strict=True))
+        )
+        return
+    aligned = [_to_the_right(column) for column in zip((by, *_COLUMNS), *rows, strict=True)]
+    headings, *others = zip(*aligned, strict=True)
+    spare = [heading for name in _SPARE for heading in headings if heading.strip() == name]
+    table = output.fitting(headings, others, spare=spare)
+    typer.echo(table)
+    if left_out := [heading.strip() for heading in spare if heading not in table]:
+        typer.echo(f" No room for {', '.join(left_out)}: --json has all.")
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    made.add_column(found.by or "", overflow="fold")
-    for heading in _COLUMNS:
-        made.add_column(heading, justify="right")
-    for group in found.groups:
-        made.add_row("-" if group.name is None else group.name, *_cells(group))
-    if found.groups:
-        made.add_section()
-    made.add_row("all", *_cells(found.total))
-    output.console().print(made)
+
+def _to_the_right(column: Sequence[str]) -> list[str]:
+    name, *_ = column
+    width = max(map(len, column))
+    return [cell.ljust(width) if name not in _COLUMNS else cell.rjust(width) for cell in column]
 
 
 def _cells(figures: UsageFigures) -> list[str]:

@@ -11,6 +11,8 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from pecia_schemas.installing import install_command
+
 _OTHERS: Final = "pecia.commands"
 """The group of entry points by which other distributions add verbs."""
 
@@ -36,7 +38,7 @@ PANELS: Final = {
     },
     "Jobs": {
         "list": "Show jobs, newest first, or pages that a person should look at.",
-        "status": "Show where jobs are.",
+        "status": "Show where jobs are; of one job also its parts, and where their time went.",
         "watch": "Show jobs live until they are over, or Ctrl-C.",
         "wait": "Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.",
         "cancel": "End jobs now. Those that are over stay as they are.",
@@ -58,7 +60,7 @@ PANELS: Final = {
         "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
-        "plan": "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
+        "plan": "Work out how many GPUs read a load in time, and their cost, by simulating one of them.",
         "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
         "simulate": "Run the worker's own admission policies over a simulated engine, in seconds: who waits, and "
         "how full it is.",
@@ -66,7 +68,7 @@ PANELS: Final = {
         "and use.",
     },
     "Keys": {
-        "access": "Keys of the gateway: make them, see them, end them.",
+        "access": "Keys of the gateway: make, list, rotate and revoke them.",
         "keys": "Make encryption keys, and bring what is stored under the current one.",
     },
 }
@@ -181,7 +183,7 @@ def _command(point: EntryPoint) -> Any:
     try:
         found = point.load()
     except ImportError as error:
-        lacks, cure = error.name, f"pip install 'pecia[{_EXTRAS.get(name, 'workers')}]'."
+        lacks, cure = error.name, install_command(_EXTRAS.get(name, "workers"))
 
         @made.command(
             name,

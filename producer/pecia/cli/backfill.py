@@ -232,7 +232,7 @@ def backfill(
         limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
         settings = settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
         order = options.order(settings.keyring)
-        with endings.going_on(f"pecia watch --batch {order.batch}"), Client(settings=settings) as client:
+        with endings.going_on(f"--batch {order.batch}"), Client(settings=settings) as client:
             found = documents_below(where)
             steps = iter(lambda: list(islice(found, step)), [])
             groups = (order.submit(client, documents, tally) for documents in steps)

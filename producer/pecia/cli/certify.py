@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 from uuid import UUID
 
@@ -32,6 +32,7 @@ class Reviewed:
         list[UUID] | None,
         Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
     ] = None
+    batch: values.InBatch = None
     metadata: values.OnlyWith = None
     since: Annotated[
         str | None, Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
@@ -40,9 +41,13 @@ class Reviewed:
     @property
     def listing(self) -> Listing:
         """The jobs that are meant, of all or of those that `--job` names."""
-        return arguments.listing(
+        listing = arguments.listing(
             {"metadata": values.metadata(self.metadata), "since": values.moment(self.since)}
         )
+        if self.batch is None:
+            return listing
+        with closing(Connections(client_settings())) as connections:
+            return replace(listing, batch=connections.store.batch(self.batch).id)
 
 
 @values.grouped

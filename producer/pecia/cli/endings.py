@@ -1,5 +1,6 @@
 """How a command ends: exit codes, and the one line that says what to do next."""
 
+import os
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ _OF_ERRORS: tuple[tuple[Ending, tuple[type[PeciaError], ...]], ...] = (
     (Ending.TIMEOUT, (errors.JobTimeoutError,)),
     (Ending.UNAVAILABLE, (errors.UnavailableError,)),
     (Ending.USAGE, (errors.InvalidSettingError, errors.InvalidFormatError)),
-    (Ending.UNAVAILABLE, (errors.ConfigurationError, errors.QueueFullError)),
+    (Ending.UNAVAILABLE, (errors.ConfigurationError, errors.AccessError, errors.QueueFullError)),
     (Ending.USAGE, (errors.SubmitError, errors.DatabaseRefusedError, errors.RetryRefusedError)),
     (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError, errors.EndpointLimitError)),
 )
@@ -54,12 +55,13 @@ def of_results(jobs: Iterable[AnyJob]) -> Ending:
 
 
 @contextmanager
-def going_on(back: str) -> Iterator[None]:
-    """Say at a Ctrl-C that the jobs go on, and which command follows them."""
+def going_on(which: str = "", name: str = "what was submitted") -> Iterator[None]:
+    """Say at a Ctrl-C that the jobs go on, and which commands follow them; `which` names the jobs, if it is known."""
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"what was submitted goes on: `{back}` follows it.")
+        more = f", `pecia result {which}` gives what is read, `pecia cancel {which}` ends it" if which else ""
+        complain(f"{name} goes on: `{f'pecia watch {which}'.strip()}` follows it{more}.")
         raise typer.Exit(Ending.INTERRUPTED) from None
 
 
@@ -73,6 +75,9 @@ def after(error: Exception) -> int:
     if isinstance(error, PeciaError):
         complain(str(error))
         return of(error)
+    if isinstance(error, OSError) and error.errno and error.filename:  # a path of the caller's
+        complain(f"{os.fsdecode(error.filename)}: {os.strerror(error.errno)}.")
+        return Ending.USAGE
     # Its kind and place, not its text, which may quote a document.
     kind, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
     complain(f"a fault in Pecia itself ({kind} in {place.name}, line {place.lineno}): please report it.")

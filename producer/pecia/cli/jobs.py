@@ -1,6 +1,12 @@
 """`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them; `dead`: parts given up."""
 
-from typing import Annotated, Any
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 import typer
@@ -11,11 +17,11 @@ from pecia.cli.endings import Ending
 from pecia.cli.values import Filter, InBatch, Jobs, Metadata, States, Timeout, grouped
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
-from pecia.job import Job, JobGroup
-from pecia.records import DeadPart
+from pecia.job import AnyJob, Job, JobGroup
+from pecia.records import DeadPart, Percentiles
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
-from pecia_schemas.states import is_whole
+from pecia_schemas.states import PartState, is_whole
 
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each job.")]
 
@@ -28,7 +34,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show where jobs are.
+    """Show where jobs are; of one job also its parts, and where their time went.
 
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -42,7 +48,64 @@ def status(
                 if of_part is None:
                     raise
                 found.append(of_part)
-        _show(client.group(found), as_json=as_json)
+        group = client.group(found)
+        course = Course.of(group[0]) if len(group) == 1 else None
+        _show(group, as_json=as_json, more=vars(course) if course else {})
+        for job in () if as_json else group:
+            if job.failure is not None:
+                typer.echo(f"{output.name_of(job)}: {job.failure.code}: {job.failure.message}")
+        if course and not as_json:
+            typer.echo(course.text)
+
+
+@dataclass
+class Course:
+    """Where the parts of a job are, and where their time went."""
+
+    parts: dict[str, int]
+    """How many are in each state; the cutting of the document is none of them."""
+    queued_s: Percentiles | None
+    seconds: dict[str, float]
+    """Sums over parts, which run side by side: all attempts that have ended."""
+
+    @classmethod
+    def of(cls, job: AnyJob) -> Self:
+        """Work it out of what was written about the job."""
+        states, began, worked = dict[UUID, str](), dict[UUID, datetime](), defaultdict[UUID, float](float)
+        with suppress(JobTimeoutError):
+            for event in job.events(timeout=0):
+                if event.part_id is None or event.reason == "revised":
+                    continue
+                if start := began.pop(event.part_id, None):
+                    worked[event.part_id] += (event.at - start).total_seconds()
+                if event.state == PartState.RUNNING:
+                    began[event.part_id] = event.at
+                states[event.part_id] = event.state
+        used, progress = job.usage(), job.progress
+        seconds = {"decoded": used.decode_s, "engine": used.engine_s}
+        if sum(state == PartState.DONE for state in states.values()) > progress.done:
+            cut = next(iter(states))  # the first part of a document cuts it into the others
+            del states[cut]
+            seconds = {"cut": worked.pop(cut, 0.0)} | seconds
+        rest = sum(worked.values()) - used.decode_s - used.engine_s
+        seconds["witness and commit"] = max(0.0, rest) if used.parts else 0.0
+        parts = {"running": sum(state == PartState.RUNNING for state in states.values())}
+        parts |= {name: getattr(progress, name) for name in ("done", "failed", "cancelled")}
+        if progress.total is not None:
+            parts = {"queued": max(0, progress.total - sum(parts.values()))} | parts
+        return cls(parts=parts, queued_s=used.queued_s, seconds=seconds)
+
+    @property
+    def text(self) -> str:
+        """It in two lines."""
+        states = ", ".join(f"{count:,} {state}" for state, count in self.parts.items() if count)
+        queued = self.queued_s
+        waits = f"waited {queued.p50:.1f} s each (95 of 100 less than {queued.p95:.1f} s), " if queued else ""
+        spent = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in self.seconds.items())
+        parts = f" parts: {states or 'none'}"
+        return (
+            f"{parts}\n time of all parts: {waits}{spent}" if waits or any(self.seconds.values()) else parts
+        )
 
 
 @grouped
@@ -53,13 +116,15 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
     """
     from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
 
-    with endings.going_on(jobs.way_back), Client() as client:
+    with endings.going_on(jobs.words), Client() as client:
         group = jobs.chosen(client)
         try:
             follow(group, timeout)
-        except JobTimeoutError:
+        except JobTimeoutError as error:
             _show(group, as_json=as_json)
-            raise
+            late = next(job for job in group if job.id == error.job_id)
+            endings.complain(output.complaint(late, error))
+            raise typer.Exit(Ending.TIMEOUT) from None
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
 
@@ -89,7 +154,13 @@ def cancel(
             if as_json:
                 output.json_line(output.job_json(job, None))
             else:
-                typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
+                read = f"; `pecia result {job.id}` gives what is read" if job.progress.done else ""
+                became = (
+                    f"{job.state}, {output.progress_text(job.progress)} read"
+                    if ended
+                    else f"was {job.state} already"
+                )
+                typer.echo(f"{output.name_of(job)}: {became}{read if ended else ''}")
 
 
 @grouped
@@ -104,7 +175,7 @@ def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
             try:
                 reopened.append(job.retry())
             except RetryRefusedError as error:
-                endings.complain(str(error))
+                endings.complain(output.complaint(job, error))
                 ending = max(ending, endings.of(error))
         if reopened:
             _show(client.group(reopened), as_json=as_json)
@@ -138,23 +209,25 @@ def list_jobs(
             _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
         pages = client.pages(limit=limit, **which)
-        rows = [(one.job_id, one.number, one.verdict, one.read_at) for one in pages]
+        rows = [(one.label, one.job_id, one.number, one.verdict, one.read_at) for one in pages]
     if as_json:
         for row in rows:
-            output.json_line(dict(zip(("job", "page", "verdict", "read_at"), row, strict=True)))
-    else:
-        typer.echo(output.fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
+            output.json_line(dict(zip(("label", "job", "page", "verdict", "read_at"), row, strict=True)))
+        return
+    shown = [(output.shortened(label), *others) for label, *others in rows]
+    typer.echo(output.fitting(("document", "job", "page", "verdict", "read"), shown, spare=("read",)))
 
 
-def _show(group: JobGroup[Any], *, as_json: bool) -> None:
+def _show(group: JobGroup[Any], *, as_json: bool, more: Mapping[str, Any] = MappingProxyType({})) -> None:
     hints = group.hints()
     if as_json:
         for job in group:
-            output.json_line(output.job_json(job, hints.get(job.id)))
+            output.json_line({**output.job_json(job, hints.get(job.id)), **more})
         return
     typer.echo(output.table(group))
-    for job_id, hint in hints.items():
-        typer.echo(f"{job_id} waiting: {hint}")
+    for job in group:
+        if job.id in hints:
+            typer.echo(f"{output.name_of(job)} waiting: {hints.pop(job.id)}")
 
 
 Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]

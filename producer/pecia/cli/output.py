@@ -17,10 +17,10 @@ import typer
 from pydantic import BaseModel
 from typer import Option
 
+from pecia.errors import JobError
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
-from pecia_schemas.results import Captions, Document, Page, Segment, Summary
 from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
@@ -135,46 +135,8 @@ def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> N
         json_line(one.model_dump(mode="json", exclude=exclude))
 
 
-def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:
-    """Return a job and, if it is over, what it made and was not erased."""
-    from pecia_schemas.tasks import CaptionVideo  # noqa: PLC0415  tasks are slow to load
-
-    is_readable = job.state.has_result and job.erased_at is None
-    result: BaseModel | None = job.result(timeout=0, revision=revision) if is_readable else None
-    content: dict[str, Any] = {"segments" if job.kind == CaptionVideo.kind else "pages": []}
-    if isinstance(result, Captions):
-        content = {"segments": [*map(_piece_json, result.segments)]}
-        content["summary"] = result.summary and _piece_json(result.summary)
-    elif isinstance(result, Document):
-        content = {"revision": result.revision} if result.revision else {}
-        content["pages"] = [*map(_piece_json, result.pages)]
-    if isinstance(result, Captions | Document) and result.failed:
-        content["failed"] = [
-            {"number": piece.number, "failure": _failure_json(piece.failure)} for piece in result.failed
-        ]
-    return {
-        "job": job.id,
-        "file": file or job.label,
-        "state": job.state,
-        **content,
-        "failure": _failure_json(job.failure),
-        "erased_at": job.erased_at,
-    }
-
-
-def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
-    """Return what was read or written, and where it was taken from, if no engine was asked for it."""
-    known = ("number", "start", "end", "text", "verdict")
-    record = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
-    if source := piece.cached_from:
-        record["cached_from"] = source.model_dump(mode="json", include={"part", "read_at"})
-    for name in ("revision", "fields"):
-        if (value := getattr(piece, name, None)) is not None:
-            record[name] = value
-    return record
-
-
-def _failure_json(failure: Failure | None) -> dict[str, str] | None:
+def failure_json(failure: Failure | None) -> dict[str, str] | None:
+    """Return why something failed; None if it did not."""
     return {"code": failure.code, "message": failure.message} if failure else None
 
 
@@ -188,48 +150,13 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
         "lane": job.lane,
         "state": job.state,
         "progress": job.progress,
-        "failure": _failure_json(job.failure),
+        "failure": failure_json(job.failure),
         "hint": hint,
         "metadata": dict(job.metadata),
         "submitted_at": job.submitted_at,
         "finished_at": job.finished_at,
         "erased_at": job.erased_at,
     }
-
-
-def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
-    """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
-    name = printable(file or job.label) or str(job.id)
-    if job.failure is not None or not job.state.has_result or job.erased_at is not None:
-        erased = (
-            f", erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}"
-            if job.erased_at and job.state.has_result
-            else ""
-        )
-        why = f"{job.failure.code}: {job.failure.message}" if job.failure else f"{job.state}{erased}"
-        typer.echo(f"{name}: {why}", err=True)
-        return
-    result: BaseModel = job.result(timeout=0, revision=revision)
-    if isinstance(result, Captions):
-        for segment in result.segments:
-            time = f"{_clock(segment.start)} - {_clock(segment.end)}"
-            typer.echo(f"--- {name}, {time} ({segment.verdict})\n{for_terminal(segment.text)}\n")
-        if summary := result.summary:
-            typer.echo(f"--- {name}, summary ({summary.verdict})\n{for_terminal(summary.text)}\n")
-    elif isinstance(result, Document):
-        for page in result.pages:
-            revised = f", revision {page.revision.number}" if page.revision else ""
-            typer.echo(
-                f"--- {name}, page {page.number} ({page.verdict}{revised})\n{for_terminal(page.text)}\n"
-            )
-            if page.fields is not None:
-                json_line(page.fields)
-                typer.echo()
-    if isinstance(result, Captions | Document):
-        piece = "page" if isinstance(result, Document) else "segment"
-        for missing in result.failed:
-            failure = missing.failure
-            typer.echo(f"{name}, {piece} {missing.number}: {failure.code}: {failure.message}", err=True)
 
 
 def for_terminal(text: str) -> str:
@@ -251,11 +178,6 @@ def for_terminal(text: str) -> str:
     return "\n".join(lines)
 
 
-def _clock(moment: timedelta) -> str:
-    minutes, seconds = divmod(round(moment.total_seconds()), 60)
-    return f"{minutes}:{seconds:02}"
-
-
 def console() -> Console:
     """Return standard output; wide if no terminal sets its width, and without colours then."""
     from rich.console import Console  # noqa: PLC0415  JSON takes none
@@ -267,7 +189,6 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
     rows: list[dict[str, object]] = []
     for job in jobs:
-        label = printable(job.label)
         style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
         row = {
             "job": job.id,
@@ -275,9 +196,9 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
             "lane": job.lane,
             "state": typer.style(job.state, **style) if style else job.state,
             "parts": progress_text(job.progress),
-            "label": label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}",
+            "label": shortened(job.label),
             "submitted": job.submitted_at,
-            "took": f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s",
+            "took": _took(job),
             "why": "erased" if job.erased_at else job.failure and job.failure.code,
         }
         rows.append(row)
@@ -286,6 +207,19 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
         headings.remove("label")
     shown = [[row[name] for name in headings] for row in rows]
     return fitting(headings, shown, spare=("kind", "submitted", "lane", "took", "label"), width=width)
+
+
+def _took(job: AnyJob) -> str:
+    """Return how long a job was worked on, since its last retry."""
+    if job.started_at is None:
+        return "-"
+    return f"{((job.finished_at or datetime.now(UTC)) - job.started_at).total_seconds():.1f} s"
+
+
+def shortened(label: str | None) -> str:
+    """Return a label for a table."""
+    shown = printable(label)
+    return shown if len(shown) <= _LABEL else f"…{shown[1 - _LABEL :]}"
 
 
 def printable(text: str | None) -> str:
@@ -298,6 +232,20 @@ def printable(text: str | None) -> str:
     )
 
 
+def name_of(job: AnyJob, name: str | None = None) -> str:
+    """Return what a job is called: its file or its label, else its id."""
+    return printable(name or job.label) or str(job.id)
+
+
+def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
+    """Return an error's sentence with the job's name, if it has one, in the place of its id: errors carry no names."""
+    said = str(error)
+    if not (name or job.label):
+        return said
+    said = said.replace(f"Job {job.id}", f"'{name_of(job, name)}'")
+    return said.replace(f"job {job.id}", f"'{name_of(job, name)}'")
+
+
 def progress_text(progress: Progress) -> str:
-    """Return how many parts have ended, of how many, as in `3/12`."""
-    return f"{progress.finished}/{'?' if progress.total is None else progress.total}"
+    """Return how many parts have been read, of how many, as in `3/12`."""
+    return f"{progress.done}/{'?' if progress.total is None else progress.total}"

@@ -3,7 +3,8 @@
 import secrets
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,15 +16,15 @@ from pydantic import ValidationError
 from typer import Argument, BadParameter, Option
 
 from pecia import arguments
-from pecia.cli import endings, output, results, values
+from pecia.cli import endings, output, printing, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
 from pecia.cli.values import Input, existing_file, grouped, inputs
-from pecia.cli.watching import counted, follow
+from pecia.cli.watching import counted, follow, printing_bar, unserved_reported
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
-from pecia.job import AnyJob, JobGroup
+from pecia.job import JobGroup
 from pecia.submission import Submission
 from pecia_schemas import tasks
 from pecia_schemas.media import UrlRef
@@ -42,7 +43,10 @@ Files = Annotated[
 ]
 Priority = Annotated[Lane, Option(help="Lane to wait in.")]
 Kind = Annotated[tasks.DocumentType, Option("--type", help="What the documents are.")]
-Language = Annotated[str | None, Option(help="ISO 639-1, as in en. Default: the engine's own.")]
+Language = Annotated[
+    str | None,
+    Option(help="ISO 639-1, as in en, or en,ko,zh. Default: auto, what the engine knows, by script."),
+]
 Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
 NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
@@ -121,6 +125,7 @@ class OutputOptions:
     target: results.Target = None
     force: results.Force = False
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each file.")] = False
+    stream: results.Stream = False
 
     @property
     def delivery(self) -> Delivery:
@@ -129,6 +134,7 @@ class OutputOptions:
 
     def check(self, kind: str, count: int) -> None:
         """Raise `typer.BadParameter` or `InvalidFormatError` if so many jobs of a kind cannot end like this."""
+        results.check_stream(stream=self.stream, as_json=self.as_json)
         if self.delivery.is_plain:
             return
         if not self.wait:
@@ -137,15 +143,14 @@ class OutputOptions:
             raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
         self.delivery.check({kind}, count)
 
-    def results(
-        self, group: JobGroup[Any], names: Sequence[str], as_text: Callable[[AnyJob, str], None]
-    ) -> None:
-        """Print every job with what its file is called."""
+    def print_submitted(self, group: JobGroup[Any], names: Sequence[str]) -> None:
+        """Print the jobs' ids, or an object for each; a job that a key named before may have its result."""
         for job, name in zip(group, names, strict=True):
             if self.as_json:
-                output.json_line(output.result_json(job, name))
+                result = job.result(timeout=0) if job.state.has_result and job.erased_at is None else None
+                output.json_line(printing.result_json(job, name, result))
             else:
-                as_text(job, name)
+                typer.echo(job.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +295,7 @@ def _run(
     settings, names = from_environment(), [one.name for one in found]
     submissions = (Submission(replace(task, source=one.source), label=one.label) for one in found)
     with (
-        endings.going_on(f"pecia watch --batch {batch}" if batch else "pecia watch"),
+        endings.going_on(f"--batch {batch}" if batch else ""),
         warnings.catch_warnings(),
         Client(settings=settings) as client,
         exported(settings, "pecia-client"),
@@ -321,9 +326,9 @@ def _run(
         accepted = [name for number, name in enumerate(names) if number not in refused]
         ending = Ending.USAGE if refused else Ending.DONE
         if shown.wait:
-            ending = max(ending, _waited(group, accepted, shown))
+            ending = max(ending, _waited(group, accepted, shown, f"--batch {batch}" if batch else ""))
         else:
-            shown.results(group, accepted, lambda job, _: typer.echo(job.id))
+            shown.print_submitted(group, accepted)
     raise typer.Exit(ending)
 
 
@@ -332,18 +337,26 @@ def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None
         endings.complain(f"{names[number]}: {why}")
 
 
-def _waited(group: JobGroup[Any], names: Sequence[str], shown: OutputOptions) -> Ending:
+def _waited(group: JobGroup[Any], names: Sequence[str], shown: OutputOptions, which: str) -> Ending:
     """Hand over every result, finished or not, before a timeout ends the command."""
-    late: JobTimeoutError | None = None
-    try:
-        follow(group, shown.timeout)
-    except JobTimeoutError as error:
-        late = error
-    if shown.delivery.is_plain:
-        shown.results(group, names, output.result_text)
-        ending = endings.of_results(group)
-    else:
-        ending = deliver(group, shown.delivery, names)
-    if late is not None:
-        raise late
+    tally = printing.Tally(names=not shown.delivery.is_plain)
+    if not which and len(group) == 1:
+        which = str(group[0].id)
+    with endings.going_on(which, f"'{names[0]}'" if len(names) == 1 else "what was submitted"):
+        if shown.delivery.is_plain:
+            by_document = shown.as_json and not shown.stream
+            what, total = ("documents", len(group)) if by_document else ("pages", None)
+            with (
+                unserved_reported(lambda: (job for job in group if not job.done)),
+                printing_bar(what, total) as step,
+            ):
+                printer = printing.Printer(
+                    as_json=shown.as_json, by_page=shown.stream, tally=tally, step=step
+                )
+                ending = printing.print_each(group, printer, names, shown.timeout)
+        else:
+            with suppress(JobTimeoutError):
+                follow(group, shown.timeout)
+            ending = deliver(group, shown.delivery, tally)
+    tally.close(which)
     return ending

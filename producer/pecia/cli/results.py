@@ -7,18 +7,20 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 from typer import BadParameter, Option
 
 from pecia import saving
-from pecia.cli import endings, output, watching
+from pecia.cli import endings, output, printing, watching
 from pecia.cli.endings import Ending
 from pecia.cli.jobs import AsJson
 from pecia.cli.values import Filter, Jobs, grouped
 from pecia.cli.watching import counted
 from pecia.client import Client
+from pecia.configuration import from_environment
 from pecia.errors import JobError
 from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
@@ -32,6 +34,10 @@ def export(
     *,
     to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
     form: Annotated[ExportFormat, Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
+    tables: Annotated[
+        bool,
+        Option("--tables", help="All cells of all tables as one file, tables.csv; or as --format parquet."),
+    ] = False,
     jobs: Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -43,6 +49,9 @@ def export(
     which = jobs.which()
     if not which:
         raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+    if tables:
+        is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
+        form = ExportFormat.TABLES_PARQUET if is_parquet else ExportFormat.TABLES
     try:
         with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
             done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
@@ -66,7 +75,10 @@ Form = Annotated[
 Target = Annotated[
     str | None,
     Option(
-        "--output", "-o", metavar="FILE|DIR", help="Write it there. In a folder the files are called by job."
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="Write it there. In a folder files are called as documents are.",
     ),
 ]
 Force = Annotated[bool, Option("--force", help="Replace files that are there.")]
@@ -74,6 +86,9 @@ Quality = Annotated[
     int, Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
 ]
 
+Stream = Annotated[
+    bool, Option("--stream", help="With --json: one object for each page, as soon as it is there.")
+]
 Original = Annotated[bool, Option("--original", help="As it was read, before anybody reviewed it.")]
 OfTable = Annotated[
     int | None, Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1.")
@@ -107,9 +122,9 @@ class Delivery:
             return Path(self.target) / f"{name}{(self.form or Format.TEXT).suffix}"
         return Path(self.target)
 
-    def save(self, job: AnyJob, path: Path) -> None:
-        """Write the result of a job that is over."""
-        job.save(path, self.form, quality=self.quality, timeout=0, revision=self.revision)
+    def save(self, job: AnyJob, path: Path, result: Any) -> None:
+        """Write the result of a job."""
+        job.save(path, self.form, quality=self.quality, result=result)
 
     def check(self, kinds: Collection[str], count: int) -> None:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
@@ -121,7 +136,9 @@ class Delivery:
         if self.target and count > 1 and Path(self.target).is_file():
             raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
-            saving.form_of(kind, self.place("name", count) or Path(), self.form)
+            form = saving.form_of(kind, self.place("name", count) or Path(), self.form)
+            if form.is_binary and not from_environment().gateway_url:
+                saving.page_pictures(form)
 
 
 @grouped
@@ -135,6 +152,7 @@ def result(
     table: OfTable = None,
     original: Original = False,
     as_json: AsJson = False,
+    stream: Stream = False,
 ) -> None:
     """Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.
 
@@ -144,71 +162,94 @@ def result(
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
         raise BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+    check_stream(stream=stream, as_json=as_json)
     if table and (as_json or not delivery.is_plain):
         raise BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+    printer = printing.Printer(as_json=as_json, by_page=stream, revision=revision)
     with Client() as client:
         found = jobs.chosen(client)
         if table:
-            ending = _each(found, lambda job: _print_table(job, table, revision))
+            ending = _each(found, lambda job, result: _print_table(job, result, table), revision)
         elif not delivery.is_plain:
             ending = deliver(found, delivery)
-        elif as_json:
-            ending = _each(found, lambda job: output.json_line(output.result_json(job, None, revision)))
         else:
-            ending = _each(found, lambda job: output.result_text(job, None, revision))
+            ending = printing.print_each(found, printer)
     raise typer.Exit(ending)
 
 
-def deliver(jobs: Sequence[AnyJob], delivery: Delivery, names: Sequence[str] = ()) -> Ending:
-    """Write the results of jobs that are over; say on standard error why others have none.
+def check_stream(*, stream: bool, as_json: bool) -> None:
+    """Raise `typer.BadParameter` for a stream of what is no JSON."""
+    if stream and not as_json:
+        raise BadParameter("it is of JSON: say --json too", param_hint="--stream")
 
-    In a folder they are called as the documents are, as far as these `names` are of files and none comes twice; else
-    by job.
+
+def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:
+    """Write what has been read of the jobs; say on standard error why others have no result, or not the whole of it.
+
+    In a folder files are called by the jobs' labels; where two are called the same, the later ones get a number, and a
+    job without a label has its id.
 
     Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
     """
     delivery.check({job.kind for job in jobs}, len(jobs))
-    called = [Path(name).stem for name in names if os.path.isfile(name)]  # noqa: PTH113  Path's raises for long URLs
-    if not len(called) == len(jobs) == len(set(called)):
-        called = [str(job.id) for job in jobs]
-    places = {job.id: delivery.place(name, len(jobs)) for job, name in zip(jobs, called, strict=True)}
+    stems, called = saving.Stems(), dict[UUID, str]()
+    for job in jobs:
+        if job.id not in called:
+            called[job.id] = stems.add(saving.stem_of(job.label) or str(job.id))
+    places = {job.id: delivery.place(called[job.id], len(jobs)) for job in jobs}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
         raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
-    return _each(jobs, lambda job: _write(job, places[job.id], delivery))
+    tally = tally or printing.Tally()
+
+    def write(job: AnyJob, result: Any) -> None:
+        _write(job, result, places[job.id], delivery)
+        tally.add(job, printing.pieces_of(result))
+
+    return _each(jobs, write, delivery.revision, tally)
 
 
-def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending:
-    """Do it for each job, and return how the worst of them ended."""
+def _each(
+    jobs: Sequence[AnyJob],
+    hand_over: Callable[[AnyJob, Any], None],
+    revision: int | None,
+    tally: printing.Tally | None = None,
+) -> Ending:
+    """Do it with the result of each job, be it a part, and return how the worst of them ended."""
     worst = Ending.DONE
     for job in counted(jobs, len(jobs), "results"):
         try:
-            hand_over(job.wait(timeout=0))
+            if not job.refresh().done:
+                worst = max(worst, Ending.TIMEOUT)
+            if job.progress.done and not job.erased_at:
+                hand_over(job, job.result(timeout=0, revision=revision, partial=True))
             worst = max(worst, endings.of_results([job]))
+            if why := printing.missing(job):
+                endings.complain(f"{output.name_of(job)}: {why}")
         except JobError as error:
-            endings.complain(str(error))
+            endings.complain(output.complaint(job, error))
             worst = max(worst, endings.of(error))
+        if tally:
+            tally.end(job)
     return worst
 
 
-def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
+def _write(job: AnyJob, result: Any, place: Path | None, delivery: Delivery) -> None:
     """Write the result of a job to its place; None: to standard output."""
     try:
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
-            delivery.save(job, place)
+            delivery.save(job, place, result)
         elif delivery.form and delivery.form.is_binary:
             with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
                 path = Path(scratch) / "result"
-                delivery.save(job, path)
+                delivery.save(job, path, result)
                 with path.open("rb") as file:
                     shutil.copyfileobj(file, sys.stdout.buffer)
                     sys.stdout.buffer.flush()
+        elif delivery.form is not Format.FIELDS:
+            typer.echo(output.for_terminal(render(result, delivery.form or Format.TEXT)), nl=False)
         else:
-            result = job.result(timeout=0, revision=delivery.revision)
-            if delivery.form is not Format.FIELDS:
-                typer.echo(output.for_terminal(render(result, delivery.form or Format.TEXT)), nl=False)
-                return
             for line in text.lines(result):
                 output.json_line({"job": str(job.id), **line})
     except BrokenPipeError:
@@ -218,9 +259,8 @@ def _write(job: AnyJob, place: Path | None, delivery: Delivery) -> None:
         raise BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
 
 
-def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
-    result = job.result(timeout=0, revision=revision)
+def _print_table(job: AnyJob, result: Any, number: int) -> None:
     tables = result.tables if isinstance(result, Document) else ()
     if number > len(tables):
-        raise BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
+        raise BadParameter(f"'{output.name_of(job)}' has {len(tables)} tables", param_hint="--table")
     typer.echo(output.for_terminal(tables[number - 1].to_csv()), nl=False)

@@ -200,11 +200,11 @@ class Jobs(Filter):
         return client.group(list(client.jobs(**which, page_size=500))[::-1])
 
     @property
-    def way_back(self) -> str:
-        """The command that goes on following the jobs."""
+    def words(self) -> str:
+        """The words by which other commands find the jobs; empty for those that only this one was given."""
         if self.batch is not None:
-            return f"pecia watch --batch {self.batch}"
-        return f"pecia watch {' '.join(self.ids)}" if self.ids and "-" not in self.ids else "pecia watch"
+            return f"--batch {self.batch}"
+        return " ".join(self.ids) if self.ids and "-" not in self.ids else ""
 
 
 def check(ids: list[str] | None, which: Which) -> None:
@@ -238,9 +238,12 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def language(value: str | None) -> str | None:
-    """Return a language as tasks name it."""
-    if value is not None and not re.fullmatch("[a-z]{2}", value):
-        raise BadParameter("write a language as two letters, such as en", param_hint="--language")
+    """Return a language, or several, as tasks name them."""
+    if value in (None, "auto"):
+        return None
+    if not re.fullmatch("[a-z]{2}(,[a-z]{2}){0,7}", value):
+        sentence = "write a language as two letters, such as en, several as en,ko,zh, or auto"
+        raise BadParameter(sentence, param_hint="--language")
     return value
 
 
@@ -329,3 +332,11 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
     except (ValueError, OverflowError):
         raise BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def overlap(value: str) -> timedelta:
+    """Return for how long what is replaced stays valid."""
+    span = moment(value, "--overlap")
+    if not isinstance(span, timedelta):
+        raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
+    return span

@@ -114,6 +114,23 @@ def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
+@contextmanager
+def printing_bar(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show how many were printed, each counted by a call; on the terminal that shows them, only until the first."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with _bar() as progress:
+        task = progress.add_task(what, total=total)
+
+        def step() -> None:
+            if sys.stdout.isatty():
+                progress.stop()
+            progress.advance(task)
+
+        yield step
+
+
 def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),

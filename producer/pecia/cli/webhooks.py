@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -145,11 +144,8 @@ def rotate(
 
     Example: `pecia webhook rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
-    span = values.moment(overlap, "--overlap")
-    if not isinstance(span, timedelta):
-        raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
     with Client() as client:
-        _show_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
+        _show_secret(client.rotate_endpoint(endpoint, overlap=values.overlap(overlap)), as_json=as_json)
 
 
 @webhook.command("test")

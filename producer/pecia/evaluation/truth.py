@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pecia.errors import ConfigurationError
 from pecia_schemas.blocks import Cell, Mark, Table
+from pecia_schemas.installing import install_command
 from pecia_schemas.media import MediaType
 
 _NUMBER: Final = re.compile(r"[-_ ]*\d+$")
@@ -162,4 +163,4 @@ def part_of_local(name: str, why: str) -> Any:
     try:
         return next(iter(entry_points(group="pecia.local", name=name))).load()
     except (StopIteration, ImportError):
-        raise ConfigurationError(f"{why}: pip install 'pecia[local]'.") from None
+        raise ConfigurationError(f"{why}: {install_command('local')}") from None

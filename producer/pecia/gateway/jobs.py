@@ -1,10 +1,11 @@
 """Jobs over HTTP: how they are, what they read, their ends."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -21,6 +22,7 @@ from pecia.formats import Format
 from pecia.gateway import bodies, sending
 from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, busy, documented, too_many
+from pecia.handles import PDF_QUALITY
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
@@ -179,12 +181,14 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     form: Annotated[Format, Query(alias="format")] = Format.JSON,
     wait: Wait = 0,
     revision: RevisionNumber = None,
+    quality: Annotated[int, Query(ge=1, le=95, description="Of the pages' pictures.")] = PDF_QUALITY,
 ) -> Response:
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
     if form.is_binary:
-        return await _draw(bearer, request, job, form, revision)
+        save = partial(job.save, format=form, quality=quality, revision=revision)
+        return await _draw(bearer, request, save, form)
     async with bearer.limits.results.place(_too_many_results):
         result: Any = await job.result(timeout=0, revision=revision)
         content = await finish_in_thread(formats.render, result, form)
@@ -192,7 +196,7 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
 
 
 async def _draw(
-    bearer: Bearer, request: Request, job: AsyncJob[Any], form: Format, revision: int | None
+    bearer: Bearer, request: Request, save: Callable[..., Awaitable[FilePath]], form: Format
 ) -> Response:
     """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
     async with AsyncExitStack() as held:
@@ -200,7 +204,7 @@ async def _draw(
             await held.enter_async_context(bearer.limits.results.place(_too_many_results))
             scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
             async with bearers_of(request).drawings.place(_too_many_drawings):
-                path = await job.save(FilePath(scratch) / "result", form, timeout=0, revision=revision)
+                path = await save(FilePath(scratch) / "result", timeout=0)
         return _Drawn(path, _MEDIA_TYPES[form], held.pop_all())
     raise AssertionError  # nothing above suppresses
 

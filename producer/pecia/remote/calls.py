@@ -47,7 +47,11 @@ class Caller:
         return self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
-        """Return what is answered, None for nothing. Raises what its problem stands for."""
+        """Return what is answered: of JSON the object, of another type that was accepted the bytes, None for nothing.
+
+        Raises what its problem stands for.
+        """
+        accepted = given.get("headers", {}).get("Accept", "application/json")
         for left in range(_TRIES - 1, -1, -1):
             try:
                 answer = self._send(method, path, **given)
@@ -59,8 +63,9 @@ class Caller:
                 self._sleep(_PAUSE_S)
                 continue
             media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
-            if answer.is_success and (media_type.startswith("application/json") or not answer.content):
-                return answer.json() if answer.content else None
+            if answer.is_success and (media_type.startswith(accepted) or not answer.content):
+                is_json = media_type.startswith("application/json")
+                return (answer.json() if is_json else answer.content) if answer.content else None
             said = answer.json() if media_type.startswith("application/problem+json") else {}
             wait = float(after) if after.isdecimal() else 1.0
             is_paced = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and said.get("code") == "rate"

@@ -12,13 +12,14 @@ from typing import IO, Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
+import httpx2
 from pydantic import TypeAdapter
 
 from pecia import bulk, errors, records, sources
 from pecia.bulk import Outcome
+from pecia.formats import Format
 from pecia.handles import Accepted, JobView
 from pecia.remote.calls import Caller, error_of
-from pecia.sources import Original
 from pecia.store import D_co, Statements, transaction, unrepeatable
 from pecia.submission import Item, Options
 from pecia.waiting import batches
@@ -37,6 +38,8 @@ _IDS: Final = 150
 _FILES: Final = 100
 _BYTES: Final = 32 * 1024**2
 """Where a request of many documents ends."""
+_DRAWING: Final = httpx2.Timeout(1800, connect=10)
+"""Of results with pictures: they may have hundreds of pages."""
 _VIEW: Final = TypeAdapter(JobView)
 _OUTCOMES: Final = TypeAdapter(list[records.PartOutcome])
 _PAGES: Final = TypeAdapter(list[records.FoundPage])
@@ -169,11 +172,14 @@ class RemoteStore(Statements[D_co]):
         return found[:limit]
 
     @transaction
-    def original(self, http: Caller, job_id: UUID) -> Original:  # noqa: ARG002  that of the store
-        """Raise what says how a PDF is had."""
-        raise errors.ConfigurationError(
-            f"Through a gateway PDFs are written there: GET /v1/jobs/{job_id}/result?format=pdf."
-        )
+    def drawn(self, http: Caller, job_id: UUID, form: Format, *, quality: int, revision: int | None) -> bytes:
+        """Return a result with the pages' pictures, as the gateway draws it."""
+        asked = {"format": form.value, "quality": quality, "revision": revision}
+        query = {name: value for name, value in asked.items() if value is not None}
+        media_type = "application/pdf" if form is Format.PDF else "text/html"
+        path, headers = f"/jobs/{job_id}/result", {"Accept": media_type}
+        content: bytes = http.ask("GET", path, job_id=job_id, params=query, headers=headers, timeout=_DRAWING)
+        return content
 
     @transaction
     def first_unfinished(self, http: Caller, job_id: UUID) -> int | None:

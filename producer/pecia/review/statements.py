@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia import store
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
+from pecia.handles import label_in
 from pecia.records import AuditAction, Listing
 from pecia.review.correcting import Decision, revised
-from pecia_schemas.encryption import DecryptionError
+from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.moves import NOTIFY_REVISED, PROMISE_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
 from pecia_schemas.states import new_id
@@ -27,7 +28,7 @@ _READ = """
 _COLUMNS = """
     parts.job_id, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
     jobs.task->>'document_type' AS document_type, coalesce(revised.number, 0) AS revision,
-    coalesce(revised.checked, false) AS checked
+    coalesce(revised.checked, false) AS checked, jobs.label
 """
 _DOUBTFUL = f"""
     SELECT {_COLUMNS} {_READ} AND {NEEDS_REVIEW}
@@ -87,6 +88,8 @@ class ReviewPage(BaseModel):
     """Its last; 0: it is as it was read."""
     checked: bool
     """Whether a person has compared the whole page with its picture."""
+    label: str | None
+    """What its document is called."""
 
 
 class Reviews(store.Statements[store.D_co]):
@@ -98,8 +101,10 @@ class Reviews(store.Statements[store.D_co]):
     ) -> list[ReviewPage]:
         """Return pages that a person should look at, the most doubtful first; of named jobs all pages."""
         if job_ids:
-            return _pages(connection, _ALL, listing, job_ids, limit=limit)
-        return _pages(connection, _DOUBTFUL, listing, (), limit=limit, worst_first=list(_WORST_FIRST))
+            return _pages(connection, self._keys, _ALL, listing, job_ids, limit=limit)
+        return _pages(
+            connection, self._keys, _DOUBTFUL, listing, (), limit=limit, worst_first=list(_WORST_FIRST)
+        )
 
     @store.transaction
     def sample(
@@ -113,7 +118,9 @@ class Reviews(store.Statements[store.D_co]):
         reviewed: bool,
     ) -> list[ReviewPage]:
         """Return pages drawn at random, the same for the same seed; `reviewed`: of those that were checked whole."""
-        return _pages(connection, _SAMPLE, listing, job_ids, limit=size, seed=str(seed), reviewed=reviewed)
+        return _pages(
+            connection, self._keys, _SAMPLE, listing, job_ids, limit=size, seed=str(seed), reviewed=reviewed
+        )
 
     @store.transaction
     def look(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
@@ -169,7 +176,12 @@ class Reviews(store.Statements[store.D_co]):
 
 
 def _pages(
-    connection: store.Connection, query: str, listing: Listing, job_ids: Collection[UUID], **values: Any
+    connection: store.Connection,
+    keys: Keyring,
+    query: str,
+    listing: Listing,
+    job_ids: Collection[UUID],
+    **values: Any,
 ) -> list[ReviewPage]:
     wanted = store.conditions(listing, None)
     if job_ids:
@@ -177,4 +189,7 @@ def _pages(
     rows = connection.execute(
         query.format(wanted=store.sql(wanted)), store.given(wanted, **values)
     ).mappings()
-    return [ReviewPage.model_validate(dict(row)) for row in rows]
+    return [
+        ReviewPage.model_validate(row | {"label": label_in(row["label"], row["job_id"], keys)})
+        for row in rows
+    ]

@@ -30,6 +30,7 @@ from pecia.testing.scripts import Answer, Piece, Rule, script_of
 from pecia.transitions import check_retry, checked_reason
 from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.installing import install_command
 from pecia_schemas.payloads import PayloadStore, key_of
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import ClientSettings
@@ -49,7 +50,7 @@ class NotFakedError(NotImplementedError):
     def __init__(self) -> None:
         super().__init__(
             "A fake fleet has jobs, batches, results, events and callbacks; no purges, reports, reviews or "
-            "registered endpoints. Test this with a real fleet: pip install 'pecia[local]', then `pecia up`."
+            f"registered endpoints. Test this with a real fleet: {install_command('local')}, then `pecia up`."
         )
 
 

@@ -51,6 +51,9 @@ class EngineSettings(ConnectionSettings):
     """Most tokens of one caption. Unset: as the profile says; 0: as its preset and style say."""
     max_num_seqs: int = Field(default=0, ge=0)
     """Requests that vLLM runs at a time. Unset: as the profile says; 0: vLLM's own choice. So in all that follows."""
+    page_seconds: float = Field(default=0, ge=0)
+    """Seconds that a page may take in the engine when it is full: the plan then reads fewer pages at a time, if it has
+    to. 0: as many as are worth it."""
     max_num_batched_tokens: int = Field(default=0, ge=0)
     """Tokens in one step of vLLM. A picture may have more."""
     kv_cache_bytes: int = Field(default=0, ge=0)
@@ -140,7 +143,13 @@ class ReadingSettings(ConnectionSettings):
     """Who reads a page beside a language model, and finds what it swapped, made up or left out: its own text `layer`,
     else the CPU engine (`ocr`). `auto`: what there is, if the engine is a language model. A task can say otherwise."""
     witness_processes: int = Field(default=0, ge=0)
-    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for every second core, at most eight."""
+    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for each core that no decoder has, of the
+    cores that there are for each GPU of the machine; at least one for every second core."""
+    witness_device: Literal["cpu", "cuda"] = "cpu"
+    """Where the networks of a witness run. `cuda` takes onnxruntime-gpu in place of onnxruntime, and is untried."""
+    canary_every: int = Field(default=0, ge=0)
+    """Pages for which an engine is given one canary page, whose text is known; what it has read is committed once that
+    was read right, and read again by a new engine if it was not. 0: never."""
     cache: bool = True
     """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
     cache_by: str = ""

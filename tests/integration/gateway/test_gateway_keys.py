@@ -14,8 +14,10 @@ from fastapi.routing import APIRoute
 
 from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import AccessUsage, Scope
+from pecia.cli.accounts import variables_of
 from pecia.errors import EndpointLimitError
 from pecia.gateway import identity, jobs, submitting, webhooks
+from tests.shared.command import run_pecia
 from tests.shared.gateways import Gateway, serving
 from tests.shared.real_fleet import RealFleet
 
@@ -53,6 +55,36 @@ def test_a_key_ends_at_its_time_and_a_revoked_one_in_seconds(
     gateway.connections.access.revoke(key.id)
     monkeypatch.setattr(identity, "_KNOWN_S", 0)
     assert code_of(bearer.get("/v1/key")) == (401, "no_key")
+
+
+def test_a_rotated_key_opens_beside_its_successor_until_the_overlap_ends(
+    gateway: Gateway, fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_KNOWN_S", 0)
+    limits: dict[str, Any] = {"scopes": (Scope.READ,), "lanes": (Lane.BULK,), "pages_per_day": 10}
+    key, shown = gateway.key(**limits, expires_at=datetime.now(UTC) + timedelta(days=90))
+    made, fresh = gateway.connections.access.rotate(key.id, timedelta(days=7))
+    kept = ("tenant", "name", "scopes", "lanes", "pages_per_day", "pages_in_flight")
+    assert [getattr(made, name) for name in kept] == [getattr(key, name) for name in kept]
+    assert made.expires_at
+    assert key.expires_at
+    assert made.expires_at - made.created_at == key.expires_at - key.created_at
+    assert [gateway.showing(text).get("/v1/key").status_code for text in (shown, fresh)] == [200, 200]
+    fleet.advance(timedelta(days=7))
+    assert [gateway.showing(text).get("/v1/key").status_code for text in (shown, fresh)] == [401, 200]
+    with pytest.raises(InvalidOptionError, match=f"No key {key.id} is valid"):
+        gateway.connections.access.rotate(key.id, timedelta())
+
+
+def test_the_command_rotates_a_key_and_says_when_the_former_ends(gateway: Gateway, fleet: RealFleet) -> None:
+    key, shown = gateway.key()
+    made = run_pecia("access", "rotate", key.id, "--overlap", "0s", env=variables_of(fleet.settings))
+    assert made.returncode == 0, made.stderr
+    assert f"Key {key.id} ends in 0s" in made.stderr
+    fresh = made.stdout.strip()
+    assert [gateway.showing(text).get("/v1/key").status_code for text in (fresh, shown)] == [200, 401]
+    refused = run_pecia("access", "rotate", key.id, env=variables_of(fleet.settings))
+    assert (refused.returncode, refused.stderr.startswith(f"pecia: No key {key.id} is valid;")) == (2, True)
 
 
 def test_a_key_says_what_it_may_and_submits_to_its_lanes_alone(gateway: Gateway) -> None:

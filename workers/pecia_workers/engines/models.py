@@ -122,6 +122,8 @@ class Model(BaseModel):
     weights_gb: float
     """In 10^9 bytes; 0: the weights are not here."""
     license: str = ""
+    weight_bits: int = 0
+    """Of a weight in a quantised layer; 0: as `quantization` has it."""
     parameters_b: float = 0
     """10^9 weights that compute one token; 0: unknown."""
     windowed: int = 0
@@ -281,8 +283,11 @@ def local_model(name: str) -> Model | None:
                 unclear.append(f"the states of {number} layers of {kind!r} take memory that is not counted")
             elif kind and kind not in _WHOLE_TYPES and not (kind == _WINDOW_TYPE and window):
                 unclear.append(f"{number} layers of {kind!r} count as keeping every token")
+        groups = quantization.get("config_groups") or {"": {}}  # of a checkpoint by llm-compressor
+        weights = next(iter(groups.values())).get("weights") or {}
         return Model(
             quantization=str(quantization.get("quant_method", "none")),
+            weight_bits=weights.get("num_bits", 0),
             layers=sum(number for kind, number in kinds.items() if kind not in _STATE_TYPES),
             windowed=kinds[_WINDOW_TYPE] if window else 0,
             window=window or 0,
@@ -294,6 +299,36 @@ def local_model(name: str) -> Model | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+_PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
+_LONGEST_SIDE: Final = 2**15
+"""Pixels: `longest_edge` is a side up to here; Qwen's processors call so the pixels of the whole picture."""
+
+
+def picture_limits(name: str, options: Mapping[str, Any]) -> dict[str, int]:
+    """Return `most_pixels` or `longest_side` of a picture by the model's own processor; nothing where it is not known.
+
+    `options`: vLLM's, of which `mm_processor_kwargs` win over the checkpoint's files.
+    """
+    directory, limits = local_checkpoint(name) if name else None, dict[str, int]()
+    files = [_processor(directory / file) for file in _PROCESSORS] if directory else []
+    for values in [*files, options.get("mm_processor_kwargs") or {}]:
+        size = values.get("size")
+        edge = int(size.get("longest_edge") or 0) if isinstance(size, Mapping) else 0
+        if pixels := values.get("max_pixels") or (edge if edge > _LONGEST_SIDE else 0):
+            limits["most_pixels"] = int(pixels)
+        elif edge:
+            limits["longest_side"] = edge
+    return limits
+
+
+def _processor(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+        return dict(values.get("image_processor") or values)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def revision_of(settings: WorkerSettings) -> str | None:

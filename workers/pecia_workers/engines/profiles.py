@@ -7,29 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.engines import models
-from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged, readers_for
-from pecia_workers.protocol.base import EngineUnavailableError
+from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged
+from pecia_workers.engines.speed import (
+    PageLoad,
+    Rates,
+    Speed,
+    estimated_speed,
+    knee,
+    stored_as,
+)
+from pecia_workers.protocol.base import EngineUnavailableError, Layers
 
 NO_PROFILE: Final = "none"
-_SIZES: Final = (
+SIZES: Final = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
     *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
     "caption_tokens",
 )
-OF_A_PROFILE: Final = frozenset({"model", *_SIZES}) - {"speculative_config"}
+OF_A_PROFILE: Final = frozenset({"model", *SIZES}) - {"speculative_config"}
 """Settings that a profile's file may have."""
 CPU: Final = "cpu"
 GIB: Final = 2**30
 
 _MOST_SEQUENCES: Final = 1024
 """What vLLM runs at most by its own choice, on its largest GPUs."""
-_SEQUENCES: Final = 256
+SEQUENCES: Final = 256
 """Its choice on others: for a model of which it is not known what a request takes."""
 _LARGE_GIB: Final = 70
 _STEP, _LARGE_STEP = 8_192, 16_384
@@ -37,9 +46,6 @@ _STEP, _LARGE_STEP = 8_192, 16_384
 use; set here, for its asynchronous class falls back to 2,048 and 128 sequences."""
 _SMALL_STEPS: Final = "A100"
 """Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
-_BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
-
-_File = TypeVar("_File", bound=BaseModel)
 
 
 class Recommended(Data):
@@ -57,22 +63,13 @@ class Choice(Data):
     """The models for one size of GPU."""
 
     up_to_gib: float
+    capability: float = 0
+    """Least compute capability."""
     speed: Recommended
     quality: Recommended
 
 
-class Speed(Data):
-    """What an engine's iterations take, in seconds."""
-
-    base_s: float = Field(gt=0)
-    """Each of them, whatever it does."""
-    prefill_token_s: float = Field(ge=0)
-    """More for each token of a prompt."""
-    decode_sequence_s: float = Field(ge=0)
-    """More for each sequence that writes."""
-
-
-class Profile(Data):
+class Profile(Rates):
     """One kind of machine."""
 
     title: str
@@ -81,17 +78,13 @@ class Profile(Data):
     memory_gib: float
     reserve_gib: float
     """What is needed beside weights and KV cache; an estimate."""
-    memory_gbs: float = 0
-    """10^9 bytes that its memory moves in a second; 0: unknown."""
-    tflops: float = 0
-    """10^12 operations a second, dense, in 16 bits; 0: unknown."""
     settings: dict[str, Any]
     """By the fleet's names. `model` is one that it was made with, `max_num_seqs` and `max_num_batched_tokens` were
     measured: without them they follow from the model and the memory."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """By vLLM's names: what has no setting of the fleet's."""
     speed: Speed | None = None
-    """As it was measured."""
+    """As it was measured, with the model in `settings`."""
 
     @property
     def memory_bytes(self) -> int:
@@ -138,7 +131,7 @@ def merged(
     """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
     model = settings.model or profile.settings.get("model", "")
     if not model and memory_bytes:
-        best = recommended(memory_bytes, quality=settings.prefer_quality)
+        best = recommended(memory_bytes, profile.capability, quality=settings.prefer_quality)
         model = best.captions if captions else best.reads
     values = {name: value for name, value in profile.settings.items() if name != "model"}
     known = known_model(model)
@@ -149,16 +142,77 @@ def merged(
     chosen = settings.model_copy(update={**unset, "model": model, "engine_options": options})
     if not memory_bytes:
         return chosen
-    sequences = _SEQUENCES
-    if known and known.layers:
-        memory = models.memory_plan(chosen, known, memory_bytes, profile.reserve_bytes)
-        kv = models.kv_shape(chosen, known)
-        page = models.layers_planned(kv).held(models.page_tokens(chosen), 0, begun=True)
-        sequences = max(1, min(_MOST_SEQUENCES, models.kv_tokens(kv, memory.kv_cache) // page))
     large = memory_bytes >= _LARGE_GIB * GIB and profile.gpu != _SMALL_STEPS
-    sizes = {"max_num_seqs": sequences, "max_num_batched_tokens": _LARGE_STEP if large else _STEP}
-    given = settings.model_fields_set | profile.settings.keys()
-    return chosen.model_copy(update={name: value for name, value in sizes.items() if name not in given})
+    if "max_num_batched_tokens" not in settings.model_fields_set | profile.settings.keys():
+        chosen = chosen.model_copy(update={"max_num_batched_tokens": _LARGE_STEP if large else _STEP})
+    if "max_num_seqs" in settings.model_fields_set:
+        return chosen
+    sequences = profile.settings.get("max_num_seqs", 0)
+    if known and known.layers:
+        sized = sized_for(chosen, profile, known, memory_bytes)
+        most = max(1, min(sequences or sized.most, sized.most))
+        if sized.speed is None:
+            sequences = sequences or min(SEQUENCES, most)
+        elif not sequences or settings.page_seconds:
+            sequences = knee(sized.speed, sized.load, most, settings.page_seconds)
+    return chosen.model_copy(update={"max_num_seqs": sequences or SEQUENCES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A model on a GPU: what its memory holds, and how fast it is."""
+
+    model: models.Model
+    memory: models.MemoryPlan
+    kv: models.KvShape
+    layers: Layers
+    page: int
+    """Tokens of a page."""
+    kept: int
+    """Those that the KV cache keeps of it at its end."""
+    load: PageLoad
+    speed: Speed | None
+
+    @property
+    def tokens(self) -> int:
+        """Of the KV cache."""
+        return models.kv_tokens(self.kv, self.memory.kv_cache)
+
+    @property
+    def most(self) -> int:
+        """Pages that may run at a time, by the KV cache and by vLLM."""
+        return min(_MOST_SEQUENCES, self.tokens // self.kept)
+
+
+def sized_for(settings: WorkerSettings, profile: Profile, model: models.Model, memory_bytes: int) -> Sized:
+    """Return this for settings that are merged with the profile."""
+    if settings.quantization == "fp8" and model.quantization == "none":  # at load
+        model = stored_as(model, "fp8") or model
+    memory = models.memory_plan(settings, model, memory_bytes, profile.reserve_bytes)
+    kv = models.kv_shape(settings, model)
+    page, output = models.page_tokens(settings), EXPECTED_OUTPUT_TOKENS[DocumentType.MIXED]
+    longest = min(model.context, settings.max_model_len or model.context)
+    layers = models.layers_planned(kv, settings.max_num_batched_tokens or longest)
+    load = PageLoad(prompt=page - output, output=output, held=page - output / 2)
+    known = profile.speed if profile.settings.get("model") == settings.model else None
+    return Sized(
+        model=model,
+        memory=memory,
+        kv=kv,
+        layers=layers,
+        page=page,
+        kept=layers.held(page, 0, begun=True),
+        load=load,
+        speed=known
+        or estimated_speed(
+            profile,
+            model,
+            weights=memory.weights,
+            kv_bytes_per_token=kv.bytes_per_token,
+            load=load,
+            gpus=memory.gpus,
+        ),
+    )
 
 
 def profile_named(name: str) -> Profile:
@@ -167,7 +221,7 @@ def profile_named(name: str) -> Profile:
     Raises `EngineUnavailableError` with the names that there are, or what is wrong with the file.
     """
     if name.endswith(".toml"):
-        profile = _read(Path(name), Profile)
+        profile = _read(Path(name))
         if unknown := sorted(profile.settings.keys() - OF_A_PROFILE):
             raise EngineUnavailableError(f"{name}: a profile has no setting {unknown[0]!r}.")
         return profile
@@ -178,18 +232,9 @@ def profile_named(name: str) -> Profile:
     raise EngineUnavailableError(f"There is no profile {name!r}. {hint}")
 
 
-def speed_in(path: Path) -> Speed:
-    """Return the speed that a file says: a profile, or the table alone. Raises `EngineUnavailableError`."""
-    return _read(path, _Measured).speed
-
-
-class _Measured(BaseModel):
-    speed: Speed
-
-
-def _read(path: Path, model: type[_File]) -> _File:
+def _read(path: Path) -> Profile:
     try:
-        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         said = f"{path} cannot be read: {error.strerror}. `pecia engine tune` writes such a file."
     except ValidationError as error:
@@ -208,12 +253,9 @@ def profile_toml(profile: Profile) -> str:
         "".join(["[settings]\n", *_lines(profile.settings)]),
         "".join(["[engine_options]\n", *_lines(profile.engine_options)]),
     ]
-    return "\n".join([*tables, speed_toml(profile.speed)] if profile.speed else tables)
-
-
-def speed_toml(speed: Speed) -> str:
-    """Return the table of a profile that says how fast its engine is."""
-    return "[speed]\n" + "".join(f"{name} = {value:.3g}\n" for name, value in speed)
+    if profile.speed:
+        tables.append("[speed]\n" + "".join(f"{name} = {value:.3g}\n" for name, value in profile.speed))
+    return "\n".join(tables)
 
 
 def _lines(values: Mapping[str, Any], end: str = "\n") -> list[str]:
@@ -250,136 +292,16 @@ def memory_of(profile: Profile, gpus: Sequence[models.Gpu]) -> int:
     return found or profile.memory_bytes
 
 
-def recommended(memory_bytes: int, *, quality: bool) -> Recommended:
-    """Return the models for a GPU of so much memory."""
-    choice = next(choice for choice in profile_file().choices if memory_bytes <= choice.up_to_gib * GIB)
+def recommended(memory_bytes: int, capability: float = 0, *, quality: bool) -> Recommended:
+    """Return the models for a GPU of so much memory and this compute capability."""
+    choice = next(
+        choice
+        for choice in profile_file().choices
+        if memory_bytes <= choice.up_to_gib * GIB and capability >= choice.capability
+    )
     return choice.quality if quality else choice.speed
 
 
 def known_model(name: str) -> models.Model | None:
     """Return what is known of a model: from its files if they are here, else from the table of recommended ones."""
     return (models.local_model(name) or profile_file().models.get(name)) if name else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePlan:
-    """A model on a GPU, and the pages that there is room for."""
-
-    profile: str
-    model: str
-    quantization: str
-    license: str
-    why: str
-    """Of this model and quantisation."""
-    card: str
-    """Whose reader card it has."""
-    warning: str
-    """What its licence shuts out."""
-    needs: str
-    """What its operator has to see to."""
-    readers: tuple[str, ...]
-    """Models made for documents that would fit as well, all under permissive licences."""
-    sizes: dict[str, Any]
-    """What profile and settings say, by the fleet's names."""
-    engine_options: dict[str, Any]
-    """The same, by vLLM's names."""
-    memory: models.MemoryPlan
-    kv: models.KvShape
-    kv_bytes_per_token: int
-    kv_tokens: int
-    """That all layers keep: the budget of admission, where none of them has a window."""
-    context: int
-    """Most tokens of one request."""
-    context_kept: int
-    """What the KV cache keeps of it, as a number of tokens that all layers keep."""
-    page_tokens: int
-    """Of an A4 page of mixed documents: picture, prompt and expected text."""
-    page_kept: int
-    """What the KV cache keeps of it at its end."""
-    unclear: str
-    """What is not known of what the layers keep, and how it is counted."""
-    pages_in_cache: int
-    """For which the KV cache has room."""
-    pages_at_a_time: int
-
-    @property
-    def starts(self) -> bool:
-        """Whether the KV cache holds one request of the largest size, without which vLLM does not start."""
-        return self.kv_tokens >= self.context_kept
-
-    @property
-    def kv_share(self) -> float:
-        """The share of the KV cache that so many pages of the default size take."""
-        return self.pages_at_a_time * self.page_kept / self.kv_tokens if self.kv_tokens else 0.0
-
-    @property
-    def kv_blocks(self) -> int:
-        """The blocks that would hold as many pages of a model whose layers all keep everything."""
-        return self.kv_tokens * self.page_tokens // self.page_kept // models.BLOCK
-
-    @property
-    def bound_by(self) -> str:
-        """What keeps more pages from being read at a time."""
-        if self.pages_at_a_time == self.pages_in_cache:
-            return "the KV cache: one page more does not fit whole"
-        if self.pages_at_a_time == _MOST_SEQUENCES:
-            return f"vLLM, which runs no more than {_MOST_SEQUENCES:,} sequences unless PECIA_MAX_NUM_SEQS says so"
-        return "max_num_seqs, as it was set"
-
-
-def plan_engine(
-    settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
-) -> EnginePlan:
-    """Return the plan for a GPU of so much memory (0: the CPU), or for as many as `tensor_parallel_size` says.
-
-    Raises `EngineUnavailableError` if there is no model to plan with, or nothing is known of it.
-    """
-    if settings.model:
-        why = "the model that you named"
-    elif memory_bytes:
-        best = recommended(memory_bytes, quality=settings.prefer_quality)
-        why = best.captions_because if captions else best.reads_because
-    else:
-        raise EngineUnavailableError(
-            "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. Name one to plan with: --model."
-        )
-    chosen = merged(settings, profile, memory_bytes, captions=captions)
-    model, card = known_model(chosen.model), card_of(chosen.model, settings.card)
-    if model is None:
-        raise EngineUnavailableError(
-            f"Nothing is known of the model {chosen.model!r}: name a directory with its config.json, or a model that is"
-            " in the Hugging Face cache of this machine."
-        )
-    if not model.layers:  # with attention
-        raise EngineUnavailableError(f"How many tokens fit is not known: {model.unclear}.")
-    memory = models.memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
-    kv = models.kv_shape(chosen, model)
-    names = (*_SIZES, *_BATCHES) if chosen.admission == "dynamic" else _SIZES
-    tokens, page = models.kv_tokens(kv, memory.kv_cache), models.page_tokens(chosen)
-    context = min(model.context, chosen.max_model_len or model.context)
-    layers = models.layers_planned(kv, chosen.max_num_batched_tokens or context)
-    page_kept = layers.held(page, 0, begun=True)
-    return EnginePlan(
-        profile=profile.title,
-        model=chosen.model,
-        quantization=chosen.quantization or model.quantization,
-        license=model.license or card.license,
-        why=why,
-        card=card.title,
-        warning=card.warning,
-        needs=card.needs,
-        readers=() if captions else readers_for(memory_bytes),
-        sizes={name: value for name in names if (value := getattr(chosen, name))},
-        engine_options=chosen.engine_options,
-        memory=memory,
-        kv=kv,
-        kv_bytes_per_token=kv.bytes_per_token,
-        kv_tokens=tokens,
-        context=context,
-        context_kept=layers.held(context, 0, begun=False),
-        page_tokens=page,
-        page_kept=page_kept,
-        unclear=model.unclear,
-        pages_in_cache=tokens // page_kept,
-        pages_at_a_time=min(tokens // page_kept, chosen.max_num_seqs or tokens // page_kept),
-    )

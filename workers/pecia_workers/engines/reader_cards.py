@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
+from pecia_workers.engines.models import picture_limits
 from pecia_workers.protocol.base import LANGUAGE_MODEL, Capabilities, EngineUnavailableError, Sampling
 
 _ANY_OTHER: Final = "markdown"
@@ -34,6 +35,10 @@ class AnswerFormat(StrEnum):
     """A `div` a block, with kind and place in thousandths of the page."""
     LAYOUT = "layout"
     """A list of JSON objects with category, place in pixels and text."""
+    LAYOUT_1000 = "layout_1000"
+    """The same, with places in thousandths of the page."""
+    MARKED = "marked"
+    """Markdown in pieces, each behind a picture's mark with its kind and its place in thousandths of the page."""
     DOCTAGS = "doctags"
     """Docling's own markup, with places on a grid of 500."""
 
@@ -149,7 +154,7 @@ def card_of(model: str, named: str = "") -> Card:
 def language_model(name: str, settings: WorkerSettings, model: str) -> Capabilities:
     """Return what an engine of this name can do with a model, by its card and the settings."""
     card = card_of(model, settings.card)
-    return Capabilities(
+    capabilities = Capabilities(
         name=name,
         model=model,
         stages=LANGUAGE_MODEL,
@@ -157,6 +162,8 @@ def language_model(name: str, settings: WorkerSettings, model: str) -> Capabilit
         instructions=card.instructions,
         adapters=frozenset(settings.adapters),
     )
+    limits: dict[str, Any] = picture_limits(model, settings.engine_options)
+    return replace(capabilities, **limits)
 
 
 def readers_for(memory_bytes: int) -> tuple[str, ...]:

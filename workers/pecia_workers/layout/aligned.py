@@ -1,17 +1,18 @@
 """Tables without ruling lines: rows of pieces of text that line up. Lengths are in heights of a line."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid, cut
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.layout.marks import SIGNS
-from pecia_workers.layout.parting import free_strips
+from pecia_workers.layout.parting import SIGN, free_strips, is_number
 from pecia_workers.layout.ruled import Rules
 
 _MIN_ROWS, _MIN_COLUMNS = 3, 2
@@ -41,11 +42,19 @@ FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese
 """A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
+_LOOSE: Final = 1.35
+"""Step that is too long for lines of one cell."""
+_SAME_STEP, _ROW_STEP, _HALF_STEP = 0.97, 0.93, 0.6
+"""By the step between rows: one like it, one that parts rows of a head, and one that is too short for rows."""
+_NUMERIC, _VALUES = 0.6, 0.6
+"""Share of numbers in a column of numbers, and in the first row of values."""
+_ABOVE: Final = 1.5
+"""How far the middle of a heading of all columns of values is from theirs."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
-_NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
-_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+_VALUE: Final = re.compile(r"\W*\d|\W+$|n\.?/?a\b")
+"""A number, with its unit or without, or the sign that none is known."""
 
 
 _Row: TypeAlias = list[tuple[int, int, Line]]
@@ -58,21 +67,36 @@ def aligned_grids(
     """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
     runs: list[list[list[int]]] = []
     run: list[list[int]] = []  # neighbouring rows of several pieces, and of single short pieces between these
-    for row in rows:
-        boxes = [pieces[one].box for one in row]
-        is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
+    for above, row, following in zip([[], *rows], rows, [*rows[1:], []], strict=False):
+        is_apart = _is_apart(pieces, row, height)
         if run:
-            below = min(box.top for box in boxes) - max(pieces[one].box.bottom for one in run[-1])
-            whole, first = around(pieces[one].box for before in run for one in before), boxes[0]
-            width = 0.65 * (whole.right - whole.left)
+            end = following if _is_apart(pieces, following, height) else []
+            whole = around(pieces[one].box for other in (*run, end) for one in other)
+            first, width = pieces[row[0]].box, 0.65 * (whole.right - whole.left)
             is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
-            if not (-0.6 * height < below < _NEAR * height and (is_apart or is_short)):
+            if not (_is_near(pieces, run[-1], row, height) and (is_apart or is_short)):
                 runs += _ended(pieces, run, height)
                 run = []
+        if is_apart and not run and len(above) == 1 and _is_near(pieces, above, row, height):
+            name, below = pieces[above[0]].box, around(pieces[one].box for one in row)
+            if below.left < name.left and name.right < below.right + height:
+                run.append(list(above))  # it may be a name of several columns
         if is_apart or run:
             run.append(list(row))
     runs += _ended(pieces, run, height)
     return [grid for run in runs for grid in _grids_of(pieces, run, rules, height)]
+
+
+def _is_apart(pieces: Sequence[Line], row: Sequence[int], height: float) -> bool:
+    """Return whether white space parts a row."""
+    boxes = [pieces[one].box for one in row]
+    return any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
+
+
+def _is_near(pieces: Sequence[Line], above: Sequence[int], row: Sequence[int], height: float) -> bool:
+    """Return whether a row may be the next one of a table."""
+    step = min(pieces[one].box.top for one in row) - max(pieces[one].box.bottom for one in above)
+    return -0.6 * height < step < _NEAR * height
 
 
 def _grids_of(
@@ -141,13 +165,16 @@ class _Aligned:
     def __init__(
         self, pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
     ) -> None:
+        self.pieces, self.run = pieces, run
         self.rows = [[pieces[one] for one in row] for row in run]
         self.members = frozenset(one for row in run for one in row)
         self.rules, self.height = rules, height
+        self.is_unclear = False  # the lines of its head may be rows
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
-        walls = self._walls()
+        strips = self._walls()
+        walls = self._parting(strips)
         starts = []  # where the column behind each wall starts in most rows
         for wall in walls:
             behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
@@ -155,8 +182,17 @@ class _Aligned:
             starts.append(float(np.median(firsts)) if firsts else wall)
         self._part_heads(walls)
         placed = [self._placed(row, walls, starts) for row in self.rows]
+        boxes = [around(piece.box for _, _, piece in row) for row in placed]
+        ruled = [
+            self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
+            for upper, lower in pairwise(boxes)
+        ]
+        body = _body_start(placed, ruled)
+        if body and len(self.rows[0]) == 1 and not self._is_heading(placed):
+            return _Aligned(self.pieces, self.run[1:], self.rules, self.height).grid()
+        placed[:body] = _spanned(placed[:body], placed[body:], 0.3 * self.height)
         columns = len(walls) + 1
-        full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
+        full = sum(len({place for place, _, _ in row}) > max(1.0, 0.5 * len(strips)) for row in placed)
         texts = [piece for row in placed for _, _, piece in row]
         options = sum(piece.text[:1] in SIGNS for piece in texts)
         if self._is_justified(texts):
@@ -168,10 +204,10 @@ class _Aligned:
         if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
             unclear = pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS
             return Grid(box=self.box, table=None, lines=(), members=self.members) if unclear else None
-        ends = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
-        if columns == _MIN_COLUMNS and sum(bool(_NUMBER.fullmatch(end)) for end in ends) <= 0.7 * len(ends):
+        ends = [piece for row in placed for first, _, piece in row if first > 0]
+        if columns == _MIN_COLUMNS and sum(map(is_number, ends)) <= 0.7 * len(ends):
             return None
-        groups = self._groups(placed)
+        groups = self._groups(placed, boxes, ruled, body)
         boxes = [around(piece.box for row in group for _, _, piece in row) for group in groups]
         middles = [(above.bottom + below.top) / 2 for above, below in pairwise(boxes)]
         ys = [boxes[0].top, *middles, boxes[-1].bottom]
@@ -183,7 +219,18 @@ class _Aligned:
                 if draft.content.keys().isdisjoint(owners[number, first : last + 1].tolist()):
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
-        return draft.grid()
+        return draft.grid(is_unclear=self.is_unclear)
+
+    def _is_heading(self, placed: Sequence[_Row]) -> bool:
+        """Return whether the piece above the rows is of them: it stands in the middle of the columns of values."""
+        box, slack = self.rows[0][0].box, 0.3 * self.height
+        first, last, _ = placed[0][0]
+        below = [other.box for start, _, other in placed[1] if 0 < start == first == last]
+        if any(_lines_up(box, other, slack) for other in below):
+            return True  # the first line of a column's name
+        names = max((other.box.right for row in placed[1:] for _, last, other in row if last == 0), default=0)
+        values = around(other.box for row in placed[1:] for first, _, other in row if first > 0)
+        return box.left > names and abs(middle(box)[0] - middle(values)[0]) < _ABOVE * self.height
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
         """Return whether these are lines of prose with wide spaces, so that all end at one place."""
@@ -197,21 +244,35 @@ class _Aligned:
         """Return where white space goes down between columns."""
         most = np.percentile([len(row) for row in self.rows], 80)
         rows = [row for row in self.rows if len(row) >= max(2, 0.6 * most)]
-        texts = [piece for row in rows for piece in row if not _SIGN.fullmatch(piece.text.strip())]
+        texts = [piece for row in rows for piece in row if not SIGN.fullmatch(piece.text.strip())]
         others = [piece for row in self.rows if row not in rows for piece in row]
         strips = free_strips(texts, int(_CROSSED * len(rows)), others)
         return [place for width, place in strips if width > _GAP * self.height]
 
+    def _parting(self, walls: Sequence[float]) -> list[float]:
+        """Return the walls with cells on both sides in a row: names may stand beside the values of their column."""
+        cells: list[set[int]] = [set() for _ in range(len(walls) + 1)]  # rows with text, by column
+        for number, row in enumerate(self.rows):
+            for piece in row:
+                cells[int(np.searchsorted(walls, middle(piece.box)[0]))].add(number)
+        body = self._first_values()
+        kept: list[float] = []
+        before: set[int] = set()
+        for wall, here, after in zip(walls, cells, cells[1:], strict=False):
+            before |= here
+            if not kept or before & after or min(max(before, default=body), max(after, default=body)) > body:
+                kept.append(wall)
+                before = set()
+        return kept
+
+    def _first_values(self) -> int:
+        """Return the first row that holds values."""
+        rows = ([(1, 1, piece) for piece in row[1:]] for row in self.rows)
+        return next((number for number, row in enumerate(rows) if _is_body(row)), 0)
+
     def _part_heads(self, walls: list[float]) -> None:
         """Part the names of columns that are one piece, where a wide space or one between two columns of numbers is."""
-        body = next(
-            (
-                number
-                for number, row in enumerate(self.rows)
-                if _is_body([(1, 1, piece) for piece in row[1:]])
-            ),
-            0,
-        )
+        body = self._first_values()
         below = [piece.box for row in self.rows[body:] for piece in row]
         for before, wall, after in zip(
             [self.box.left, *walls], walls, [*walls[1:], self.box.right], strict=False
@@ -279,27 +340,26 @@ class _Aligned:
         lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
         return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))
 
-    def _groups(self, placed: list[_Row]) -> list[list[_Row]]:
+    def _groups(
+        self, placed: list[_Row], boxes: Sequence[Box], ruled: Sequence[bool], body: int
+    ) -> list[list[_Row]]:
         """Return rows of text that are one row of the table together: a row goes on with the cells above it."""
-        boxes = [around(piece.box for _, _, piece in row) for row in placed]
         pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
-        ruled = [
-            self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
-            for upper, lower in pairwise(boxes)
-        ]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
-        body = next((number for number, row in enumerate(placed) if _is_body(row)), 0)
+        step = float(np.median(pitches[body:])) if pitches[body:] else 0.0
+        apart = _ROW_STEP * step if step > _LOOSE * self.height else np.inf  # step that parts rows of a head
         groups = [[placed[0]]]
         for number, (row, pitch, rule) in enumerate(zip(placed[1:], pitches, ruled, strict=True), 1):
             above = {first for one in groups[-1] for first, _, _ in one}
             here, numbers = {first for first, _, _ in row}, _numbers(row)
-            if pitch < _SAME_ROW * self.height:
+            if pitch < max(_SAME_ROW * self.height, _HALF_STEP * step):
                 goes_on = True  # a value beside the middle of a label of two lines
             elif rule or any(numbers & _numbers(one) for one in groups[-1]):
                 goes_on = False
             elif number < body:
-                goes_on = pitch < _HEAD_PITCH * self.height and _is_below(row, groups[-1])
+                goes_on = pitch < min(apart, _HEAD_PITCH * self.height) and _is_below(row, groups[-1])
+                self.is_unclear |= goes_on and pitch > _SAME_STEP * step
             elif number > body and _goes_on(groups[-1], row):
                 goes_on = True
             elif pitch <= max(tight, _PITCH * self.height if by_rules else 0):
@@ -313,12 +373,83 @@ class _Aligned:
         return groups
 
 
-def _is_body(row: _Row) -> bool:
+def _body_start(placed: Sequence[_Row], ruled: Sequence[bool]) -> int:
+    """Return the first row of values, or of the name of several lines that such a row has."""
+    texts = [(number, column, piece.text) for number, row in enumerate(placed) for column, _, piece in row]
+    counts = Counter(column for _, column, _ in texts if column)
+    values = Counter(column for _, column, text in texts if _VALUE.match(text))
+    numeric = {column for column, count in counts.items() if values[column] >= _NUMERIC * count}
+    some = ([place for place in row if place[0] in numeric or not numeric] for row in placed)
+    body = next((number for number, row in enumerate(some) if _is_body(row, _VALUES)), 0)
+    while body > 1 and {first for first, _, _ in placed[body - 1]} == {0}:
+        goes_on = placed[body][0][0] == 0 and placed[body][0][2].text[:1].islower()
+        if not (ruled[body - 2] or (goes_on and not ruled[body - 1])):
+            break
+        body -= 1
+    return body
+
+
+def _is_body(row: _Row, least: float = 0.5) -> bool:
     """Return whether a row holds values rather than names of columns."""
     later = [piece for first, _, piece in row if first > 0]
-    numbers = [piece for piece in later if _NUMBER.fullmatch(piece.text.strip())]
+    numbers = [piece for piece in later if _VALUE.match(piece.text)]
     years = [piece for piece in numbers if _YEAR.fullmatch(piece.text.strip())]
-    return 2 * len(numbers) >= max(1, len(later)) and len(years) < max(2, len(numbers))
+    return len(numbers) >= max(1, least * len(later)) and len(years) < max(2, len(numbers))
+
+
+def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_Row]:
+    """Return the rows of a head with the columns that each name is of.
+
+    It is of the columns over whose cells it stands. A name above several others is of those in whose middle it stands,
+    unless it lines up with the column that it stands over.
+    """
+    boxes: dict[int, list[Box]] = {}
+    for first, last, piece in (place for row in body for place in row):
+        if first == last:
+            boxes.setdefault(first, []).append(piece.box)
+    cells = {column: around(some) for column, some in boxes.items()}
+    rows: list[_Row] = []
+    names: dict[int, Box] = {}  # of one column each, below the row
+    for row in reversed(head):
+        over: _Row = []
+        for first, last, piece in row:
+            covered = [
+                column
+                for column in range(first, last + 1)
+                if column in cells
+                and max((_common(cells[column], other.box), other is piece) for _, _, other in row)[1]
+                and _common(cells[column], piece.box) > slack
+            ]
+            over.append((covered[0], covered[-1], piece) if covered else (first, last, piece))
+        ends = [1, *(last + 1 for _, last, _ in over)]
+        starts = [*(first for first, _, _ in over[1:]), max(names, default=0) + 1]
+        for place, ((first, last, piece), start, end) in enumerate(zip(over, ends, starts, strict=False)):
+            known = [some[first] for some in (names, cells) if first in some]
+            if first == last and any(_lines_up(piece.box, box, slack) for box in known):
+                continue
+            options = [
+                (abs(middle(around(places))[0] - middle(piece.box)[0]), left, right)
+                for left in range(start, first + 1)
+                for right in range(last, end)
+                if all(column in names and column in cells for column in range(left, right + 1))
+                for places in [[some[column] for column in range(left, right + 1) for some in (names, cells)]]
+            ]
+            if options:
+                over[place] = (*min(options)[1:], piece)
+        names |= {first: piece.box for first, last, piece in over if first == last}
+        rows.insert(0, over)
+    return rows
+
+
+def _common(above: Box, below: Box) -> int:
+    """Return along how much of their widths two boxes go."""
+    return min(above.right, below.right) - max(above.left, below.left)
+
+
+def _lines_up(name: Box, cell: Box, slack: float) -> bool:
+    """Return whether a name begins, ends or has its middle where a cell does."""
+    places = ((box.left, middle(box)[0], box.right) for box in (name, cell))
+    return any(abs(one - other) < slack for one, other in zip(*places, strict=True))
 
 
 def _is_below(row: _Row, group: list[_Row]) -> bool:
@@ -356,4 +487,4 @@ def _tight(pitches: list[float], cells: list[int], height: float) -> float:
 
 
 def _numbers(row: _Row) -> set[int]:
-    return {first for first, _, piece in row if _NUMBER.fullmatch(piece.text.strip())}
+    return {first for first, _, piece in row if is_number(piece)}

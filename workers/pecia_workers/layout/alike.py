@@ -4,13 +4,13 @@ Needs OpenCV (pecia[cpu]).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pecia_workers.layout.calibration import calibration, log_odds
 from pecia_workers.layout.characters import Character, sureness_of, text_of_characters
-from pecia_workers.layout.glyph_shapes import Glyph, looks_like
+from pecia_workers.layout.glyph_shapes import LOW, Glyph, digit_height, looks_like
 from pecia_workers.layout.values import TOLD_BY_INK, are_alike, bare, is_raised, others_alike, shape_strength
 
 _LEAST_SCORE: Final = 1e-3
@@ -26,7 +26,8 @@ _MOST_CHANGES: Final = 2
 _LIKELY: Final = 0.5
 _LEAST_PROBABILITY: Final = 0.05
 """Of another reading, from which it counts."""
-_UNLIKELY: Final = log_odds(_LEAST_PROBABILITY)
+_UNLIKELY: Final = 1e-3
+"""Of another reading, up to which a second look says no more of it."""
 
 
 class Other(NamedTuple):
@@ -46,12 +47,19 @@ class Settled:
     """A word as it is to be read."""
 
     characters: tuple[Character, ...]
-    confidence: float
-    """Probability that it is right."""
+    wrong: float
+    """Probability that it is wrong, signs that look alike apart."""
+    unsettled: float
+    """Probability that it is another word that looks alike."""
     other: str | None
     """The next likely reading, if there is one."""
     evidence: Mapping[str, float]
-    """What its confidence follows from."""
+    """What `wrong` follows from."""
+
+    @property
+    def confidence(self) -> float:
+        """Probability that it is right."""
+        return (1 - self.wrong) * (1 - self.unsettled)
 
     @property
     def text(self) -> str:
@@ -61,58 +69,57 @@ class Settled:
 
 def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: int) -> Settled:
     """Return a word of a line, so many pixels high, as it is to be read."""
-    characters, changes = list(word), 0
-    best = max(others(characters, signs), key=lambda other: other.probability, default=None)
-    likeliest = best
-    while best and changes < _MOST_CHANGES and best.probability >= _LIKELY and best.pixels >= 0:
-        old = characters[best.place]
-        characters[best.place] = Character(
-            best.sign, old.middle, best.probability, old.text, 1 - best.probability
-        )
-        changes += 1
-        taken = best.place
-        best = max(
-            (other for other in others(characters, signs) if other.place != taken),
-            key=lambda other: other.probability,
-            default=None,
-        )
-    text = text_of_characters(word)
+    characters, taken, certain = list(word), set[int](), 1.0
+    best = likeliest = likeliest_other(characters, signs)
+    while best and len(taken) < _MOST_CHANGES and best.probability >= _LIKELY and best.pixels >= 0:
+        old, sure = characters[best.place], sureness_of_either(characters[best.place])
+        characters[best.place] = Character(best.sign, old.middle, sure, old.text)
+        taken.add(best.place)
+        certain *= best.probability
+        best = likeliest_other(characters, signs, taken)
+    unsettled = 1 - certain * (1 - best.probability if best else 1.0)
     likeliest = likeliest if likeliest and likeliest.probability >= _LEAST_PROBABILITY else None
-    other = text if changes else likeliest and likeliest.text
-    unsettled = best.probability if best else 0.0
-    evidence = evidence_of_word(characters, unsettled, height)
-    return Settled(tuple(characters), 1 - calibration().wrong.probability(evidence), other, evidence)
+    other = text_of_characters(word) if taken else likeliest and likeliest.text
+    evidence = evidence_of_word(characters, height)
+    return Settled(tuple(characters), calibration().wrong.probability(evidence), unsettled, other, evidence)
+
+
+def likeliest_other(
+    word: Sequence[Character], signs: Sequence[Glyph | None], settled: Container[int] = ()
+) -> Other | None:
+    """Return the likeliest word that looks alike, those apart that differ at places which are settled."""
+    rest = (other for other in others(word, signs) if other.place not in settled)
+    return max(rest, key=lambda other: other.probability, default=None)
 
 
 def confirmed(read: Settled, again: Sequence[Character]) -> Settled:
     """Return a word after a second look at it alone, drawn larger."""
     text = text_of_characters(again).strip()
-    evidence = evidence_of_second_look(read, again)
-    confidence = 1 - calibration().again.probability(evidence)
+    known = calibration()
+    wrong = known.again.probability(evidence_of_second_look(read.wrong, read.text, again))
+    unsettled = read.unsettled
+    if unsettled > _UNLIKELY:
+        evidence = evidence_of_second_look(unsettled, read.text, again)
+        unsettled = known.other_again.probability(evidence)
     other = read.other if text == read.text else text or read.other
-    return replace(read, confidence=confidence, other=other)
+    return replace(read, wrong=wrong, unsettled=unsettled, other=other)
 
 
-def evidence_of_second_look(read: Settled, again: Sequence[Character]) -> dict[str, float]:
-    """Return what a second look says of a word."""
-    sure = max(0.0, log_odds(sureness_of(again))) if again else 0.0
-    is_same = bare(text_of_characters(again).strip()) == bare(read.text)
-    return {
-        "before": log_odds(1 - read.confidence),
-        "same": float(is_same),
-        "same_sureness": sure * is_same,
-        "other_sureness": sure * (not is_same),
-    }
+def evidence_of_second_look(before: float, text: str, again: Sequence[Character]) -> dict[str, float]:
+    """Return what a second look says of a word. `before`: how likely it seemed that it is wrong, or another."""
+    sure = max(0.0, log_odds(sureness_apart(again))) if again else 0.0
+    first, second = bare(text), bare(text_of_characters(again).replace(" ", ""))
+    said = "same" if first == second else "alike" if looks_the_same(first, second) else "other"
+    return {"before": log_odds(before), said: 1.0, f"{said}_sureness": sure}
 
 
-def evidence_of_word(word: Sequence[Character], unsettled: float, height: int) -> dict[str, float]:
-    """Return what is known of a word. `unsettled`: the probability of its likeliest other reading."""
-    text, sure = text_of_characters(word), log_odds(sureness_of(word))
+def evidence_of_word(word: Sequence[Character], height: int) -> dict[str, float]:
+    """Return what is known of a word, signs that look alike apart."""
+    text, sure = text_of_characters(word), log_odds(sureness_apart(word))
     strength = shape_strength(text)
     is_value = strength > 0 or any(map(str.isdigit, text))
     return {
         "sureness": sure,
-        "other": max(0.0, log_odds(unsettled) - _UNLIKELY),
         "height": math.log(height),
         "value": float(is_value),
         "value_sureness": sure if is_value else 0.0,
@@ -120,10 +127,32 @@ def evidence_of_word(word: Sequence[Character], unsettled: float, height: int) -
     }
 
 
+def sureness_of_either(sign: Character) -> float:
+    """Return how sure it is that a sign is the one that was read or its rival."""
+    return min(1.0, sign.confidence + sign.rival_confidence)
+
+
+def sureness_apart(word: Sequence[Character]) -> float:
+    """Return the confidence of a word apart from signs that look alike, of which the ink and the shape tell more."""
+    signs, alike = list(word), set(places_alike(word))
+    for place, sign in enumerate(word):
+        if (place, sign.rival) in alike:
+            signs[place] = sign._replace(confidence=sureness_of_either(sign))
+    return sureness_of(signs)
+
+
+def looks_the_same(text: str, other: str) -> bool:
+    """Return whether two texts differ by signs that look alike."""
+    return len(text) == len(other) and all(
+        first == second or are_alike(first, second) or is_raised(first, second) or is_raised(second, first)
+        for first, second in zip(text, other, strict=True)
+    )
+
+
 def others(word: Sequence[Character], signs: Sequence[Glyph | None]) -> Iterator[Other]:
     """Yield what else a word may be."""
     for place, sign in places_alike(word):
-        evidence = evidence_of_other(word, place, sign, signs[place])
+        evidence = evidence_of_other(word, place, sign, signs)
         probability = calibration().other.probability(evidence)
         yield Other(place, sign, changed(word, place, sign), probability, round(evidence["pixels"]))
 
@@ -133,11 +162,13 @@ def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
     text = text_of_characters(word)
     has_digit = any(map(str.isdigit, text))
     places = set(others_alike(text)) if has_digit or "/" in text else set()
+    is_part = len(bare(text)) > 1  # a sign alone is no unit that looks like it
     for place, sign in enumerate(word):
+        is_named = sign.rival_confidence >= _NAMED and are_alike(sign.text, sign.rival)
         if is_raised(sign.text, sign.rival) or (
-            sign.rival_confidence >= _NAMED
-            and are_alike(sign.text, sign.rival)
-            and (has_digit or (len(word) > 1 and shape_strength(changed(word, place, sign.rival)) >= _KNOWN))
+            is_named
+            and (is_part or sign.rival == "$")
+            and (has_digit or shape_strength(changed(word, place, sign.rival)) >= _KNOWN)
         ):
             places.add((place, sign.rival))
     return sorted(places)
@@ -149,22 +180,25 @@ def changed(word: Sequence[Character], place: int, sign: str) -> str:
 
 
 def evidence_of_other(
-    word: Sequence[Character], place: int, sign: str, glyph: Glyph | None
+    word: Sequence[Character], place: int, sign: str, signs: Sequence[Glyph | None]
 ) -> dict[str, float]:
     """Return what speaks for another sign at a place of a word."""
     read = word[place]
     score = read.rival_confidence if read.rival == sign else _LEAST_SCORE
-    if {read.text, sign} == _SAME_INK:
+    has_same_ink = {read.text, sign} == _SAME_INK
+    if has_same_ink:
         score = max(score, _LEAST_SCORE_OF_SAME)
     before, after = shape_strength(text_of_characters(word)), shape_strength(changed(word, place, sign))
     evidence = {
         "score": math.log(max(score, _LEAST_SCORE) / max(read.confidence, _LEAST_SCORE)),
         f"shape_{before}_to_{after}": 1.0,
         "raised": float(is_raised(read.text, sign)),
+        "same_ink": float(has_same_ink),
         "pixels": 0.0,
     }
-    if {read.text, sign} in TOLD_BY_INK:
-        look = looks_like(glyph, read.text)
+    is_low = len({read.text, sign} & LOW) == 1
+    if is_low or {read.text, sign} in TOLD_BY_INK:
+        look = looks_like(signs[place], read.text + sign, digit_height(signs, word, place))
         evidence["pixels"] = float((look == sign) - (look == read.text))
-        evidence["ring" if "0" in (read.text, sign) else "stem"] = evidence["pixels"]
+        evidence["size" if is_low else "ring" if "0" in (read.text, sign) else "stem"] = evidence["pixels"]
     return evidence

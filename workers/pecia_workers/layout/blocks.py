@@ -16,7 +16,7 @@ from pecia_workers.layout.lines import around, corners_of, cues_of, joined, midd
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
-from pecia_workers.layout.parting import looks_joined
+from pecia_workers.layout.parting import looks_double, looks_joined
 from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
 from pecia_workers.layout.strikes import with_strikes
@@ -54,6 +54,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     lines = iter(printed([joined(row) for column in columns for row in column], pixels))
     kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
     blocks = list(_blocks(found, kinds, pieces, source))
+    unclear = [part.box for part in found if isinstance(part, Grid) and part.is_unclear]
     doubts = [
         Doubt(
             reason=DoubtReason.TABLE_UNCLEAR,
@@ -62,7 +63,13 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
             on_value=any(map(str.isdigit, block.text)),
         )
         for block in blocks
-        if block.kind is BlockKind.TABLE and (block.table is None or looks_joined(block.table))
+        if block.kind is BlockKind.TABLE
+        and (
+            block.table is None
+            or block.box in unclear
+            or looks_joined(block.table)
+            or looks_double(block.table)
+        )
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)
     doubts += struck_doubts(blocks)

@@ -10,6 +10,7 @@ from typing import Final
 
 _MOST: Final = 30.0
 """Of a sum of evidence: beyond it the probability is 0 or 1 to thirteen places."""
+MODELS: Final = ("other", "wrong", "again", "other_again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,11 @@ class Calibration:
     other: Logistic
     """That a word is not what was read but another that looks alike."""
     wrong: Logistic
-    """That a word is wrong."""
+    """That a word is wrong, signs that look alike apart."""
     again: Logistic
-    """That a word is wrong which was looked at again, alone."""
+    """The same of a word that was looked at again, alone."""
+    other_again: Logistic
+    """That such a word is the other one."""
     doubtful: float
     """The probability of being wrong from which a word is looked at again, and then a doubt."""
 
@@ -43,9 +46,8 @@ class Calibration:
 def calibration() -> Calibration:
     """Return what was measured for the CPU engine."""
     known = tomllib.loads(files("pecia_workers.layout").joinpath("calibration.toml").read_text("utf-8"))
-    return Calibration(
-        Logistic(known["other"]), Logistic(known["wrong"]), Logistic(known["again"]), known["doubtful"]
-    )
+    other, wrong, again, other_again = (Logistic(known[name]) for name in MODELS)
+    return Calibration(other, wrong, again, other_again, known["doubtful"])
 
 
 def log_odds(probability: float, least: float = 1e-4) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -76,7 +77,8 @@ def with_names(grid: Grid, pieces: Sequence[Line], free: AbstractSet[int], heigh
     moved = [cell.model_copy(update={"column": cell.column + 1}) for cell in table.cells]
     every = sorted([*cells, *moved], key=lambda cell: (cell.row, cell.column))
     members = grid.members | {number for numbers in rows.values() for number in numbers}
-    return Grid(
+    return replace(
+        grid,
         box=around([grid.box, *(line.box for line in lines)]),
         table=table.model_copy(update={"columns": table.columns + 1, "cells": tuple(every)}),
         lines=tuple(sorted([*grid.lines, *lines], key=lambda line: (middle(line.box)[1], line.box.left))),
@@ -100,7 +102,7 @@ def with_dashes(grid: Grid, rules: Rules, height: float) -> Grid:
     if len(lines) == len(grid.lines):
         return grid
     table = grid.table.model_copy(update={"cells": tuple(cells)})
-    return Grid(box=grid.box, table=table, lines=tuple(lines), members=grid.members)
+    return replace(grid, table=table, lines=tuple(lines))
 
 
 def _dash(cell: Box, rules: Rules, height: float) -> Box | None:

@@ -24,9 +24,20 @@ _WIDE, _NARROW = 0.86, 0.74
 """Width by height of a ring, from which it is an O, and to which it is a 0: print has 0.9 to 1 and 0.55 to 0.7."""
 _FLAG, _EVEN = 0.12, 0.06
 """By how much a stem's top goes further to the left than to the right, by its height: of a 1, and of an I at most."""
+_SERIF, _BAR = 0.07, 0.05
+"""How far an I's top goes to either side of its stem, by its height, and how far nothing of it does, if it is a bar."""
 _TOP: Final = 0.4
+_FIRST, _LAST = 0.4, 0.85
+"""Rows of a stem, by its height, between which its slant is measured."""
+_LEAST_SLANT: Final = 0.1
+_TALL, _LOW = 0.9, 0.8
+"""Height of a sign, by that of digits beside it, from which it is as tall as these, and to which it is low."""
 _LEAST_HEIGHT: Final = 10
 """Pixels from which the shape of a sign can be told."""
+
+
+LOW: Final = frozenset("cosuvwxz")
+"""Letters that are as their capitals, but not as high as a digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,12 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
         owner if not sign.text.isspace() and off[owner] <= _OFF * height else None
         for sign, off, owner in zip(line, away, nearest, strict=True)
     ]
+    printed = [place for place, sign in enumerate(line) if not sign.text.isspace()]
+    if len(printed) == len(
+        merged
+    ):  # a narrow crop has columns as wide as a character: it may be seen beside itself
+        for number, place in enumerate(printed):
+            seen[place] = number
     for place, owner in enumerate(seen):
         if owner is not None and seen.count(owner) == 1:
             left, right, pieces = merged[owner]
@@ -94,19 +111,36 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
     return found
 
 
-def looks_like(glyph: Glyph | None, sign: str) -> str:
-    """Return which of `0` and `O`, or of `1` and `I`, a sign that is one of the two looks like; nothing if unclear."""
-    if glyph is None or sign not in "0O1I":
+def looks_like(glyph: Glyph | None, signs: str, digit: float = 0.0) -> str:
+    """Return which of two signs the ink of one of them looks like; nothing if that is unclear.
+
+    They are `0O`, `1I` or one that is as high as a digit and one that is not. `digit`: pixels that digits are high.
+    """
+    if glyph is None:
         return ""
     picture = glyph.picture
     height, width = picture.shape
     if height < _LEAST_HEIGHT:
         return ""
-    if sign in "1I":
-        return _stem(picture)
-    if not _is_ring(picture):
+    low = [sign for sign in signs if sign in LOW]
+    if len(low) == 1:
+        size = height / digit if digit else (_TALL + _LOW) / 2
+        return signs.replace(low[0], "") if size >= _TALL else low[0] if size <= _LOW else ""
+    if set(signs) == {"1", "I"}:
+        return _stem(_upright(picture))
+    if set(signs) != {"0", "O"} or not _is_ring(picture):
         return ""
     return "O" if width >= _WIDE * height else "0" if width <= _NARROW * height else ""
+
+
+def digit_height(glyphs: Sequence[Glyph | None], word: Sequence[Character], place: int) -> float:
+    """Return how high the digits of a word are, that at one place aside; 0 if it has none."""
+    pictures = [
+        glyph.picture
+        for number, (glyph, sign) in enumerate(zip(glyphs, word, strict=True))
+        if glyph and number != place and sign.text.isascii() and sign.text.isdigit()
+    ]
+    return float(np.median([len(picture) for picture in pictures])) if pictures else 0.0
 
 
 def _is_ring(picture: NDArray[np.bool_]) -> bool:
@@ -118,14 +152,35 @@ def _is_ring(picture: NDArray[np.bool_]) -> bool:
     )
 
 
+def _upright(picture: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a stem without the slant of italics."""
+    height, width = picture.shape
+    rows = np.arange(round(_FIRST * height), round(_LAST * height))
+    ink = picture[rows]
+    rows, ink = rows[ink.any(axis=1)], ink[ink.any(axis=1)]
+    if len(rows) < _LEAST_INK:
+        return picture
+    middles = (ink.argmax(axis=1) + width - 1 - ink[:, ::-1].argmax(axis=1)) / 2
+    slant = -float(np.polyfit(rows, middles, 1)[0])
+    if slant <= _LEAST_SLANT:
+        return picture
+    moved = np.zeros((height, width + round(slant * height)), np.bool_)
+    for row, shift in enumerate(np.round(slant * np.arange(height)).astype(int).tolist()):
+        moved[row, shift : shift + width] = picture[row]
+    return moved[:, moved.any(axis=0).argmax() :]
+
+
 def _stem(picture: NDArray[np.bool_]) -> str:
     height = picture.shape[0]
     columns = picture.mean(axis=0)
     stem = np.flatnonzero(columns >= 0.8 * columns.max())
     top = np.flatnonzero(picture[: max(1, round(_TOP * height))].any(axis=0))
-    left, right = stem[0] - top[0], top[-1] - stem[-1]
-    lead = (left - right) / height
-    return "1" if lead >= _FLAG else "I" if abs(lead) <= _EVEN else ""
+    left, right = (stem[0] - top[0]) / height, (top[-1] - stem[-1]) / height
+    if left - right >= _FLAG:
+        return "1"
+    has_serifs = min(left, right) >= _SERIF
+    is_bar = np.flatnonzero(columns)[-1] - stem[-1] + stem[0] <= _BAR * height
+    return "I" if abs(left - right) <= _EVEN and (has_serifs or is_bar) else ""
 
 
 _ASIDE, _ABOVE, _HALF = 0.1, 0.12, 0.3
@@ -133,51 +188,80 @@ _ASIDE, _ABOVE, _HALF = 0.1, 0.12, 0.3
 
 
 def enlarged(
-    word: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
+    line: Sequence[Character], signs: Sequence[Glyph | None], word: slice, crop: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
     """Return a word of a line alone, with as little around it as recognition needs, which draws it larger."""
     height, width = crop.shape[:2]
-    first, last = signs[0], signs[-1]
-    left = first.left if first else word[0].middle * width - _HALF * height
-    right = last.right if last else word[-1].middle * width + _HALF * height
-    start = min(max(0, round(left - _ASIDE * height)), width - 1)
-    part = crop[:, start : max(start + 1, round(right + _ASIDE * height))]
+    first, last = word.start, word.stop - 1
+    start, end = (
+        glyph.left - _ASIDE * height
+        if (glyph := signs[first])
+        else line[first].middle * width - _HALF * height,
+        glyph.right + _ASIDE * height
+        if (glyph := signs[last])
+        else line[last].middle * width + _HALF * height,
+    )
+    empty = line_ink(crop).max(axis=0) == 0
+    before = max((sign.middle for sign in line[:first]), default=-1.0)
+    after = max((sign.middle for sign in line[last + 1 : last + 3]), default=-1.0)
+    if before >= 0:  # not into the word before it, nor into the one behind
+        start = max(start, _middle_of_gap(empty, before * width, line[first].middle * width))
+    if after >= 0:
+        end = min(end, _middle_of_gap(empty, line[last].middle * width, after * width))
+    left = min(max(0, round(start)), width - 1)
+    part = crop[:, left : max(left + 1, round(end))]
     rows = np.flatnonzero(line_ink(part).any(axis=1))
     margin = round(_ABOVE * (rows[-1] - rows[0] + 1)) if len(rows) else 0
     return np.ascontiguousarray(part[max(0, rows[0] - margin) : rows[-1] + 1 + margin] if len(rows) else part)
 
 
+def _middle_of_gap(empty: NDArray[np.bool_], start: float, end: float) -> float:
+    """Return where the widest run of columns without ink between two places has its middle."""
+    first = max(0, round(start))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], empty[first : round(end) + 1], [0]])))
+    if not len(edges):
+        return (start + end) / 2
+    starts, ends = edges[::2], edges[1::2]
+    widest = int((ends - starts).argmax())
+    return first + float(starts[widest] + ends[widest]) / 2
+
+
 _CLOSE, _APART = 1.15, 1.25
 """Distance between the middles of two digits by that of the line's others: none, or one with a space between them."""
 _LEAST_PAIRS: Final = 2
+_WHITE: Final = 0.4
+"""White space between two digits that are apart, by the same distance."""
 
 
 def with_spaces_of_digits(
-    line: Sequence[Character], signs: Sequence[Glyph | None]
+    line: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
 ) -> tuple[list[Character], list[Glyph | None]]:
     """Return a line and its ink with a space between two digits where their middles are apart, and none where not.
 
     Digits have one width in nearly every face, so their middles tell; the ink between them does not, beside a 1.
     """
     digits = [
-        (place, glyph.middle)
+        (place, glyph)
         for place, (sign, glyph) in enumerate(zip(line, signs, strict=True))
         if glyph and sign.text.isascii() and sign.text.isdigit()
     ]
     pairs = [
-        (earlier, place, middle - before)
-        for (earlier, before), (place, middle) in pairwise(digits)
+        (earlier, place, before, glyph, glyph.middle - before.middle)
+        for (earlier, before), (place, glyph) in pairwise(digits)
         if all(one.text.isspace() for one in line[earlier + 1 : place])
     ]
-    close = [step for earlier, place, step in pairs if place - earlier == 1]
+    close = [step for earlier, place, *_, step in pairs if place - earlier == 1]
     if len(close) < _LEAST_PAIRS:
         return list(line), list(signs)
     usual = float(np.median(close))
     characters, ink = list(line), list(signs)
-    for earlier, place, step in reversed(pairs):
+    for earlier, place, before, glyph, step in reversed(pairs):
         if place - earlier == 1 and step >= _APART * usual:
-            characters.insert(place, Character(" ", -1.0, 1.0))
-            ink.insert(place, None)
+            # Where a digit was taken for its neighbour, or for two, print is between them, or no white space.
+            between = line_ink(crop)[:, before.right : glyph.left]
+            if glyph.left - before.right >= _WHITE * usual and not between.any():
+                characters.insert(place, Character(" ", -1.0, 1.0))
+                ink.insert(place, None)
         elif place - earlier > 1 and step <= _CLOSE * usual:
             del characters[earlier + 1 : place], ink[earlier + 1 : place]
     return characters, ink

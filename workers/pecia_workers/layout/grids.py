@@ -46,6 +46,8 @@ class Grid:
     """Which pieces its text is of."""
     is_form: bool = False
     """A grid of fields rather than of rows and columns: its text is best read as the page has it."""
+    is_unclear: bool = False
+    """Another reading of its rows is about as good."""
 
 
 class Draft:
@@ -91,6 +93,17 @@ class Draft:
         self.content = {}
         for piece in pieces:
             self._place(piece, 0.25 * height)
+
+    def _drop_places(self, narrow: float) -> None:
+        """Drop narrower rows and columns without text, as between double rules, and places that part no cells."""
+        for axis, places in enumerate((self.ys, self.xs)):
+            for number in reversed(range(len(places) - 1)):
+                owners = np.take(self.owners, number, axis)
+                is_empty = self.content.keys().isdisjoint(owners.tolist())
+                parts_none = number > 0 and np.array_equal(owners, np.take(self.owners, number - 1, axis))
+                if parts_none or (is_empty and places[number + 1] - places[number] < narrow):
+                    self.owners = np.delete(self.owners, number, axis)
+                    del places[max(number, 1)]
 
     def _add_walls(self, levels: Sequence[Sequence[Line]], height: float) -> None:
         """Add the columns that white space parts."""
@@ -235,8 +248,11 @@ class Draft:
                 )
         return starts
 
-    def ruled_grid(self) -> Grid | None:
-        """Return it if its lines are those of a table or a form, rather than of frames or a pattern."""
+    def ruled_grid(self, narrow: float) -> Grid | None:
+        """Return it if its lines are those of a table or a form, rather than of frames or a pattern.
+
+        `narrow`: rows and columns without text that are narrower are dropped.
+        """
         cells = [np.argwhere(self.owners == owner) for owner in np.unique(self.owners)]
         filled = len(self.content)
         heads = (self.owners[0], self.owners[:, 0])
@@ -252,11 +268,12 @@ class Draft:
         ):
             return None
         unspanned = sum(len(cell) == 1 for cell in cells)
+        self._drop_places(narrow)
         grid = self.grid(is_form=unspanned < _MIN_UNSPANNED * len(cells))
         is_chart = filled < _MIN_FILLED * len(cells) and grid.table is not None and looks_joined(grid.table)
         return None if is_chart else grid
 
-    def grid(self, *, is_form: bool = False) -> Grid:
+    def grid(self, *, is_form: bool = False, is_unclear: bool = False) -> Grid:
         """Return it as it is filled."""
         cells: list[Cell] = []
         lines: list[Line] = []
@@ -277,6 +294,7 @@ class Draft:
             lines=tuple(lines),
             members=frozenset(self.members),
             is_form=is_form,
+            is_unclear=is_unclear,
         )
 
 

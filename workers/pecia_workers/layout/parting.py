@@ -19,7 +19,7 @@ NUMBER: Final = re.compile(
 )
 _VALUE: Final = re.compile(r"[-+\u2212<>]?[$\u20ac\u00a3]?\d[\d.,:/]*%?")
 _THOUSANDS: Final = re.compile(r"\d{3}([.,]\d+)?")
-_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 _SPACE: Final = 0.8
 """White space between two words that may belong to two cells."""
 _GAP: Final = 0.3
@@ -28,6 +28,8 @@ _SURE_GAP, _SURE = 0.1, 0.75
 _CROSSED: Final = 0.15
 """Share of the rows that may cross that space, such as a heading of two columns."""
 _JOINED: Final = 3
+_NAMED: Final = 0.7
+"""Rows that two columns of names have, the one by the other."""
 _MIN_PARTED, _PARTED = 2, 0.5
 """Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
 
@@ -108,10 +110,32 @@ def looks_joined(table: Table) -> bool:
     return False
 
 
+def looks_double(table: Table) -> bool:
+    """Return whether a second column of names, without a head or with that of the first, may begin another table."""
+    columns: list[dict[int, str]] = [{} for _ in range(table.columns)]
+    for cell in table.cells:
+        if cell.text and cell.column_span == 1:
+            columns[cell.column][cell.row] = cell.text
+    numeric = [sum(map(is_number_text, texts.values())) > 0.5 * len(texts) for texts in columns]
+    values = [
+        row
+        for texts, has in zip(columns, numeric, strict=True)
+        if has
+        for row in texts
+        if is_number_text(texts[row])
+    ]
+    names = [column for column, has in enumerate(numeric) if not has]
+    if names[:1] != [0] or len(names) != 2 or not 1 < names[1] < table.columns - 1 or not values:  # noqa: PLR2004
+        return False
+    heads = [[text for row, text in columns[column].items() if row < min(values)] for column in names]
+    counts = [len(columns[column]) - len(head) for column, head in zip(names, heads, strict=True)]
+    return heads[1] in ([], heads[0]) and min(counts) > _NAMED * max(counts)
+
+
 def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height: float) -> Iterator[float]:
     """Yield where white space goes down that parts the cells of most rows between two places of a table."""
     rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
-    rows = [[piece for piece in row if not _SIGN.fullmatch(piece.text.strip())] for row in rows]
+    rows = [[piece for piece in row if not SIGN.fullmatch(piece.text.strip())] for row in rows]
     rows = [row for row in rows if row]
     several = [row for row in rows if len(row) > 1]
     if len(several) < _MIN_PARTED:

@@ -20,6 +20,8 @@ _WALL: Final = 0.12
 """Share of a table's depth from which a line that goes down is a wall."""
 _MIN_BODY: Final = 3
 """Rows of several cells, of which a title and notes are parted."""
+_SPACER: Final = 1.2
+"""Width below which a ruled row or column has no room for text."""
 _EDGE: Final = 9
 """Grey levels by which a coloured ground differs from what is beside it."""
 _ASIDE, _ACROSS = 0.15, 0.85
@@ -116,7 +118,7 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
     """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
-    return _grids(pieces, rules.across, rules.down, height)
+    return _grids(pieces, rules.across, rules.down, height, _SPACER * height)
 
 
 def coloured_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
@@ -124,10 +126,11 @@ def coloured_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[
     if not rules.edges_across.any():
         return []
     across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
-    return [grid for grid in _grids(pieces, across, down, height) if not grid.is_form]
+    return [grid for grid in _grids(pieces, across, down, height, np.inf) if not grid.is_form]
 
 
-def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float) -> list[Grid]:
+def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float, narrow: float) -> list[Grid]:
+    """`narrow`: of rows and columns that are dropped if they have no text."""
     touching = cv2.dilate(across | down, np.ones((5, 5), dtype=np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
     order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")
@@ -139,13 +142,15 @@ def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float) -> l
         window = np.s_[top : top + depth, left : left + width]
         part = (labels[window] == label).view(np.uint8)
         lines = segments(across[window] & part, top, left), segments((down[window] & part).T, left, top)
-        grid = _grid(pieces, *lines, height)
+        grid = _grid(pieces, *lines, height, narrow)
         if grid is not None:
             grids.append(grid)
     return grids
 
 
-def _grid(pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: float) -> Grid | None:
+def _grid(
+    pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: float, narrow: float
+) -> Grid | None:
     """Return the table that lines make which touch; None if they make none."""
     near = 0.5 * height
     ys = _places(across, near)
@@ -167,7 +172,7 @@ def _grid(pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: 
     draft = Draft(xs, ys[first : last + 1], owners[first:last])
     draft.fill(pieces, near)
     draft.part(height)
-    return draft.ruled_grid()
+    return draft.ruled_grid(narrow)
 
 
 def _body(

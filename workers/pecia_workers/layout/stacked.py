@@ -46,9 +46,8 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
             if bottom == ys[-1]:
                 is_closed = sum(any(map(is_number, level)) for level in levels) >= _MIN_LEVELS
                 below = levels_of([piece for piece in inside if middle(piece.box)[1] > bottom])
-                levels += _following(
-                    below, bottom, (_CLOSE if is_closed else _NEAR) * height, is_closed=is_closed
-                )
+                near, columns = (_CLOSE if is_closed else _NEAR) * height, max(map(len, levels), default=2)
+                levels += _following(below, bottom, near, columns, is_closed=is_closed)
             beside = [pieces[number] for number in free if pieces[number].box.right < left + _SAME * height]
             beside = [piece for piece in beside if top < middle(piece.box)[1] < bottom]
             if len(levels_of(beside)) > len(levels) / 2:
@@ -136,15 +135,17 @@ def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
 
 
 def _following(
-    below: Sequence[list[Line]], bottom: float, near: float, *, is_closed: bool
+    below: Sequence[list[Line]], bottom: float, near: float, columns: int, *, is_closed: bool
 ) -> list[list[Line]]:
     """Return the rows that go on below the last line of a table: one in which only the head has lines, or the last row.
 
-    `is_closed`: rows of values stand above that line, so that only others go on.
+    `is_closed`: rows of values stand above that line, so that only others go on; else the first may be the name of a
+    group of rows, if `columns` stand below it.
     """
     rows: list[list[Line]] = []
-    for level in below:
-        is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows)
+    for level, after in zip(below, [*below[1:], []], strict=False):
+        is_group = len(level) == 1 and len(after) >= columns and not is_closed
+        is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows) or is_group
         ends = len(level) == 1 and level[0].text.rstrip().endswith((".", ":"))
         if min(piece.box.top for piece in level) - bottom > near or not is_row or ends:
             break

@@ -13,7 +13,7 @@ from pecia_workers.layout.lines import is_unit
 _NUMBER: Final = r"(?:[1-9]\d{0,2}(?:[,.'’]\d{3})+|0|[1-9]\d*)(?:[.,]\d+)?"  # noqa: RUF001  Swiss thousands
 _DAY, _MONTH, _YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])", r"(?:1[89]|20)\d\d"
 _MONTH_NAME: Final = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}"
-_TIME: Final = r"(?:[01]?\d|2[0-4])[:.][0-5]\d(?:[:.][0-5]\d)?(?:[ap]m|h)?"
+_TIME: Final = r"(?:[01]?\d|2[0-4])[:.][0-5]\d(?:[:.][0-5]\d)?(?:[aApP][mM]|h)?"
 _EXPONENT: Final = r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
 _NAMES: Final = (
     r"H[Bb]A1c|(?:[A-Z][a-z]*-?)?(?:B1|B2|B3|B6|B12|D2|D3|K1|K2|Q10)|[fF]?T[34]|C[34]|CD\d{1,3}\+?|CA\d{2,3}"
@@ -52,8 +52,8 @@ _WITH_UNIT: Final = re.compile(
     rf"((?:{_NUMBER}(?:[-–/]{_NUMBER})?|10{_EXPONENT})(?:{_EXPONENT})?)(/?)([^\W\d_µμ°].*|[%‰°µμ].*)"  # noqa: RUF001
 )
 _AROUND: Final = ".,;:!?()[]{}\"'“”‘’*_|"  # noqa: RUF001  all of them
-_GROUPS: Final = ("1Il|", "0Oo", "5Ss", "8B", "2Zz", "9gq", "6Gb")
-"""Signs that are taken for each other, a digit first."""
+_GROUPS: Final = ("1Il|", "0Oo", "5Ss$", "8B", "2Zz", "9gq", "6Gb", "Cc", "Uu", "Vv", "Ww", "Xx")
+"""Signs that are taken for each other."""
 _ALIKE: Final = {sign: group.replace(sign, "") for group in _GROUPS for sign in group}
 _RAISED: Final = dict(zip("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True))
 TOLD_BY_INK: Final = ({"0", "O"}, {"1", "I"})
@@ -98,7 +98,7 @@ def is_raised(sign: str, other: str) -> bool:
 def others_alike(word: str) -> tuple[tuple[int, str], ...]:
     """Return which signs of a word may be others: place and sign, where the word keeps a known shape.
 
-    Of a number it is the first, for codes begin with a letter.
+    Of a number it is the first, for codes begin with a letter; of a sign alone it is none.
     """
     return tuple(_others_alike(word))
 
@@ -107,7 +107,7 @@ def _others_alike(word: str) -> Iterator[tuple[int, str]]:
     text = bare(word)
     start, known = word.find(text), shape_strength(word)
     is_number = known > 0 and not any(map(str.isalpha, text))
-    places = range(start, start + (1 if is_number else min(len(text), _MOST_SIGNS)))
+    places = range(start, start + (int(len(text) > 1) if is_number else min(len(text), _MOST_SIGNS)))
     for place in places:
         for sign in _ALIKE.get(word[place], ""):
             changed = f"{word[:place]}{sign}{word[place + 1 :]}"

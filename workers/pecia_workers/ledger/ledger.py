@@ -87,7 +87,7 @@ _REQUEUE = moving(
     """
     chosen AS (
         SELECT id, state AS former, 'queued' AS state, id = ANY(CAST(:died_on AS uuid[])) AS died,
-               CASE WHEN id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE 'given_back' END AS reason
+               CASE WHEN id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE CAST(:reason AS text) END AS reason
         FROM parts
         WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :actor
         ORDER BY id FOR NO KEY UPDATE
@@ -331,12 +331,14 @@ class Ledger:
                     found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
         return [found.get(key) for key in cache_keys]
 
-    async def requeue(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
+    async def requeue(
+        self, parts: Collection[UUID], *, died_on: Collection[UUID] = (), reason: str = "given_back"
+    ) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.
 
         It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
         """
-        values = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on)}
+        values = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on), "reason": reason}
         return {
             row.id
             for row in await retry_unavailable(partial(fetch_changed, self._database, _REQUEUE, **values))

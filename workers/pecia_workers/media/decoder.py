@@ -104,6 +104,11 @@ def turn_of(part: ClaimedPart, document: PayloadRef) -> Turn:
     return Turn(rank=part.lane.rank, flow=part.flow or part.job_id, document=document.sha256)
 
 
+def decode_processes(settings: WorkerSettings) -> int:
+    """Return how many processes a worker decodes in."""
+    return settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1)
+
+
 class Decoder:
     """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn.
 
@@ -117,7 +122,7 @@ class Decoder:
         most_pixels = 3 * _GROWTH * self._limits.page_pixels
         most_frames = 3 * _GROWTH * self._plan.pixels
         self._processes = BoundedProcesses(
-            settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
+            decode_processes(settings),
             initialize_process,
             self._limits,
             memory_bytes=settings.decode_memory_bytes,

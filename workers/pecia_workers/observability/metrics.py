@@ -111,6 +111,11 @@ WITNESSED = _counter(
     "Pages held against a witness: `layer`, `ocr`, or `missed` where the CPU engine did not keep up or failed.",
     ["witness"],
 )
+CANARIES = _counter(
+    "pecia_canaries",
+    "Canary pages, once `read` right, `unanswered`, or `failed`; `leaked`: their text came back for another page.",
+    ["outcome"],
+)
 FAILURES = _counter("pecia_failures", "Attempts that failed, by failure code.", ["stage", "code"])
 PAGES = _counter(
     "pecia_pages_read", "Pages with a result, by who read them and how well.", ["engine", "verdict"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from pecia_schemas.blocks import Block, Box, Doubt, Line
+from pecia_schemas.blocks import Block, Box, Doubt, Line, Stored
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -63,7 +63,8 @@ class Capabilities:
     instructions: bool = False
     """Whether it does what a task's own instructions say."""
     most_pixels: int = 4096 * 4096
-    """Of one page; it sees nothing more of a larger one. The default is what the largest pictures of any model have."""
+    longest_side: int = 4096 * 4096
+    """Of one page; it sees nothing more of a larger one. The defaults are of the largest pictures of any model."""
     completes: bool = False
     """Whether it reads what stands on a page beside text that is known."""
     samples: bool = True
@@ -76,6 +77,16 @@ class Capabilities:
     """Processes that make pages ready for it; 0: the worker does, or nothing needs to."""
     revision: str | None = None
     """What changes whenever its model, an adapter or its own version does; None: not known."""
+
+    def seen(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the width and height, in pixels, at which it sees a picture of this size."""
+        width, height = size
+        scale = min(math.sqrt(self.most_pixels / (width * height)), self.longest_side / max(size))
+        return size if scale >= 1 else (max(1, int(width * scale)), max(1, int(height * scale)))
+
+    def reads(self, language: str | None) -> bool:
+        """Whether it reads the language that a task names, or one of several."""
+        return not language or self.languages is None or not self.languages.isdisjoint(language.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +170,14 @@ class ClipTimes:
     """Seconds of the source."""
 
 
+class Piece(Stored):
+    """A piece of text that was read at a glance."""
+
+    corners: tuple[float, ...]
+    """x and y of its four corners, from the top left of its text clockwise."""
+    words: tuple[Box, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One part, ready for the engine."""
@@ -172,6 +191,8 @@ class EngineRequest:
     """Exact text of the page, in no order, and no part of what is to be read; for an engine that `completes`."""
     unread: tuple[Box, ...] = ()
     """Where the rest of the page stands, if some of it is known; none overlap."""
+    again: tuple[Piece, ...] = ()
+    """Pieces of a page that was read at a glance, to be read again: the answer has a line for each."""
     clip: ClipTimes | None = None
     """Given if the images are the frames of one clip."""
     workload: str
@@ -195,6 +216,8 @@ class EngineRequest:
     expected_output_tokens: int | None = None
     """What output of this workload has been long; None: it is not known yet."""
     max_output_tokens: int | None = None
+    until: float | None = field(default=None, compare=False)
+    """By the loop's clock, when the engine is to stop it, whatever it has written; None: never."""
     prepared: AbstractContextManager[object] | None = field(default=None, repr=False, compare=False)
     """What the engine's own `fit` made of it, for its `generate`; freed when the block is left."""
 
@@ -251,6 +274,10 @@ class Generation:
     """Before there was room for it; not the engine's time."""
     shrunk_to: tuple[int, int] | None = None
     """Width and height, in pixels, at which the engine saw the images; None: as they were in the request."""
+    stopped: bool = False
+    """Whether its time was over before it was: its text is not here, and its tokens are counted as far as is known."""
+    glanced: tuple[Piece, ...] = ()
+    """Pieces of text of a page that was read at a glance, each of which may be read `again`."""
     engine: str | None = None
     """Who of an engine that has several readers made it; None: the engine itself."""
 
@@ -306,6 +333,10 @@ class EngineOverloadedError(EngineError):
 
 class EngineDeadError(EngineError):
     """The engine is gone and every request with it."""
+
+
+class EngineDistrustedError(EngineDeadError):
+    """The engine does not answer what it is shown: what it has read since its last good canary page is void."""
 
 
 class EngineUnavailableError(ValueError):
@@ -368,11 +399,22 @@ class Engine(ABC):
         """Return the text. Raises `EngineError`, also for an id that is in flight already."""
         if request.id in self._in_flight:
             raise EngineError("A request with this id is in flight already.")
+        clock = asyncio.get_running_loop().time
+        timeout = None if request.until is None else max(0.0, request.until - clock())
+        prompt = self._prompt_tokens(request)
         # A task, which `stop` can end.
         task = self._in_flight[request.id] = asyncio.create_task(self._answer(request))
         try:
-            return await task
+            done, _ = await asyncio.wait([task], timeout=timeout)
+            if done:
+                return task.result()
+            output = self.load().written.get(request.id, 0)
+            usage = TokenUsage(prompt=prompt, image=request.picture_tokens, output=output)
+            return Generation(text="", verdict=Verdict.TRUNCATED, usage=usage, stopped=True)
         finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
             del self._in_flight[request.id]
 
     @abstractmethod

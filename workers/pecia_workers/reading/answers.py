@@ -30,11 +30,11 @@ def _by_name(names: dict[BlockKind, str]) -> dict[str, BlockKind]:
 
 _KINDS: Final = _by_name(
     {
-        BlockKind.CAPTION: "caption image_caption table_caption",
+        BlockKind.CAPTION: "caption image_caption table_caption figure_caption formula_caption",
         BlockKind.FIGURE: "diagram figure image img picture",
         BlockKind.FORMULA: "equation equation_block formula",
-        BlockKind.FOOTER: "page_footer",
-        BlockKind.HEADER: "page_header",
+        BlockKind.FOOTER: "page_footer footer",
+        BlockKind.HEADER: "page_header header",
         BlockKind.PAGE_NUMBER: "page_number",
         BlockKind.HEADING: "section_header sub_title",
         BlockKind.HANDWRITING: "signature",
@@ -51,6 +51,7 @@ _TAG: Final = re.compile(
     r"<(page_number|watermark|signature|img)>(.*?)(?:</?\1>|\Z)", re.DOTALL | re.IGNORECASE
 )
 _GROUND: Final = re.compile(r"<\|ref\|>([^<]*)<\|/ref\|>\s*<\|det\|>([^<]*)<\|/det\|>")
+_MARK: Final = re.compile(r"^!\[([a-z_]+)\+?\]\((\d{1,4}(?:, ?\d{1,4}){3})\)[ ]?", re.MULTILINE)
 _DIV: Final = re.compile(r"<div\b([^<>]*\bdata-(?:bbox|label)=[^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE: Final = re.compile(r"data-(bbox|label)\s*=\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 _ALT: Final = re.compile(
@@ -74,7 +75,7 @@ _BROKEN_TEXT: Final = re.compile(
 """Of the last element: a quotation mark that its text holds does not end it."""
 
 _MARKUP: Final = re.compile(
-    rf"{_GROUND.pattern}|</?[A-Za-z_|][^<>]*>"
+    rf"{_GROUND.pattern}|!\[[a-z_]+\+?\]\([\d, ]+\)|</?[A-Za-z_|][^<>]*>"
     r'|"bbox"\s*:\s*\[[^\]"]*\]|"category"\s*:\s*"[^"]*"|"text"\s*:\s*"|"\s*\}'
 )
 """What of an answer is no text of the page, such as its numbers for places."""
@@ -127,8 +128,9 @@ def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tu
             if not _ELEMENT.search(text) and not _CELL.search(text):
                 return blocks_of(text)
             return tuple(block for element in _elements(text) for block in _of_element(element, page))
-        case AnswerFormat.LAYOUT:
-            return tuple(_blocks(_layout(text), seen, page))
+        case AnswerFormat.LAYOUT | AnswerFormat.LAYOUT_1000:
+            grid = seen if answer is AnswerFormat.LAYOUT else _THOUSANDTHS
+            return tuple(_blocks(_layout(text), grid, page))
         case _:
             return tuple(_blocks(_pieces(answer, text), _THOUSANDTHS, page))
 
@@ -179,6 +181,12 @@ def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
                 sides = [found[side::4] for side in range(4)]
                 whole = len(found) > 0 and len(found) % 4 == 0  # several boxes are one that holds them all
                 yield Piece(label, (*map(min, sides[:2]), *map(max, sides[2:])) if whole else (), written)
+        case AnswerFormat.MARKED:
+            before, *rest = _MARK.split(text)
+            yield Piece("", (), before)
+            for label, box, written in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+                # Every heading is a `title`: of which level, its Markdown says.
+                yield Piece("" if label == "title" else label, _numbers(box), written)
         case AnswerFormat.HTML:
             before, *rest = _DIV.split(text)
             yield Piece("", (), _plain_html(before))

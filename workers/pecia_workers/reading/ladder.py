@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,17 +21,21 @@ from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineRequ
 _DOUBTFUL_LINES: Final = 0.6
 """Mean confidence of its lines below which a page is doubtful."""
 _DOUBTFUL_WORDS: Final = 0.01
-"""Share of an OCR page's words that are expected to be wrong, by the probability of its doubts, from which it is."""
+"""Share of a page's words that are expected to be wrong, by the probability of its doubts, from which it is."""
 _DOUBTFUL_MARKS: Final = 0.2
 """Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
 _DOUBTFUL_CHARACTERS: Final = 0.01
 """Share of characters that stand for broken bytes, from which it is: print has none."""
 _UNREAD: Final = "[?]"
 _BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
-_LEAST_OF_A_VALUE: Final = math.log(0.6)
-_LEAST_OF_A_WORD: Final = math.log(0.2)
-"""Log-probability of its least likely token below which a word is doubtful: of a word of prose less is asked, for often
-another token would have changed the layout alone."""
+_UNSURE: Final = 0.75
+"""Mean probability of the tokens of a page below which it is: what a model cannot read it makes up, and knows it."""
+_LEAST_LIKELY: Final = math.log(0.6)
+"""Log-probability of its least likely token below which a word is doubtful."""
+_WORD: Final = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
+"""Of Chinese and Japanese, which have no spaces, each sign."""
 _MARKUP: Final = "|*#`_<>"
 _FENCES: Final = ("```markdown", "```md", "```json")
 
@@ -51,11 +55,13 @@ def judged(generation: Generation) -> Generation:
         marked = text.count(_UNREAD) / (len(text.split()) or 1)
         broken = text.count(_BROKEN) / (len(text) or 1)
         is_doubtful = marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
+    sure = sureness(generation.tokens)
+    is_doubtful = is_doubtful or (sure is not None and sure < _UNSURE)
     reasons = [doubt.reason for doubt in doubts]
-    words = sum(len(line.words) for line in generation.lines)
+    words = sum(len(line.words) for line in generation.lines) or len(_WORD.findall(text))
     unsure = (doubt for doubt in doubts if doubt.reason is DoubtReason.LOW_CONFIDENCE)
     expected = sum(1.0 if doubt.probability is None else doubt.probability for doubt in unsure)
-    has_unsure_words = words and expected >= _DOUBTFUL_WORDS * words
+    has_unsure_words = expected and expected >= _DOUBTFUL_WORDS * words
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE
@@ -91,18 +97,28 @@ def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[D
     """
     found: list[Doubt] = []
     before = ""
+    for word, least in _words(tokens):
+        text = word[1].strip(_MARKUP)
+        if least < _LEAST_LIKELY and any(map(str.isalnum, text)) and text in written:
+            on_value = is_value(text, before)
+            found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
+        before = "" if "\n" in word[0] else f"{before}{text} "
+    return tuple(found)
+
+
+def words_below(tokens: Sequence[tuple[str, float]], probability: float) -> frozenset[str] | None:
+    """Return the words that have a token less likely than this; None without tokens."""
+    least_likely = math.log(probability)
+    return frozenset(word[1] for word, least in _words(tokens) if least < least_likely) if tokens else None
+
+
+def _words(tokens: Sequence[tuple[str, float]]) -> Iterator[tuple[re.Match[str], float]]:
+    """Yield each word, with the spaces behind it, and the log-probability of its least likely token."""
     shown = [(text, logged) for text, logged in tokens if text]
     ends = [*accumulate(len(text) for text, _ in shown)]
     for word in re.finditer(r"(\S+)\s*", "".join(text for text, _ in shown)):
         first, last = bisect_right(ends, word.start()), bisect_left(ends, word.end(1))
-        least = min(logged for _, logged in shown[first : last + 1])
-        text = word[1].strip(_MARKUP)
-        on_value = is_value(text, before)
-        is_unsure = least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
-        if is_unsure and any(map(str.isalnum, text)) and text in written:
-            found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
-        before = "" if "\n" in word[0] else f"{before}{text} "
-    return tuple(found)
+        yield word, min(logged for _, logged in shown[first : last + 1])
 
 
 _RUNGS: Final = {
@@ -119,6 +135,8 @@ _MOST: Final = 2.0
 """Of either, as a task's options have it."""
 _SHRINK: Final = 0.75
 """Of each side."""
+_STOPPING_S: Final = 1.0
+"""For an engine to stop a reading; one that still waits for its turn is given up then."""
 _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
@@ -179,10 +197,16 @@ class Reading:
 
 
 def best(readings: Iterable[Reading]) -> Reading:
-    """Return the one with the best verdict, of several the one with the most text, of several the first."""
-    return max(
-        readings, key=lambda reading: (reading.generation.verdict.rank, len(reading.generation.text.strip()))
-    )
+    """Return the one with the best verdict, of several the one with the most text, of several the first.
+
+    One that was stopped has no text, whatever its verdict.
+    """
+
+    def rank(reading: Reading) -> tuple[bool, int, int]:
+        answer = reading.generation
+        return not answer.stopped, answer.verdict.rank, len(answer.text.strip())
+
+    return max(readings, key=rank)
 
 
 class Ladder:
@@ -197,13 +221,19 @@ class Ladder:
     async def climb(self, request: EngineRequest, deadline: float, *, judge: Judge = judged) -> list[Reading]:
         """Return the answers in order, at least one; none is asked for after `deadline`, by the loop's clock.
 
+        One that is being written then is stopped, and is among them.
         Raises `EngineError` only if the first fails, but `EngineDeadError` whichever it was.
         """
         readings = [await self._read(self._engine, request, judge)]
+        request, clock = replace(request, until=deadline), asyncio.get_running_loop().time
+
+        def has_time() -> bool:
+            return clock() < deadline and not readings[-1].generation.stopped
+
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline + _STOPPING_S):
                 tried: set[Change] = set()
-                while len(readings) < self._most and self._engine.capabilities.samples:
+                while len(readings) < self._most and self._engine.capabilities.samples and has_time():
                     rungs = _rungs(request, readings[-1].generation)
                     change = next((one for one in rungs if one not in tried), None)
                     if change is None:
@@ -213,7 +243,7 @@ class Ladder:
                     if again:
                         await self._try(self._engine, again, change, judge, readings)
                 again = changed(request, Change.FALLBACK, readings[0].seen)
-                if again and self._fallback and _rungs(request, best(readings).generation):
+                if again and self._fallback and has_time() and _rungs(request, best(readings).generation):
                     # It would make up words of a script that it does not know.
                     known = self._fallback.capabilities.languages
                     if known is None or request.language in known:
@@ -236,7 +266,7 @@ class Ladder:
         self, engine: Generator, request: EngineRequest, judge: Judge, change: Change | None = None
     ) -> Reading:
         generation = await engine.generate(request)
-        seen = generation.shrunk_to or request.size
+        seen = engine.capabilities.seen(generation.shrunk_to or request.size)
         name = generation.engine or engine.capabilities.name
         judged = judge(replace(generation, shrunk_to=seen))
         return Reading(engine=name, change=change, generation=judged, seen=seen)

@@ -42,6 +42,8 @@ _TAG: Final = re.compile(rf"<(/?)({_INLINE}|caption|div|table)\b[^<>]*>", re.IGN
 """What is markup; anything else between angle brackets stands on the page."""
 _BREAKING: Final = frozenset({"br", "div", "li", "p", "tr"})
 _MARKED: Final = re.compile(r"[\\`*_<>&$!\n]")
+_ESCAPED: Final = re.compile(r"(?m:\\([]*_`$<&[|%])|^\\([-+>#~])|(?<=\d)\\([.)])(?=\s))")
+"""A sign that would be markup but for the backslash before it; any other backslash stands on the page."""
 _FORMULA: Final = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _RAISED: Final = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")  # noqa: RUF001  a minus sign
 _LOWERED: Final = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
@@ -161,22 +163,22 @@ def _shown(inline: Token) -> str:
 def _parser() -> MarkdownIt:
     """Return a parser for what models write: whatever would hide text or take a sign for markup is off."""
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table")
-    parser.disable(
-        ["blockquote", "code", "fence", "lheading", "reference", "link", "html_block", "html_inline"]
-    )
+    parser.disable(["blockquote", "code", "fence", "lheading", "reference", "html_block"])
+    parser.disable(["backticks", "link", "html_inline"])
     parser.inline.ruler.before("escape", "formula", partial(_token, _FORMULA))
+    parser.inline.ruler.at("escape", partial(_token, _ESCAPED))
     parser.inline.ruler.before("autolink", "tag", partial(_token, _TAG))
     return parser
 
 
 def _token(of: re.Pattern[str], state: StateInline, silent: bool) -> bool:
-    """Take a formula or a tag as one token, if one begins here."""
+    """Take a formula, an escaped sign or a tag as one token, if one begins here."""
     found = of.match(state.src, state.pos)
     if found and not silent:
         if of is _TAG:
             state.push("tag", found[2].lower(), 0).nesting = -1 if found[1] else 1
         else:
-            state.push("formula", "", 0).content = found[0]
+            state.push("formula", "", 0).content = found[found.lastindex or 0]
     state.pos = found.end() if found else state.pos
     return found is not None
 

@@ -16,7 +16,7 @@ from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence, storable_t
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness, languages_of
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
@@ -26,7 +26,7 @@ from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.caching import Look, ResultCache
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
-from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness
+from pecia_workers.reading.ladder import Ladder, Reading, best, judged, sureness, words_below
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.reading.rows import with_missing_fields
 from pecia_workers.witness.witnesses import Witnesses
@@ -34,9 +34,10 @@ from pecia_workers.witness.witnesses import Witnesses
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
-    name, languages = f"The engine {engine.name}", engine.languages
-    if task.language is not None and languages is not None and task.language not in languages:
-        read = f"{name} reads {', '.join(sorted(languages))}. {engine.remedies.get(task.language, '')}"
+    name = f"The engine {engine.name}"
+    if task.language is not None and not engine.reads(task.language):
+        first = languages_of(task.language)[0]
+        read = f"{name} reads {', '.join(sorted(engine.languages or ()))}. {engine.remedies.get(first, '')}"
         raise EngineRefusedError(read.strip(), FailureCode.LANGUAGE_UNAVAILABLE)
     if task.fields is not None and not engine.fields:
         raise EngineRefusedError(f"{name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE)
@@ -114,6 +115,8 @@ def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
 
 _LAYER: Final = "layer"
 """The engine of a page whose text the file brought itself, be it not all of it."""
+_SURE: Final = 0.95
+"""Probability of the tokens of a word from which a model is sure of it."""
 _TEXT_UNTIL: Final = 0.5
 _FIELDS_UNTIL: Final = 0.75
 """Shares of a part's time after which its text and its fields are not read again: an answer may be slow to come."""
@@ -182,7 +185,7 @@ class ReadPage:
                 page = with_missing_fields(
                     page.model_copy(update={"merge": merge_rules(schema)}), fields, schema
                 )
-            page = await witnessed.compared(page)
+            page = await witnessed.compared(page, words_below(best(readings).generation.tokens, _SURE))
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
@@ -190,7 +193,7 @@ class ReadPage:
         plan = Plan(
             steps=self._steps if task.prepare is None else tuple(map(Preparation, task.prepare)),
             most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
-            longest_side=card.longest_side,
+            longest_side=min(self._engine.capabilities.longest_side, card.longest_side),
             prefer=Prefer(task.prefer),
             completes=self._completing(task.language) is not None,
             witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
@@ -229,12 +232,7 @@ class ReadPage:
     def _completing(self, language: str | None) -> Generator | None:
         """Return the engine that reads what a page's own text leaves out, if there is one for this language."""
         for engine in (self._engine, self._fallback, self._witnesses.engine):
-            known = engine.capabilities.languages if engine else None
-            if (
-                engine
-                and engine.capabilities.completes
-                and (language is None or known is None or language in known)
-            ):
+            if engine and engine.capabilities.completes and engine.capabilities.reads(language):
                 return engine
         return None
 

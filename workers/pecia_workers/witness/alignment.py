@@ -294,13 +294,13 @@ def _may_join(whole: Token, first: Token, last: Token) -> bool:
 
 
 def _unlike(ours: Token, theirs: Token) -> float:
-    """Return the share of signs that differ; a number is no reading of a word, and of one sign any other may be."""
+    """Return the share of signs that differ; a number is no reading of a word, but of one sign any other may be."""
     shorter, longer = sorted((len(ours.key), len(theirs.key)))
+    if longer == 1:
+        return _ALIKE
     may_be = ours.is_number == theirs.is_number or (ours.is_value and theirs.is_value)
     if not may_be or longer > 2 * shorter + 1:
         return 1.0
-    if longer == 1:
-        return _ALIKE
     is_far = at_least(ours.key, theirs.key) > _ALIKE * longer  # cheap, for most are
     return 1.0 if is_far else distance(ours.key, theirs.key) / longer
 

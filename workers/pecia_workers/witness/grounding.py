@@ -23,10 +23,10 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import around, middle
+from pecia_workers.layout.lines import around, middle, words_of
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
-from pecia_workers.witness.tokens import Comparison, Token, placed_words, tokens_of
+from pecia_workers.witness.tokens import Comparison, Token, look_alike, placed_words, tokens_of
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
@@ -36,6 +36,8 @@ _WHOLE: Final = 0.5
 """Share of a line's signs from which the line is missing, rather than words of it."""
 _SURE, _SURE_SIGN = 0.7, 0.9
 """Confidence of a witness's words, and of a single sign, below which they are specks."""
+_UNSURE: Final = 0.9
+"""Confidence of a witness's words below which it does not tell signs apart that look alike, if the model is sure."""
 _INVENTED_ROW, _INVENTED = 4, 0.05
 """Words in a row, and share of a page's words, that are not on the page, from which it is to be looked at."""
 _NOISE: Final = 0.5
@@ -46,6 +48,8 @@ _UNKNOWN: Final = re.compile(
     r"[^\W\d_\u0000-\u024f\u1e00-\u1eff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
 )
 """Letters of scripts that the CPU engine does not read."""
+_OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
+"""Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
 
@@ -58,6 +62,8 @@ class Seen:
     confidence: float
     row: int
     word: str
+    origin: Box
+    """That of its word, as it was read."""
 
 
 class WitnessText:
@@ -86,23 +92,27 @@ class WitnessText:
                 inside = (row for row, at in cells if at.left <= x <= at.right and at.top <= y <= at.bottom)
                 rows.append(next(inside, -1) if block.table else number)
             for _, row in groupby(zip(rows, block.lines, strict=True), key=itemgetter(0)):
-                words = [word for _, line in row for word in placed_words(line, pixels)]
+                words = [
+                    (word, read.box)
+                    for _, line in row
+                    for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
+                ]
                 self._take_words(words, len(self.kinds))
                 self.kinds.append(block.kind)
 
-    def _take_words(self, words: Iterable[Word], row: int) -> None:
+    def _take_words(self, words: Iterable[tuple[Word, Box]], row: int) -> None:
         """Take their tokens, each with its share of its word's width; what stands around them is theirs."""
-        for word in words:
+        for word, origin in words:
             sure = 1.0 if word.confidence is None else word.confidence
             last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
-            tokens = [*tokens_of(word.text, row, before=" ".join(last))]
+            tokens = [*tokens_of(_OXYGEN.sub(r"\1O2", word.text), row, before=" ".join(last))]
             pitch = (word.box.right - word.box.left) / max(1, len(word.text))
             for number, token in enumerate(tokens):
                 start = token.start if number else 0
                 end = token.end if number < len(tokens) - 1 else len(word.text)
                 left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
                 box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
-                self.seen.append(Seen(token, box, sure, row, word.text))
+                self.seen.append(Seen(token, box, sure, row, word.text, origin))
 
     def can_read(self, token: Token) -> bool:
         """Return whether the witness knows the script of a token."""
@@ -111,12 +121,36 @@ class WitnessText:
         return self._reads_hangul and _HANGUL.search(token.text) is not None
 
 
-def grounded(page: Page, witness: WitnessText) -> Page:
-    """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them."""
-    compared = _Compared(page.blocks, witness)
+def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = None) -> Page:
+    """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them.
+
+    `unsure`: the words of which the model was not; None if that is not known.
+    """
+    compared = _Compared(page.blocks, witness, unsure)
     verdict, doubts = Verdict.worst(page.verdict, compared.verdict()), (*page.doubts, *compared.doubts)
     update = {"blocks": tuple(compared.placed()), "witness": compared.report()}
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
+
+
+def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
+    """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
+    compared, seen = _Compared(page.blocks, witness, None), witness.seen
+    to_seen, to_written = compared.aligned.to_seen, compared.aligned.to_written
+    doubtful = (
+        {one for one in compared.judged if not to_seen[one]} | compared.misplaced | compared.aligned.differs
+    )
+    others = {other for other, to in enumerate(to_written) if not to or doubtful.intersection(to)}
+    for tokens in compared.of_line.values():
+        for number, one in enumerate(tokens):
+            if one in doubtful and not to_seen[one]:  # it may be lost between those beside it
+                for beside in (tokens[:number][::-1], tokens[number + 1 :]):
+                    others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
+    yield from (seen[other].origin for other in others)
+
+
+def _words_at(text: str, start: int, end: int) -> Iterator[str]:
+    """Yield the words that a stretch of a text touches."""
+    return (word[0] for word in re.finditer(r"\S+", text) if word.start() < end and start < word.end())
 
 
 def _away(box: Box, line: Box | None) -> int:
@@ -127,7 +161,7 @@ def _away(box: Box, line: Box | None) -> int:
 class _Compared:
     """The blocks of a page beside what the witness saw."""
 
-    def __init__(self, blocks: Sequence[Block], witness: WitnessText) -> None:
+    def __init__(self, blocks: Sequence[Block], witness: WitnessText, unsure: frozenset[str] | None) -> None:
         self.blocks, self.witness = blocks, witness
         self.lines: list[tuple[int, str]] = []
         """Of each line of text: its block, and itself."""
@@ -141,6 +175,8 @@ class _Compared:
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
         moved = set(self._reunite())
+        if unsure is not None and not witness.comparison.exact:
+            self._trust(unsure)
         to_seen = self.aligned.to_seen
         self.judged = [
             one
@@ -184,6 +220,35 @@ class _Compared:
                     aligned.match((one,), (places.pop(away.index(min(away))),))
                     if min(away) and aligned.written[one].is_value:
                         yield one
+
+    def _trust(self, unsure: frozenset[str]) -> None:
+        """Match what differs in signs that look alike alone, where the model is sure of it and the witness is not."""
+        aligned, seen = self.aligned, self.witness.seen
+        for line, tokens in self.of_line.items():
+            doubted = [one for one in tokens if one in aligned.differs or not aligned.to_seen[one]]
+            for run in in_a_row(doubted):
+                places = self._with_neighbours([other for one in run for other in aligned.to_seen[one]])
+                written, others = aligned.written[run.start : run.stop], [seen[place] for place in places]
+                if (
+                    others
+                    and max(one.confidence for one in others) < _UNSURE
+                    and look_alike(written, [one.token for one in others])
+                    and unsure.isdisjoint(_words_at(self.lines[line][1], written[0].start, written[-1].end))
+                ):
+                    aligned.match(run, places)
+                    aligned.differs.difference_update(run)
+
+    def _with_neighbours(self, places: Sequence[int]) -> range:
+        """Return the places of tokens of the witness with those beside them in their row that are free."""
+        if not places:
+            return range(0)
+        seen, free = self.witness.seen, [not to for to in self.aligned.to_written]
+        start, end = min(places), max(places) + 1
+        while start and free[start - 1] and seen[start - 1].row == seen[start].row:
+            start -= 1
+        while end < len(seen) and free[end] and seen[end].row == seen[end - 1].row:
+            end += 1
+        return range(start, end)
 
     def _misplaced(self) -> Iterator[int]:
         rows = [one.row for one in self.witness.seen]

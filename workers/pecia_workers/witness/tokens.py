@@ -26,7 +26,7 @@ _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DASH: Final = re.compile(r"[-\u2010-\u2015\u2212]")
 _CODE: Final = re.compile(r"\S*\d\S*")
 _NAMES: Final = re.compile(
-    r"[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-]?[^\W\d_]+)*)+"
+    r"[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*)+"
 )
 """Words with capitals beside each other: the names of people look so, and so do many headings."""
 _LATEX: Final = re.compile(
@@ -125,11 +125,19 @@ class Comparison:
             if len(written) == 1 and written[0].ends_range:
                 as_digits = as_digits.lstrip("-")
             return all(token.is_number for token in written) and one == as_digits
-        if any(token.is_name for token in written):
+        is_one = len(written) == len(seen) == 1
+        is_digit = is_one and seen[0].is_number and written[0].before != "/"  # of `mmol/l` it may be the unit
+        if is_digit or any(token.is_name for token in written):
             return False
         one, other = _shape(one), _shape(other)
-        most = 0 if any(token.is_value for token in (*written, *seen)) else len(one) // 5
+        is_prose = is_one and not (written[0].is_value or seen[0].is_value)
+        most = len(one) // 5 if is_prose else 0
         return one == other or (at_least(one, other) <= most and distance(one, other) <= most)
+
+
+def look_alike(written: Sequence[Token], seen: Sequence[Token]) -> bool:
+    """Return whether both differ in nothing but spaces and signs that a recogniser takes for each other."""
+    return _shape(_joined(written)) == _shape(_joined(seen))
 
 
 def _joined(tokens: Sequence[Token]) -> str:

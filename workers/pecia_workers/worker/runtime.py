@@ -41,7 +41,7 @@ from pecia_workers.protocol.attempts import (
     StorageUnavailableError,
     clocked,
 )
-from pecia_workers.protocol.base import Budget, EngineDeadError
+from pecia_workers.protocol.base import Budget, EngineDeadError, EngineDistrustedError
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.upkeep.loop import workers_watched
@@ -120,6 +120,7 @@ class Runtime:
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
+        self._requeue_reason = "given_back"
         self._committed = 0
         self._storage = _Storage()
         self._settings = settings
@@ -345,6 +346,9 @@ class Runtime:
             raise
         except PartLostError:
             raise Ignore("the part was cancelled or taken over meanwhile") from None
+        except EngineDistrustedError as error:
+            self._requeue_reason = "canary_failed"
+            raise RuntimeLostError(str(error)) from error
         except EngineDeadError as error:
             died_on = self._stages.batcher.died_on if self._stages.batcher else None
             # While the worker's own engine lives, it was the fallback that died, on this part.
@@ -375,7 +379,7 @@ class Runtime:
         messages are the relay's.
         """
         died_on = self._died_on.intersection(parts)
-        await self._ledger.requeue(parts, died_on=died_on)
+        await self._ledger.requeue(parts, died_on=died_on, reason=self._requeue_reason)
         if died_on:
             await self._publish_parts()
 
@@ -394,14 +398,14 @@ _NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
 
 
 def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its job last, since a list of tasks cuts the line off."""
+    """Return what a claimed part is; its page and job first, since a list of tasks shows forty characters."""
     about: dict[str, Any] = {}
     if part.stage in _NUMBERED:
         about[_NUMBERED[part.stage]] = part.ordinal + 1
-    about |= {"lane": str(part.lane), "attempt": part.attempt}
+    about |= {"job": str(part.job_id), "lane": str(part.lane), "attempt": part.attempt}
     if document_type := part.stored_task.get("document_type"):
         about["document_type"] = document_type
-    return about | {"job": str(part.job_id)}
+    return about
 
 
 def task_result(outcome: Outcome) -> dict[str, Any] | None:

@@ -38,8 +38,9 @@ from pecia_workers.protocol import base
 from pecia_workers.protocol.attempts import StorageUnavailableError, limited, retry_delay
 from pecia_workers.protocol.parts import ClaimedPart, Failed, Outcome, Postponed
 from pecia_workers.reading.caching import ResultCache
+from pecia_workers.reading.canary import Canaries
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.witness.witnesses import Witnesses, witness_processes
+from pecia_workers.witness.witnesses import Witnesses, witness_cpu_s, witness_processes
 from pecia_workers.worker.ingest import Ingest
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ class Stages:
     meter: Meter = field(default_factory=Meter)
     cache: ResultCache = field(default_factory=ResultCache.off)
     batcher: Batcher | None = None
+    canaries: Canaries | None = None
 
     async def start(self, priced: Priced) -> base.Budget:
         """Start the decoders, and what an engine needs if there is one; return how much may be claimed."""
@@ -118,6 +120,11 @@ class Stages:
         batcher = self.batcher = Batcher(engine, policy, lengths, priced=priced, headroom=headroom)
         self.resources.callback(_report_use, engine, batcher)
         generator = self.meter.on(batcher)
+        slots, tokens = engine.budget.slots, engine.budget.tokens
+        if settings.canary_every and Stage.READ in self.identity.stages:
+            generator = self.canaries = Canaries(generator, slots, settings, lambda part: priced(part, 0))
+            self.resources.push_async_callback(self.canaries.stop)
+            await self.canaries.prove()
         fallback: base.Generator | None = None
         if settings.fallback_engine not in ("", settings.engine) and Stage.READ in self.identity.stages:
             changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
@@ -131,14 +138,14 @@ class Stages:
         )
         self.handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
         self.handlers[Stage.SUMMARIZE] = SummarizeVideo(self.ledger.captions, generator, settings, cache)
-        # The engine never waits for a page: two are made ready by each decoder. A page that waits for its witness
-        # takes no more than a slot. Without a token budget the engine's slots include what is made ready, so that an
-        # urgent page waits behind no more.
-        slots, tokens = engine.budget.slots, engine.budget.tokens
+        # The engine never waits for a page: two are made ready by each decoder. A page that waits for its witness, or
+        # for a canary, takes no more than a slot. Without a token budget the engine's slots include what is made ready,
+        # so that an urgent page waits behind no more.
         if tokens is not None:
             slots += 2 * decoder.slots
             tokens = tokens * slots // engine.budget.slots
-        return base.Budget(slots=slots + witnesses.spare, tokens=tokens)
+        spare = witnesses.spare + (self.canaries.spare if self.canaries else 0)
+        return base.Budget(slots=slots + spare, tokens=tokens)
 
     async def _started(self, engine: base.Engine) -> base.Engine:
         self.resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
@@ -156,7 +163,7 @@ class Stages:
             choice = Witness.NONE
         if choice not in (Witness.AUTO, Witness.OCR):
             return Witnesses(choice), None
-        processes = settings.witness_processes or witness_processes()
+        processes = witness_processes(settings)
         try:
             witness = create_witness(settings, processes)
         except base.EngineUnavailableError as error:
@@ -165,6 +172,7 @@ class Stages:
             log.warning("witness_layers_alone", reason=str(error))
             return Witnesses(choice), None
         await self._started(witness)
+        log.info("witness_started", processes=processes, pages_per_s=round(processes / witness_cpu_s(), 1))
         return Witnesses(choice, witness, processes, lambda part: priced(part, 0)), witness
 
     @property
@@ -178,7 +186,10 @@ class Stages:
             return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
         try:
             async with limited(self.settings.part_timeout.total_seconds()):
-                return self.meter.settled(part.id, await self.handlers[part.stage](part))
+                outcome = self.meter.settled(part.id, await self.handlers[part.stage](part))
+                if self.canaries and self.meter.spent(part.id, part.queued_s):
+                    await self.canaries.vouch(part.id)
+                return outcome
         except (PartLostError, StorageUnavailableError, base.EngineDeadError):
             raise
         except PostponedError as error:

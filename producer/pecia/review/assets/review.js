@@ -10,11 +10,14 @@ const WORDS = {
     failed: "That could not be done", no_picture: "The picture is not kept any more.", of: "of", word: "Chosen text",
     low_confidence: "The engine is not sure", disagrees: "Another reading differs", uncovered: "Ink that was not read",
     not_on_page: "Not found on the page", table_unclear: "A table that is not clear", order_unclear: "The order is not clear",
+    language_unread: "A script that the engine does not read", nothing: "nothing: type what stands there", page_number: "page",
+    rows: ["top", "middle", "bottom"], columns: ["left", "centre", "right"],
     misplaced: "Stands elsewhere", only_witness: "Missing in the result", struck_out: "Struck out", unwitnessed: "No second reading of this page",
     missing_fields: "Fields lack what the page has",
     keys: { "j ↓": "next doubt", "k ↑": "previous doubt", "→ ←": "next, previous word", "e Enter": "correct it; Enter saves, Esc leaves",
       a: "accept it as it is; without doubts: the whole page is right", w: "the whole page was compared with its picture",
-      "n p": "next, previous page", z: "zoom", "?": "this help" },
+      "n p": "next, previous page", z: "zoom to the doubt, or the whole page", "+ - 0": "larger, smaller, whole page; the wheel and dragging too",
+      "?": "this help" },
   },
   ko: {
     pages: "페이지", picture: "페이지 그림", text: "텍스트", doubt: "의심되는 곳", doubts: "이 페이지의 모든 의심",
@@ -26,11 +29,13 @@ const WORDS = {
     failed: "처리하지 못했습니다", no_picture: "그림이 더 이상 보관되어 있지 않습니다.", of: "/", word: "선택한 텍스트",
     low_confidence: "엔진이 확신하지 못함", disagrees: "다른 판독과 다름", uncovered: "읽지 않은 글자",
     not_on_page: "페이지에서 찾을 수 없음", table_unclear: "표가 분명하지 않음", order_unclear: "순서가 분명하지 않음",
+    language_unread: "엔진이 읽지 못하는 문자", nothing: "없음: 적힌 글자를 입력하십시오", page_number: "페이지",
+    rows: ["위", "가운데", "아래"], columns: ["왼쪽", "중앙", "오른쪽"],
     misplaced: "다른 위치에 있음", only_witness: "결과에 빠져 있음", struck_out: "줄이 그어짐", unwitnessed: "다른 판독이 없음",
     missing_fields: "페이지에 있는 값이 필드에 없음",
     keys: { "j ↓": "다음 의심", "k ↑": "이전 의심", "→ ←": "다음, 이전 단어", "e Enter": "수정; Enter 저장, Esc 취소",
       a: "그대로 맞음; 의심이 없으면 페이지 전체가 맞음", w: "페이지 전체를 그림과 비교함",
-      "n p": "다음, 이전 페이지", z: "확대", "?": "도움말" },
+      "n p": "다음, 이전 페이지", z: "의심되는 곳 확대, 전체 보기", "+ - 0": "확대, 축소, 전체 보기; 휠과 끌기도 가능", "?": "도움말" },
   },
 };
 const language = navigator.language.startsWith("ko") ? "ko" : "en";
@@ -47,9 +52,11 @@ const drawn = (name, attributes) => {
   return element;
 };
 
-let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, zoomed = true;
+let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, scale = 1, view = [0, 0, 1, 1];
+// `scale`: 1 shows the whole page; `view`: what is seen of it: left, top, width, height.
 // `chosen`: a doubt of the page, or { target, now, suggested, box } for text that was picked.
 
+const named = (one) => `${one.label ?? one.job_id.slice(-8)} · ${say.page_number} ${one.number}`;
 const key = (one) => `${one.job_id}/${one.number}`;
 const open = () => (page ? page.doubts.filter((doubt) => !accepted.has(doubt.number)) : []);
 const tell = (text) => { $("status").textContent = text; };
@@ -161,14 +168,14 @@ function show() {
   if (shownPage !== page) showPage();
   const settled = page && !open().length;
   const others = open().length ? `${open().indexOf(chosen) + 1} ${say.of} ${open().length}` : "";
-  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${page.verdict} · ${say.doubt} ${others || 0}` : "";
+  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])} · ${page.verdict} · ${say.doubt} ${others || 0}` : "";
   $("reason").textContent = chosen ? (chosen.reason ? say[chosen.reason] : say.word) : !pages.length ? say.none : settled ? say.settled : "";
-  $("now").textContent = chosen?.now ?? "";
+  $("now").textContent = chosen?.now || (chosen?.reason === "uncovered" ? say.nothing : "");
   $("other").textContent = chosen?.other ?? "";
   $("entry").value = chosen?.suggested ?? "";
   $("entry").disabled = $("save").disabled = !chosen?.target;
   $("doubts").replaceChildren(...(page?.doubts ?? []).map((doubt) => {
-    const button = made("button", { type: "button", textContent: `${say[doubt.reason]}: ${doubt.text || doubt.other || ""}`, onclick: () => pick(doubt) });
+    const button = made("button", { type: "button", textContent: `${say[doubt.reason]}: ${doubt.text || doubt.other || place(doubt.box)}`, onclick: () => pick(doubt) });
     button.setAttribute("aria-current", doubt === chosen);
     button.classList.toggle("settled", accepted.has(doubt.number));
     return made("li", {}, button);
@@ -182,12 +189,18 @@ function show() {
   look();
 }
 
+function place(box) {
+  if (!box) return "";
+  const third = (from, to, whole) => Math.min(2, Math.max(0, Math.floor((3 * (from + to)) / (2 * whole))));
+  return `${say.rows[third(box[1], box[3], page.height)]} ${say.columns[third(box[0], box[2], page.width)]}`;
+}
+
 function showList() {
   $("list").replaceChildren(...pages.map((one, index) => {
-    const about = [one.document_type, ...Object.values(one.metadata)].filter(Boolean).join(" · ");
     const state = one.checked ? "✓" : `${one.verdict ?? ""} ${one.doubts ?? ""}`;
+    const about = [state, one.document_type, ...Object.values(one.metadata)].filter(Boolean).join(" · ");
     const button = made("button", { type: "button", onclick: () => act(() => go(index)) },
-      `${one.job_id.slice(-8)} · ${one.number} · ${state}`, made("small", { textContent: about }));
+      made("b", { textContent: named(one) }), made("small", { textContent: about }));
     button.setAttribute("aria-current", index === at);
     return made("li", {}, button);
   }));
@@ -239,12 +252,30 @@ function fields() {
 
 function look() {
   if (!page) return;
-  const box = zoomed && chosen?.box;
-  if (!box) return $("sheet").setAttribute("viewBox", `0 0 ${page.width} ${page.height}`);
-  const width = Math.max(page.width * 0.35, (box[2] - box[0]) * 1.3);
-  const height = width * 0.7;
-  const [x, y] = [(box[0] + box[2] - width) / 2, (box[1] + box[3] - height) / 2];
-  $("sheet").setAttribute("viewBox", `${x} ${y} ${width} ${height}`);
+  const [left, top, right, bottom] = (scale > 1 && chosen?.box) || [0, 0, page.width, page.height];
+  frame((left + right) / 2, (top + bottom) / 2);
+}
+
+function frame(x, y) {
+  const [width, height] = [page.width / scale, page.height / scale];
+  const within = (start, size, whole) => Math.min(Math.max(start, 0), whole - size);
+  view = [within(x - width / 2, width, page.width), within(y - height / 2, height, page.height), width, height];
+  $("sheet").setAttribute("viewBox", view.join(" "));
+}
+
+function zoom(factor, fixed) {
+  if (!page) return;
+  const middle = [view[0] + view[2] / 2, view[1] + view[3] / 2];
+  const before = scale;
+  scale = Math.min(Math.max(scale * factor, 1), 12);
+  frame(...middle.map((one, axis) => (fixed ? fixed[axis] + ((one - fixed[axis]) * before) / scale : one)));
+}
+
+function zoomToDoubt() {
+  const box = chosen?.box;
+  scale = scale > 1 || !page ? 1 : box ? Math.min(1 / 0.35, page.width / ((box[2] - box[0]) * 1.3)) : 2;
+  scale = Math.max(scale, 1);
+  look();
 }
 
 // Hands on keys and mouse: one thing after the other
@@ -263,7 +294,7 @@ const KEYS = {
   j: () => step(1), ArrowDown: () => step(1), k: () => step(-1), ArrowUp: () => step(-1),
   ArrowRight: () => walk(1), ArrowLeft: () => walk(-1), e: enterEntry, Enter: enterEntry,
   a: accept, w: check, n: () => go(at + 1), p: () => go(at - 1), "?": () => $("help").showModal(),
-  z: () => { zoomed = !zoomed; look(); },
+  z: zoomToDoubt, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8), 0: () => zoom(0),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -290,6 +321,16 @@ for (const [name, hot] of [["mouseover", true], ["mouseout", false]]) {
     if (target) for (const one of document.querySelectorAll(`[data-target="${CSS.escape(target)}"]`)) one.classList.toggle("hot", hot);
   });
 }
+$("sheet").addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const spot = new DOMPoint(event.clientX, event.clientY).matrixTransform($("sheet").getScreenCTM().inverse());
+  zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, [spot.x, spot.y]);
+}, { passive: false });
+$("sheet").addEventListener("pointermove", (event) => {
+  if (event.buttons !== 1 || scale === 1) return;
+  const pixels = $("sheet").getScreenCTM().a;
+  frame(view[0] + view[2] / 2 - event.movementX / pixels, view[1] + view[3] / 2 - event.movementY / pixels);
+});
 $("form").addEventListener("submit", (event) => { event.preventDefault(); act(correct); });
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "hidden" && accepted.size) act(save);

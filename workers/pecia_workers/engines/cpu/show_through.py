@@ -101,7 +101,9 @@ class BackOfPage:
         """Return by how much a piece's ink differs from its paper."""
         (left, top), (right, bottom) = quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)
         crop = self._grey[max(0, top) : bottom + 1, max(0, left) : right + 1]
-        darkest, paper = np.percentile(crop, (3, 90)) if crop.size else (0.0, 0.0)
+        levels = np.sort(crop, axis=None)  # by counting: a third of what `np.percentile` takes of small crops
+        places = (levels.size - 1) * np.array([0.03, 0.9])
+        darkest, paper = np.interp(places, np.arange(levels.size), levels) if crop.size else (0.0, 0.0)
         return float(paper - darkest)
 
 

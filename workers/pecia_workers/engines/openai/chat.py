@@ -172,8 +172,11 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
     """Return the answer that streams in, asked for at the monotonic time `sent_at`.
 
     A loop that the server does not end is left: closing the connection ends it there.
-    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
+    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error, or an
+    answer that is no stream.
     """
+    if response.headers.get("Content-Type", "").startswith("application/json"):
+        raise EngineError("The server answers at once, as JSON, and does not stream.")
     texts: list[str] = []
     tokens: list[tuple[str, float]] = []
     finish_reason = first_token_s = usage = None

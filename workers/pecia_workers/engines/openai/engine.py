@@ -192,6 +192,7 @@ def check_adapters(served: list[ServedModel], wanted: Collection[str]) -> None:
 
 async def _extras(server: ChatServer, model: str) -> frozenset[str]:
     """Return which of the extra options the server takes, asked for a word. Raises `EngineDeadError`."""
+    refusals: list[str] = []
 
     async def takes(*extras: str) -> bool:
         server.dialect = Dialect(model=model, extras=frozenset(extras))
@@ -199,14 +200,18 @@ async def _extras(server: ChatServer, model: str) -> frozenset[str]:
             await server.ask(_EVERYTHING, 1)
         except base.EngineDeadError:
             raise
-        except base.EngineError:
+        except base.EngineError as error:
+            refusals.append(str(error))
             return False
         return True
 
     if await takes(*EXTRAS):
         return frozenset(EXTRAS)
     if not await takes():
-        raise base.EngineDeadError("The server is ready but answers no chat request.")
+        raise base.EngineDeadError(
+            f"The server is ready but answers no chat request. {refusals[-1]} Pecia sends a picture and takes the"
+            " answer as a stream."
+        )
     taken = frozenset([extra for extra in EXTRAS if await takes(extra)])
     log.warning("engine_server_lacks", options=sorted(frozenset(EXTRAS) - taken))
     return taken

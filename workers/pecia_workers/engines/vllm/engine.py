@@ -185,7 +185,10 @@ class VllmEngine(base.Engine):
         device = session.config.device_config.device_type  # such as `cpu` or `cuda`
         if device == "cuda" and gpus:
             device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
-        self.capabilities = replace(self.capabilities, device=device, revision=revision, preparers=count)
+        known = language_model(
+            "vllm", self._settings, self._settings.model
+        )  # by its files, which are here now
+        self.capabilities = replace(known, device=device, revision=revision, preparers=count)
         render = self._preparers.render if self._preparers else session.render
         self._preparation = Preparation(render, count or 1, self._settings.prepared_bytes)
         self._session = session

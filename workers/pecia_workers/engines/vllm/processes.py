@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +101,8 @@ _FORMATS: Final = ("awq", "gptq", "compressed-tensors", "fp8")
 _AT_LOAD: Final = "fp8"
 _QUANTIZATION_FILES: Final = ("quant_config.json", "quantize_config.json")
 """Where old checkpoints say how they are quantised."""
+_WHOLE_HASH: Final = "def mm_hash_to_token_values("
+"""What an LMCache has that keys a picture by all of its hash, not by 16 bits of it. No version says so of itself."""
 _TRUE: Final = ("1", "ON", "YES", "TRUE")
 _NAMED: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """A name on the Hub; anything else is a path."""
@@ -127,6 +130,8 @@ def check_model(settings: WorkerSettings) -> None:
             f"PECIA_QUANTIZATION={settings.quantization}: {advice}. (PECIA_ENGINE_OPTIONS passes a `quantization` on"
             " unchecked.)"
         )
+    if settings.kv_offload_backend == "lmcache":
+        _check_lmcache()
     model, directory = settings.model, Path(settings.model)
     if directory.is_dir():
         _check_directory(directory, settings)
@@ -189,6 +194,19 @@ def _check_directory(directory: Path, settings: WorkerSettings) -> None:
     if not has_template and (error := _explained("ChatTemplateResolutionError", settings)):
         raise error
     _check_quantization(directory, settings)
+
+
+def _check_lmcache() -> None:
+    """Raise `EngineUnavailableError` for an LMCache that may take the cache of one picture for that of another."""
+    package = find_spec("lmcache")
+    for place in (package.submodule_search_locations or ()) if package else ():
+        with contextlib.suppress(OSError):
+            if _WHOLE_HASH in (Path(place) / "integration" / "vllm" / "utils.py").read_text(encoding="utf-8"):
+                return
+    raise EngineUnavailableError(
+        "PECIA_KV_OFFLOAD_BACKEND=lmcache needs an LMCache with the change of 27 August 2026 (LMCache/LMCache#4783):"
+        " before it, a page could be answered from the cache of another one. None is installed here."
+    )
 
 
 def _check_quantization(directory: Path, settings: WorkerSettings) -> None:

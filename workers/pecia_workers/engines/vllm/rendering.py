@@ -25,7 +25,9 @@ from pecia_workers.media.frames import InvalidMemoryError, Sealed, aligned, dige
 from pecia_workers.media.pages import MediaError
 from pecia_workers.protocol.base import EngineRequest
 
-_CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+_CHAT: Final = ChatParams(
+    chat_template_kwargs={"add_generation_prompt": True, "tokenize": False, "enable_thinking": False}
+)
 _COUNT: Final = struct.Struct("<I")
 _MOST_BUFFERS: Final = 4096
 _NEAR: Final = 1e-2

@@ -114,6 +114,13 @@ class VllmSession:
         processor = self._llm.renderer.mm_processor
         return processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
 
+    def _salt(self, request: base.EngineRequest) -> dict[str, str]:
+        """Return what parts the engine's caches by tenant, and by page one that leaves its processes."""
+        salt = request.tenant
+        if self._settings.kv_offload_backend == "lmcache" and request.images:
+            salt = f"{salt} {name_of(request)}"
+        return {"cache_salt": salt} if salt else {}
+
     async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
         with self._classified(request):
@@ -143,7 +150,7 @@ class VllmSession:
             params.seed = None
             log.warning("seed_left_out", request=request.id)
         answering = self._llm.generate(
-            rendered.prompt | ({"cache_salt": request.tenant} if request.tenant else {}),
+            rendered.prompt | self._salt(request),
             params,
             request.id,
             lora_request=self._adapters[request.adapter] if request.adapter is not None else None,

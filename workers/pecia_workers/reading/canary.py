@@ -1,0 +1,245 @@
+"""Canary pages: drawn pages with a code, read among a worker's own, that show whether its engine can be trusted.
+
+A result is kept back until a canary that was sent after its last answer has been read right. So nothing that an engine
+read since its last good canary is ever committed: when one fails, the worker requeues what it holds and exits.
+"""
+
+import asyncio
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, NoReturn
+from uuid import UUID
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.observability import metrics
+from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.base import (
+    Capabilities,
+    EngineDeadError,
+    EngineDistrustedError,
+    EngineError,
+    EngineRequest,
+    Generation,
+    Generator,
+)
+from pecia_workers.reading.page import page_instruction
+
+log = structlog.get_logger(__name__)
+
+_SIGNS: Final = "ACEFHKLMNPRTWXY3479"
+"""Without any that a reader takes for another: 0 and O, 1 and I, 2 and Z, 5 and S, 6 and G, 8 and B, U and V."""
+_LENGTH: Final = 16
+_MISREAD: Final = 5
+"""Signs of a code that may be wrong, too many or missing in each of its places on the page but one."""
+_GROUP: Final = 4
+_LINES: Final = (
+    "This page tests its reader.",
+    "Code: {}",
+    "Sample {}, tube A",
+    "Again the code: {}",
+    "End of {}",
+)
+_SIZE: Final = (784, 560)
+_MARGIN: Final = 56
+_LINE_HEIGHT: Final = 96
+_REMEMBERED: Final = 32
+"""Codes of the latest canaries, which no other answer may hold."""
+_LONGEST_ANSWER: Final = 512
+_LONGEST_WAIT_S: Final = 10.0
+"""After which a canary is sent for fewer pages than the setting says; at once where the engine has no other."""
+_MEANWHILE: Final = 4
+"""A canary is expected to take this part of the time that a page takes."""
+_TRIES: Final = 3
+_NOT_LETTERS: Final = re.compile(r"[^A-Z0-9]")
+
+
+def drawn_code(others: Iterable[str] = ()) -> str:
+    """Return a random code that no misreading turns into one of the others."""
+    while True:
+        code = "".join(secrets.choice(_SIGNS) for _ in range(_LENGTH))
+        if all(distance(code, other) > 2 * _MISREAD for other in others):
+            return code
+
+
+def drawn_page(code: str) -> NDArray[np.uint8]:
+    """Return a page with this code on four of its lines."""
+    image = Image.new("RGB", _SIZE, "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(30)
+    shown = "-".join(code[start : start + _GROUP] for start in range(0, _LENGTH, _GROUP))
+    for number, line in enumerate(_LINES):
+        draw.text((_MARGIN, _MARGIN + number * _LINE_HEIGHT), line.format(shown), fill="black", font=font)
+    return np.asarray(image)
+
+
+def letters(text: str) -> str:
+    """Return the letters and digits of an answer alone, as capitals."""
+    return _NOT_LETTERS.sub("", text.upper())
+
+
+def distance(code: str, text: str) -> int:
+    """Return how many signs must be changed, added or left out for the code to stand somewhere in the text."""
+    if code in text:
+        return 0
+    row = [0] * (len(text) + 1)
+    for place, sign in enumerate(code, 1):
+        diagonal, row[0] = row[0], place
+        for column, other in enumerate(text, 1):
+            changed = diagonal + (sign != other)
+            diagonal, row[column] = row[column], min(changed, row[column] + 1, row[column - 1] + 1)
+    return min(row)
+
+
+def is_read_right(text: str, code: str, others: Iterable[str] = ()) -> bool:
+    """Return whether the answer to a canary holds its own code and none of the others."""
+    read = letters(text)
+    return distance(code, read) <= _MISREAD and not any(other in read for other in others)
+
+
+@dataclass(slots=True)
+class _Round:
+    """Pages that wait for the same canary."""
+
+    due: asyncio.Event
+    read: asyncio.Task[None]
+    pages: int = 0
+
+
+class Canaries:
+    """A generator that is tested while it works. For one loop."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        slots: int,
+        settings: WorkerSettings,
+        freed: Callable[[UUID], None] = lambda _: None,
+    ) -> None:
+        """`slots`: requests that the engine holds; `freed` is called with a part that needs nothing of it any more."""
+        self._generator = generator
+        self._every = settings.canary_every
+        self.spare = min(self._every, slots) + slots // _MEANWHILE
+        """How many pages a worker may hold beside those that its engine is for."""
+        self._freed = freed
+        reader = card_of(generator.capabilities.model, settings.card)
+        self._request = EngineRequest(
+            id="canary",
+            images=(),
+            workload="canary",
+            instruction=page_instruction(reader, DocumentType.MIXED, None),
+            system=reader.system,
+            sampling=reader.words(),
+            max_output_tokens=_LONGEST_ANSWER,
+        )
+        self._codes: deque[str] = deque(maxlen=_REMEMBERED)
+        self._numbers = count(1)
+        self._inside = 0
+        self._gathering: _Round | None = None
+        self._reading: set[asyncio.Task[None]] = set()
+        self._fault = ""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return self._generator.capabilities
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text. Raises `EngineError`; `EngineDistrustedError` for one that holds a canary's code."""
+        self._check()
+        # The next canary goes where pages go: into their lane, and through the caches of their tenant.
+        self._request = replace(self._request, priority=request.priority, tenant=request.tenant)
+        self._inside += 1
+        try:
+            generation = await self._generator.generate(request)
+        finally:
+            self._inside -= 1
+        self._check()
+        read = letters(generation.text)
+        if any(code in read for code in self._codes):
+            self._distrust("leaked", "The answer to a page held the code of a canary page.")
+        return generation
+
+    async def vouch(self, part: UUID) -> None:
+        """Return once a canary was read right that is sent after this call. Raises `EngineDistrustedError`."""
+        self._check()
+        self._freed(part)
+        awaited = self._gathering = self._gathering or self._begun()
+        awaited.pages += 1
+        if awaited.pages >= self._every or not self._inside:
+            self._gathering = None
+            awaited.due.set()
+        with waiting():
+            await asyncio.shield(awaited.read)
+        self._check()
+
+    async def prove(self) -> None:
+        """Have a canary read. Raises `EngineDistrustedError` unless that comes back right."""
+        for _ in range(_TRIES):
+            code = drawn_code(self._codes)
+            self._codes.append(code)
+            pixels = await asyncio.to_thread(drawn_page, code)
+            request = replace(self._request, id=f"canary:{next(self._numbers)}", images=(pixels,))
+            try:
+                generation = await self._generator.generate(request)
+            except EngineDeadError:
+                raise
+            except EngineError as error:
+                metrics.CANARIES.labels("unanswered").inc()
+                log.warning("canary_unanswered", request=request.id, error=type(error).__name__)
+                continue
+            if not is_read_right(generation.text, code, (other for other in self._codes if other != code)):
+                self._distrust("failed", "The answer to a canary page did not hold that page's code alone.")
+            metrics.CANARIES.labels("read").inc()
+            return
+        self._distrust("failed", f"None of {_TRIES} canary pages had an answer.")
+
+    async def stop(self) -> None:
+        """End what runs."""
+        for task in (tasks := tuple(self._reading)):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begun(self) -> _Round:
+        """Return a round whose canary is sent when it is due, or after a while."""
+        due = asyncio.Event()
+        # A context of its own: a canary is nothing of the part that happens to wait first.
+        task = asyncio.create_task(self._send(due), context=Context())
+        self._reading.add(task)
+        task.add_done_callback(self._ended)
+        return _Round(due, task)
+
+    async def _send(self, due: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(due.wait(), _LONGEST_WAIT_S)
+        if self._gathering and self._gathering.due is due:
+            self._gathering = None
+        await self.prove()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._reading.discard(task)
+        if not task.cancelled():
+            task.exception()  # else asyncio complains where its pages were cancelled
+
+    def _distrust(self, outcome: str, reason: str) -> NoReturn:
+        """Trust nothing any more that the engine has read or reads."""
+        metrics.CANARIES.labels(outcome).inc()
+        log.error("canary_failed", outcome=outcome, canaries=next(self._numbers) - 1)
+        self._fault = self._fault or reason
+        raise EngineDistrustedError(self._fault)
+
+    def _check(self) -> None:
+        if self._fault:
+            raise EngineDistrustedError(self._fault)
