@@ -396,7 +396,17 @@ class Exporter:
             self._place.put(path.name, path)
 
 
-_CELL: Final = tuple("document job page table row column row_span column_span text".split())
+_CELL: Sequence[str] = (
+    "document",
+    "job",
+    "page",
+    "table",
+    "row",
+    "column",
+    "row_span",
+    "column_span",
+    "text",
+)
 """Columns of the tables' file. Pages and tables are counted from 1, as by `pecia result --table`; rows and columns from
 0."""
 
