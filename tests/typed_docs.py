@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
-_PAGES = (_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")))
+_PAGES = (
+    _ROOT / "README.md",
+    *(page for page in sorted((_ROOT / "docs").rglob("*.md")) if page.parent.name != "reference"),
+)
+"""Without the reference, whose blocks are signatures."""
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _OPENS_A_CLIENT = re.compile(r"\bwith (Async)?Client\(")
 _GIVEN = """\

@@ -210,7 +210,7 @@ def test_an_application_stores_the_text_of_a_verified_callback_once(
                     "SELECT name FROM sqlite_master WHERE name LIKE '%scan%'"
                 ).fetchone()
                 database.execute(f"UPDATE {table} SET text = 'as a person corrected it'")  # noqa: S608
-            (job,) = (job for job in client.jobs(limit=5) if job.metadata.get("scan") in scan)
+            (job,) = (job for job in client.jobs(limit=5) if f"/scans/{job.metadata.get('scan')}" == scan)
             (delivery,) = client.deliveries(job=job)
             client.replay([delivery])
             eventually(lambda: len(client.delivery(delivery.id).attempts) == 2)

@@ -80,7 +80,7 @@ def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Draw, tmp_path: Pat
         "export", "--state", "succeeded", "--format", "pdf", "--to", tmp_path / "all", env=env
     )
     assert exported.returncode == 0, exported.stderr
-    assert (tmp_path / "all" / f"{job}.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "all" / "scan.pdf").read_bytes().startswith(b"%PDF")
     (listed,) = (
         json.loads(line) for line in run_pecia("list", "--json", "--limit", "1", env=env).stdout.splitlines()
     )

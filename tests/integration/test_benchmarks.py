@@ -46,6 +46,7 @@ FIRST_COLUMNS = {
         "retention: 500 jobs",
     ],
     "pdf": ["2"],
+    "witness-stages": ["CPU engine", "witness of a true text", "of a wrong one"],
     "preparation": ["look", "blank", "orient", "deskew", "downscale"],
     "metrics": ["counting one part", "one scrape"],
     "webhooks": ["100 for 1", "100 for 100", "300 for 1", "300 for 2,000", "300 for 300"],

@@ -5,13 +5,13 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-import pecia
 from harness.catalogue import CATALOGUE, HERE
 from harness.page import PAGE, page
 from harness.results import RESULTS, Results
@@ -114,4 +114,4 @@ def test_the_reference_is_of_the_code_and_has_every_public_name() -> None:
     assert [path for path, text in pages if path.read_text() != text] == [], "run `make docs`"
     assert {path for path, _ in pages} == set((DOCS / "reference").iterdir())
     headings = {name for _, text in pages for name in re.findall(r"^## (\w+)$", text, re.MULTILINE)}
-    assert set(vars(pecia)["__all__"]) <= headings
+    assert set(import_module("pecia").__all__) <= headings

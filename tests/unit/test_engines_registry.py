@@ -1,6 +1,7 @@
 """Which engine the settings choose, what it can do before it has started, and what it lacks."""
 
 import importlib.util
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def test_a_worker_whose_engine_cannot_do_its_kind_does_not_start() -> None:
 def _bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine whose own data lies in `system`, if anywhere."""
     monkeypatch.delenv("TESSDATA_PREFIX", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     monkeypatch.setattr(registry, "_SYSTEM", (str(tmp_path / "system" / "*" / "tessdata"),))
 
 

@@ -23,7 +23,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage, new_id
 from pecia_schemas.tasks import DocumentType, ReadDocument, task_to_json
 from pecia_workers.engines.models import fingerprint, revision_of
-from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Sampling
+from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Piece, Sampling
 from pecia_workers.protocol.parts import ClaimedPart, Earlier
 from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
 from tests.shared.parts import claimed_part
@@ -54,6 +54,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "until": 5.0,
     "known": (Line(text="Ward", box=Box(left=0, top=0, right=40, bottom=20)),),
     "unread": (Box(left=0, top=50, right=40, bottom=70),),
+    "again": (Piece(corners=(0, 50, 40, 50, 40, 70, 0, 70), words=()),),
 }
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}
