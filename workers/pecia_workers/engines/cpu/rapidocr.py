@@ -43,7 +43,7 @@ from pecia_workers.layout.characters import (
     words_and_spaces,
 )
 from pecia_workers.layout.coverage import Letters
-from pecia_workers.layout.glyph_shapes import Glyph, enlarged, glyphs, with_spaces_of_digits
+from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
 from pecia_workers.layout.ink import strengthened
 from pecia_workers.layout.lines import box_of
 from pecia_workers.protocol.base import Piece
@@ -337,8 +337,6 @@ def _line(
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
         start, end = max(0.0, first - half), min(1.0, last + half)
-        if not by.careful:  # its columns are too coarse
-            start, end = _ink_of(signs[there], crop.shape[1]) or (start, end)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         box = _box(np.array(part))
         words.append(Word(text=read.text, box=box, confidence=read.confidence))
@@ -346,12 +344,6 @@ def _line(
             others[box] = read.other
     text, confidence = " ".join(word.text for word in words), min(1.0, score)
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
-
-
-def _ink_of(signs: Sequence[Glyph | None], width: int) -> tuple[float, float] | None:
-    """Return where the ink of a word begins and ends, as shares of its line; None if that is not known."""
-    first, last = signs[0], signs[-1]
-    return (first.left / width, last.right / width) if first and last else None
 
 
 def _is_shape(piece: Line) -> bool:
