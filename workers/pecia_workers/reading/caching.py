@@ -53,7 +53,7 @@ def identity_of(settings: WorkerSettings, engines: Sequence[Capabilities]) -> Ma
 
 _WITHOUT_EFFECT: Final = {
     *("id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"),
-    *("known", "unread", "until"),
+    *("again", "known", "unread", "until"),
 }
 """What of a request changes nothing in its answer; the images count by their pixels. Pages of which some is known are
 read again each time."""
