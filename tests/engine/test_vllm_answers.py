@@ -44,7 +44,7 @@ def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_o
     engine = reading[1]
     assert engine.capabilities.device in ({gpu.name for gpu in visible_gpus()} or {"cpu"})
     assert engine.capabilities.revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
-    assert engine.budget == Budget(slots=4, tokens=BLOCKS * BLOCK, block=BLOCK)
+    assert engine.budget == Budget(slots=4, tokens=BLOCKS * BLOCK, block=BLOCK, step_tokens=256)
     assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
 
 

@@ -85,11 +85,12 @@ def test_tune_writes_a_profile_that_the_engine_starts_with(endless_checkpoint: P
 
     assert done.returncode == 0, done.stderr[-3000:]
     found = told(done)
-    (point,) = found["points"]
-    assert point == found["best"]
-    assert (point["sequences"], point["failed"]) == (2, "")
-    assert point["pages_per_s"] > 0
+    most, *fewer = ((point["sequences"], point["failed"]) for point in found["points"])
+    assert (most, *fewer) in [((2, ""),), ((2, ""), (1, ""))], "the knee, if that is fewer"
+    best = found["best"]
+    assert best in found["points"]
+    assert best["pages_per_s"] > 0
     assert found["speed"]["base_s"] > 0
     chosen = merged(WorkerSettings(engine="vllm", profile=str(path)), profile_named(str(path)), 0)
-    assert (chosen.model, chosen.max_num_seqs) == (str(endless_checkpoint), 2)
+    assert (chosen.model, chosen.max_num_seqs) == (str(endless_checkpoint), best["sequences"])
     assert chosen.max_num_batched_tokens == 4096

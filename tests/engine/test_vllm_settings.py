@@ -78,6 +78,8 @@ def test_dropped_tokens_of_a_clip_cost_nothing(make_vllm: Callable[..., Engine],
 BLOCK, WINDOW = 32, 128
 CACHE = 1 << 22
 TOGETHER, WRITES = 4, 200
+SETTLED = 4
+"""Tokens that each has written once the blocks behind its window are surely free."""
 AHEAD = 4
 """Tokens for which blocks are there before they are taken in."""
 WORDS = "Transcribe this prescription as Markdown. " * 120
@@ -94,7 +96,11 @@ async def read_together(engine: Engine) -> tuple[int, list[Load]]:
     while not reading.done():
         await asyncio.sleep(0)
         load = engine.load()
-        if load.running == TOGETHER and len(load.written) == TOGETHER and min(load.written.values()) > 0:
+        if (
+            load.running == TOGETHER
+            and len(load.written) == TOGETHER
+            and min(load.written.values()) > SETTLED
+        ):
             seen.append(load)
     (prompt,) = {generation.usage.prompt for generation in await reading}
     return prompt, seen
