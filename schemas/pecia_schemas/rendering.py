@@ -8,7 +8,7 @@ from typing import Final
 from pecia_schemas.blocks import Block, BlockKind, Box, Table, Word
 
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
-_OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
+_OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)](\s|$))")
 _CLOSING: Final = re.compile(r"(?<!\\)#$")
 """Ends a heading's mark, and is not shown."""
 _BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")

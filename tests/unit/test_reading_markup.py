@@ -65,8 +65,8 @@ def test_signs_of_the_page_are_not_taken_for_markup(text: str) -> None:
 
 
 def test_a_backslash_goes_where_it_keeps_a_sign_from_being_markup() -> None:
-    written = "\\# 5\n\\- a\n1\\. b\n\\*c\\* \\_d\\_ 5\\% \\$5 \\<5 \\`e\\` \\[f]"
-    assert text_of(blocks_of(written)) == "# 5\n- a\n1. b\n*c* _d_ 5% $5 <5 `e` [f]"
+    written = "\\# 5\n\\- a\n1\\. b\n3\\.2 c\n\\*c\\* \\_d\\_ 5\\% \\$5 \\<5 \\`e\\` \\[f]"
+    assert text_of(blocks_of(written)) == "# 5\n- a\n1. b\n3.2 c\n*c* _d_ 5% $5 <5 `e` [f]"
 
 
 def test_letters_around_emphasis_stay_in_their_word() -> None:

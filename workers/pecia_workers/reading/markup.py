@@ -42,7 +42,7 @@ _TAG: Final = re.compile(rf"<(/?)({_INLINE}|caption|div|table)\b[^<>]*>", re.IGN
 """What is markup; anything else between angle brackets stands on the page."""
 _BREAKING: Final = frozenset({"br", "div", "li", "p", "tr"})
 _MARKED: Final = re.compile(r"[\\`*_<>&$!\n]")
-_ESCAPED: Final = re.compile(r"(?m:\\([]*_`$<&[|%])|^\\([-+>#~])|(?<=\d)\\([.)])(?=\s))")
+_ESCAPED: Final = re.compile(r"(?m:\\([]*_`$<&[|%])|^\\([-+>#~])|(?<=\d)\\([.)]))")
 """A sign that would be markup but for the backslash before it; any other backslash stands on the page."""
 _FORMULA: Final = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _RAISED: Final = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")  # noqa: RUF001  a minus sign
