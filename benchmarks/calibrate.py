@@ -218,7 +218,7 @@ def model_of_errors(read: Sequence[ReadPage], *, again: bool = False) -> dict[st
 
 
 def model_of_others_again(read: Sequence[ReadPage]) -> dict[str, float]:
-    """Fit how likely a word that was looked at again is another one that looks alike."""
+    """Fit the probability that a second look at a word has read a look-alike of it."""
     evidence: list[Mapping[str, float]] = []
     is_other: list[bool] = []
     for page in read:

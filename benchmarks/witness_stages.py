@@ -70,8 +70,8 @@ def main() -> None:
         wrong = text
         for kind in PLANTED:
             wrong = planted(kind, wrong, 0) or wrong
-        ways = (
-            partial(_engine, pixels, stages),
+        ways: tuple[Callable[[], object], ...] = (
+            partial(_read, stages, rapidocr.read_page, pixels),
             partial(_witness, pixels, text, stages),
             partial(_witness, pixels, wrong, stages),
         )
@@ -100,12 +100,8 @@ def _timed(session: Any, stages: Stages, stage: str) -> Callable[[Any], Any]:
     return lambda batch: stages.take(stage, session, batch)
 
 
-def _engine(pixels: NDArray[np.uint8], stages: Stages) -> None:
-    _read(stages, rapidocr.read_page, pixels)
-
-
 def _read(stages: Stages, read: Callable[..., T], *args: Any) -> T:
-    """Return what was read; what no network took is the rest."""
+    """Read a page and return the result; the time outside of the networks counts as `rest`."""
     networks = stages["detection"] + stages["recognition"]
     answer = stages.take("rest", read, *args)
     stages["rest"] -= stages["detection"] + stages["recognition"] - networks

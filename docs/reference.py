@@ -94,7 +94,7 @@ def _told(entry: str) -> Iterator[str]:
 
 
 def _object(thing: Any, name: str) -> Iterator[str]:
-    """Yield what is said of a class or a function."""
+    """Yield the Markdown of a class or a function."""
     yield f"## {name}"
     node = _node(thing)
     if isinstance(node, ast.FunctionDef):
@@ -112,7 +112,7 @@ def _object(thing: Any, name: str) -> Iterator[str]:
 
 
 def _members(node: Any, owner: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield a class's public members in their order, and what is said of each."""
+    """Yield the names and the Markdown of a class's public members, in their order."""
     for statement, follows in zip(node.body, [*node.body[1:], None], strict=True):
         match statement:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not name.startswith("_"):

@@ -130,7 +130,7 @@ def _follow(showings: Sequence[Showing], console: Console) -> None:
 
 
 def _judged(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> tuple[list[str], tuple[str, ...]]:
-    """Compare texts with their pages, wait for the callbacks; return what is amiss, and what urgent ones overtook."""
+    """Compare texts and await callbacks; return the faults, and the bulk documents that ended after the urgent one."""
     for showing in showings:
         if showing.job.state is JobState.SUCCEEDED:
             showing.accuracy = showing.exhibit.accuracy(showing.job.result(timeout=0).text)

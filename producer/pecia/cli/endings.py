@@ -56,7 +56,7 @@ def of_results(jobs: Iterable[AnyJob]) -> Ending:
 
 @contextmanager
 def going_on(which: str = "", name: str = "what was submitted") -> Iterator[None]:
-    """Say at a Ctrl-C that the jobs go on, and which commands follow them; `which` names the jobs, if it is known."""
+    """On Ctrl-C, print that the jobs go on and the commands for them; `which` names the jobs, empty if unknown."""
     try:
         yield
     except KeyboardInterrupt:
