@@ -211,6 +211,7 @@ def test_a_supervisor_that_is_suspended_or_killed_or_stopping_is_told_from_one_t
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
         supervisor.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, supervisor.pid, os.WSTOPPED)
         with pytest.raises(FleetRunningError, match=f"suspended.*kill -CONT {supervisor.pid}"):
             _unmigrated(home).start()
         supervisor.kill()

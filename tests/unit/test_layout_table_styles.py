@@ -4,6 +4,7 @@ They are drawn with their cells, and judged by the pairs of neighbouring cells t
 """
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from pecia.evaluation.tables import adjacency, in_place
-from pecia_schemas.blocks import BlockKind, DoubtReason
+from pecia_schemas.blocks import BlockKind, DoubtReason, Word
 from tests.shared.drawn_tables import Cells, Sheet, plain, table_of
 
 LEFT, TOP, PITCH, LINE = 80, 160, 34, 26
@@ -194,6 +195,22 @@ def test_a_row_more_at_the_head_moves_no_cell(style: str, head: str) -> None:
         sheet, cells = drawn(seed, style, head=head)
         [(share, _)] = in_place(sheet.tables(), [table_of(cells)])
         assert share.part > 0.9 * share.whole, (seed, share)
+
+
+@pytest.mark.parametrize("style", ["none", "head", "booktabs"])
+def test_a_sentence_close_above_a_table_is_not_of_it(style: str) -> None:
+    for seed in range(8):
+        sheet, cells = drawn(seed, style)
+        text = f"Give {seed} - 18 drops of the solution of 2.5 mg by mouth, not with milk."
+        sheet.write(text, LEFT + 20, TOP - LINE)
+        line, words = sheet.pieces[-1], list[Word]()
+        for word in re.finditer(r"\S+", text):
+            left, right = (LEFT + 20 + round(sheet.width(text[:end])) for end in word.span())
+            box = line.box.model_copy(update={"left": left, "right": right})
+            words.append(Word(text=word.group(), box=box))
+        sheet.pieces[-1] = line.model_copy(update={"words": tuple(words)})
+
+        assert agreement(sheet, cells) == 1
 
 
 def test_names_at_the_left_of_columns_whose_numbers_stand_at_the_right_are_of_them() -> None:

@@ -1,6 +1,8 @@
 """What a page's text is worth beside a witness that may be wrong itself."""
 
+import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, plain_blocks
 from pecia_schemas.results import Page, Verdict
@@ -61,3 +63,20 @@ def test_a_letter_is_no_digit_but_in_units_and_names_that_are_known(
     written: str, seen: str, verdict: Verdict
 ) -> None:
     assert judged(written, seen).verdict is verdict
+
+
+@pytest.mark.parametrize("seen", ["84-116", "84 -116", "84 - 116"])
+def test_each_number_of_a_range_stands_on_its_own_ink(seen: str) -> None:
+    font = ImageFont.load_default(24)
+    page = Image.new("RGB", (200, 60), "white")
+    ImageDraw.Draw(page).text((20, 15), "84 - 116", "black", font)
+    true = [
+        ImageDraw.Draw(page).textbbox((20 + font.getlength(before), 15), text, font)
+        for before, text in (("", "84"), ("84 - ", "116"))
+    ]
+    line = Line(text=seen, box=Box(left=18, top=14, right=round(true[1][2]) + 2, bottom=42), confidence=0.97)
+    block = Block(kind=BlockKind.TEXT, text=seen, lines=(line,), source=Source.OCR)
+    text = WitnessText([block], Source.OCR, pixels=np.asarray(page))
+
+    assert [one.box.left for one in text.seen] == pytest.approx([box[0] for box in true], abs=4)
+    assert [one.box.right for one in text.seen] == pytest.approx([box[2] for box in true], abs=4)

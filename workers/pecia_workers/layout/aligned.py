@@ -180,6 +180,7 @@ class _Aligned:
             behind = ([piece.box.left for piece in row if piece.box.left > wall] for row in self.rows)
             firsts = [min(lefts) for lefts in behind if lefts]
             starts.append(float(np.median(firsts)) if firsts else wall)
+        top = self.rows[0]
         self._part_heads(walls)
         placed = [self._placed(row, walls, starts) for row in self.rows]
         boxes = [around(piece.box for _, _, piece in row) for row in placed]
@@ -188,7 +189,7 @@ class _Aligned:
             for upper, lower in pairwise(boxes)
         ]
         body = _body_start(placed, ruled)
-        if body and len(self.rows[0]) == 1 and not self._is_heading(placed):
+        if body and len(top) == 1 and not self._is_heading(self._columns(top, walls)[0], placed[1:]):
             return _Aligned(self.pieces, self.run[1:], self.rules, self.height).grid()
         placed[:body] = _spanned(placed[:body], placed[body:], 0.3 * self.height)
         columns = len(walls) + 1
@@ -221,15 +222,15 @@ class _Aligned:
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid(is_unclear=self.is_unclear)
 
-    def _is_heading(self, placed: Sequence[_Row]) -> bool:
-        """Return whether the piece above the rows is of them: it stands in the middle of the columns of values."""
-        box, slack = self.rows[0][0].box, 0.3 * self.height
-        first, last, _ = placed[0][0]
-        below = [other.box for start, _, other in placed[1] if 0 < start == first == last]
+    def _is_heading(self, above: tuple[int, int, Line], rows: Sequence[_Row]) -> bool:
+        """Return whether a piece above the rows is of them: it stands in the middle of the columns of values."""
+        first, last, piece = above
+        box, slack = piece.box, 0.3 * self.height
+        below = [other.box for start, _, other in rows[0] if 0 < start == first == last]
         if any(_lines_up(box, other, slack) for other in below):
             return True  # the first line of a column's name
-        names = max((other.box.right for row in placed[1:] for _, last, other in row if last == 0), default=0)
-        values = around(other.box for row in placed[1:] for first, _, other in row if first > 0)
+        names = max((other.box.right for row in rows for _, last, other in row if last == 0), default=0)
+        values = around(other.box for row in rows for first, _, other in row if first > 0)
         return box.left > names and abs(middle(box)[0] - middle(values)[0]) < _ABOVE * self.height
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
@@ -336,6 +337,11 @@ class _Aligned:
                 and (begin - end > 0.45 * height or abs(begin - start) < slack)
             ]
             parts += cut(piece, spaces, 0)
+        return self._columns(parts, walls)
+
+    def _columns(self, parts: Sequence[Line], walls: list[float]) -> _Row:
+        """Return the parts of a row with the first and the last column of each."""
+        slack = 0.3 * self.height
         firsts = np.searchsorted(walls, [min(part.box.left + slack, middle(part.box)[0]) for part in parts])
         lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
         return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))

@@ -26,7 +26,14 @@ from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle, words_of
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
-from pecia_workers.witness.tokens import Comparison, Token, look_alike, placed_words, tokens_of
+from pecia_workers.witness.tokens import (
+    Comparison,
+    Token,
+    look_alike,
+    placed_words,
+    token_boxes,
+    tokens_of,
+)
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
@@ -97,21 +104,24 @@ class WitnessText:
                     for _, line in row
                     for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
                 ]
-                self._take_words(words, len(self.kinds))
+                self._take_words(words, len(self.kinds), pixels)
                 self.kinds.append(block.kind)
 
-    def _take_words(self, words: Iterable[tuple[Word, Box]], row: int) -> None:
-        """Take their tokens, each with its share of its word's width; what stands around them is theirs."""
+    def _take_words(
+        self, words: Iterable[tuple[Word, Box]], row: int, pixels: NDArray[np.uint8] | None
+    ) -> None:
         for word, origin in words:
             sure = 1.0 if word.confidence is None else word.confidence
             last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
             tokens = [*tokens_of(_OXYGEN.sub(r"\1O2", word.text), row, before=" ".join(last))]
-            pitch = (word.box.right - word.box.left) / max(1, len(word.text))
-            for number, token in enumerate(tokens):
-                start = token.start if number else 0
-                end = token.end if number < len(tokens) - 1 else len(word.text)
-                left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
-                box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
+            ends_range = (
+                bool(self.seen)
+                and self.seen[-1].row == row
+                and self.seen[-1].token.is_number
+                and word.box.left - self.seen[-1].box.right < word.box.bottom - word.box.top
+            )
+            boxes = token_boxes(word, tokens, pixels, ends_range=ends_range)
+            for token, box in zip(tokens, boxes, strict=True):
                 self.seen.append(Seen(token, box, sure, row, word.text, origin))
 
     def can_read(self, token: Token) -> bool:
@@ -210,7 +220,7 @@ class _Compared:
             if not to:
                 free.setdefault(seen[other].token.key, []).append(other)
         for tokens in self.of_line.values():
-            rest = [one for one in tokens if not aligned.to_seen[one]]
+            rest = [one for one in tokens if not aligned.to_seen[one] and not self._is_lost_stroke(one)]
             if 2 * len(rest) > len(tokens) and not all(free.get(aligned.written[one].key) for one in rest):
                 continue
             around_it = self.box(tokens) if rest else None

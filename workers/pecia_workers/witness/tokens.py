@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Line, Word
+from pecia_schemas.blocks import Box, Line, Word
 from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -212,6 +212,29 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
         else:
             found.append(word)
     return found
+
+
+def token_boxes(
+    word: Word, tokens: Sequence[Token], pixels: NDArray[np.uint8] | None, *, ends_range: bool
+) -> Iterator[Box]:
+    """Yield where a word's tokens stand: with the ink of their characters, or with their shares of its width.
+
+    The signs around them are theirs; the dash of a range is not.
+    """
+    box, count = word.box, len(word.text)
+    dash = 1 if ends_range and _DASH.match(word.text) else 0
+    ends = [box.left + (box.right - box.left) * place / count for place in range(count + 1)]
+    lefts, rights = ends[:-1], ends[1:]
+    if pixels is not None and (dash or len(tokens) > 1):
+        left = max(0, box.left)
+        columns = _ink(pixels[max(0, box.top) : box.bottom, left : box.right]).any(axis=0)
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], columns.astype(np.int8), [0]]))) + left
+        if len(edges) == 2 * count:  # each character has its own
+            lefts, rights = edges[::2].tolist(), edges[1::2].tolist()
+    for number, token in enumerate(tokens):
+        start, end = token.start if number else dash, token.end if number < len(tokens) - 1 else count
+        left, right = round(lefts[start]), round(rights[end - 1])
+        yield box.model_copy(update={"left": left, "right": max(left + 1, right)})
 
 
 def _ink(crop: NDArray[np.uint8]) -> NDArray[np.bool_]:
