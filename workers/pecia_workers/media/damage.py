@@ -1,7 +1,7 @@
 """Damage inside containers: streams of a PDF or TIFF that end early or break, and are drawn as far as they go.
 
-A cheap sign comes first: the marker or checksum that a whole stream ends with. Only a stream without it is decoded once
-more, strictly. A stream of a kind that has no such sign is compared with what was decoded from it.
+A cheap sign comes first: the marker or checksum that a complete stream ends with. Only a stream without it is decoded once
+more, strictly. A stream of a kind without such a sign is compared with its decoded pixels.
 """
 
 import io
@@ -114,7 +114,7 @@ def _noise_bytes(pixels: NDArray[np.bool_]) -> int:
 
 
 def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Whether a Group 4 picture, or strip, is not what was decoded from it.
+    """Whether a Group 4 picture, or strip, differs from its decoded pixels.
 
     The same pixels encode to the same length, whichever program does it; which colour is white shows at the start.
     """

@@ -55,7 +55,7 @@ _opening = ThreadPoolExecutor(_OPENED_AT_A_TIME, thread_name_prefix="documents")
 
 _MOST_PROCESSES = 4
 _GROWTH = 4
-"""By how much a page may be larger than its limit: one that is made level grows."""
+"""How much larger than its limit a page may be: a page that is levelled grows."""
 
 _Side = Annotated[int, Field(ge=1, le=_GROWTH * MAX_SIDE)]
 _Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
@@ -223,7 +223,7 @@ async def _in_thread(function: Callable[..., T], *args: Any) -> T:
 
 
 SPOOL_BYTES = 4 * 1024**3
-"""How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
+"""Size of a worker's cache of files from S3, in bytes; files in use stay in any case."""
 
 SWEPT_EVERY = timedelta(seconds=10)
 """How often a worker looks whether its copies are of documents that are erased, or decrypted and read no more."""
@@ -314,7 +314,7 @@ class Spool:
 
 
 async def keep_swept(spool: Spool, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-    """Sweep the spool now and then, for ever. While Postgres is away it is unknown what is held: then it rests."""
+    """Sweep the spool now and then, for ever. While Postgres is away the files in use are unknown: the sweep waits."""
     while True:
         await asyncio.sleep(SWEPT_EVERY.total_seconds())
         with outage_suppressed():

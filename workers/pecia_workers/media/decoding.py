@@ -47,7 +47,7 @@ _LEAST_STRETCH: Final = 640
 """Pixels: a narrower page is cut as if it were so wide."""
 
 Document = Path | int
-"""Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""
+"""The path of a file, or the descriptor of an open file, closed when the next file is opened."""
 
 
 def initialize_process(limits: Limits) -> None:
@@ -117,7 +117,7 @@ def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: P
 def _with_damage(
     page: PageImage, drawn: NDArray[np.uint8], damage: Sequence[tuple[float, float, float, float]]
 ) -> PageImage:
-    """Return a page with a doubt for each place of the drawn one at which it is not whole.
+    """Return a page with a doubt for each damaged place of the rendered page.
 
     Raises `MediaError` if there is nothing else on it.
     """
@@ -256,7 +256,7 @@ _PROGRAM: Final = "a program"
 _HTML: Final = "a web page, perhaps a server's message in the place of a document: print it as PDF"
 _SVG: Final = "an SVG drawing: export it as PDF or PNG"
 _XML: Final = "XML: it is text already, or needs the program it was made with to export it as PDF"
-_MAIL: Final = "an e-mail: send what is attached to it"
+_MAIL: Final = "an e-mail: send its attachments"
 _TEXT: Final = "plain text: there is nothing to recognise in it"
 
 _SIGNATURES: Final = (
@@ -322,7 +322,7 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
-    """Return the page after the steps of the plan; one that is blank is only scaled down.
+    """Return the page after the steps of the plan; a blank page is only scaled down.
 
     What EXIF and a PDF's /Rotate say has been done before, by the decoder. Without pecia[cpu] no page is turned.
     """
@@ -341,7 +341,7 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
 
 
 def _stretches(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """Yield a long page in parts that overlap by half: as a whole it is seen so small that a line of it vanishes."""
+    """Yield a long page in parts that overlap by half: scaled to one image, its lines would be too small to read."""
     longer, side = max(pixels.shape[:2]), max(_LEAST_STRETCH, min(pixels.shape[:2]))
     for start in range(0, longer - side if longer > 2 * side else 0, side):
         part = slice(start, start + 2 * side)

@@ -134,7 +134,7 @@ class DicomPages:
             return resized(pixels, info.width, info.height)
 
     def close(self) -> None:
-        """Free what was read."""
+        """Free the decoded frames."""
         self._source = Dataset()
 
     def _showing(self, index: int) -> Dataset:
@@ -168,7 +168,7 @@ class DicomPages:
         if not np.ptp(shades) and (tables := showing.get("VOILUTSequence")):
             with suppress(AttributeError, TypeError, ValueError):
                 shades = self._looked_up(values, tables[0])
-        if not np.ptp(shades):  # no window, or one that shows nothing
+        if not np.ptp(shades):  # no window, or an empty window
             if header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
                 shades = stored * (_FULL / (2**header.BitsStored - 1))
             else:
@@ -191,7 +191,7 @@ class DicomPages:
         return shades[places] * (_FULL / max(2**bits - 1, int(shades.max())))  # type: ignore[no-any-return]
 
     def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int) -> None:
-        """Draw what an overlay lays over a frame, as text and lines; a region of interest may cover what is read."""
+        """Draw an overlay's text and lines on a frame; a region of interest may cover text."""
         header, tag = self._header, group << 16
         if not header.get(tag | 0x3000, _NOTHING).value or header.get(tag | 0x40, _NOTHING).value == "R":
             return

@@ -57,7 +57,7 @@ class Memory(mmap.mmap):
 
     @classmethod
     def of(cls, descriptor: int, most: int) -> Self:
-        """Return the one that is `most` bytes at most; the descriptor is its own. Raises `InvalidMemoryError`."""
+        """Return memory of at most `most` bytes; it owns its descriptor. Raises `InvalidMemoryError`."""
         try:
             memory = cls(descriptor, _size(descriptor, most), mmap.MAP_SHARED, mmap.PROT_READ)
         except BaseException:
@@ -71,7 +71,7 @@ class Memory(mmap.mmap):
 def digest(array: NDArray[np.uint8]) -> str:
     """Return what an array goes by: the same for the same bytes. Of a sealed memory's parts it is computed once.
 
-    Computed by the process that asks: one that opened an untrusted file could name the bytes of another.
+    Computed by the requesting process: a process that opened an untrusted file could name another file's bytes.
     """
     content = np.ascontiguousarray(array).data
     memory = _memory_of(content)
@@ -174,7 +174,7 @@ class Form(Generic[T]):
 
 
 def plain(header: TypeAdapter[T]) -> Form[T]:
-    """Return the form of what is all header."""
+    """Return the form of an answer that is only a header."""
     return Form(header=header, build=lambda content: content)
 
 

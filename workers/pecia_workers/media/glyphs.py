@@ -4,11 +4,11 @@ A font of a PDF may say of its glyphs what it likes: "5" is drawn, the layer say
 beside the letters, digits and signs of pdfium's own fonts, one of each kind and code: the box of a glyph, by the size
 of its font, is as exact as the font is, so that two glyphs that claim the same letter are two shapes.
 
-A font as a whole is wrong if too few of its letters look like what they claim: at least 92 % of a sound font's have it
+A font is wrong if too few of its letters look like their code points: at least 92 % of a sound font's have it
 among the three most alike, at most 20 % of a mixed up one's, at most 40 % if the digits are each off by one. A single
 shape that looks much more like another letter is a suspect (2 % of the shapes of 87 sound fonts, 99 % of those of two
 letters that have changed places). The words in which it stands are then read from their pixels: it is wrong if they
-have the other letter there. Where they cannot be read, one that claims to be a digit or a sign is a doubt.
+have the other letter there. Where they cannot be read, a claimed digit or sign is a doubt.
 
 Of scripts that pdfium's own fonts do not have a font is wrong that has two shapes, unlike each other, for one letter.
 Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
@@ -44,12 +44,12 @@ _ALIKE: Final = 3
 _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
 _MOST_WRONG: Final = 0.01
-"""Share of a page's characters in fonts that are wrong as a whole."""
+"""Share of a page's characters in wrong fonts."""
 _OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
 """Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
 
 _SUSPECT_DOUBLE, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
-"""How much nearer another letter is than the one that is claimed: of one with two shapes, of values, of others. Of a
+"""How much nearer another letter is than the claimed letter: of letters with two shapes, of values, of others. Of a
 digit no other may be nearer at all."""
 _NO_PICTURE: Final = {"-", "."}
 """Signs whose pictures are alike, full."""
@@ -164,7 +164,7 @@ class _Page:
     def reading_of(self, sample: Character, nearer: str | None = None) -> str | None:
         """Return what a shape stands for in the words around it; None if they cannot be read.
 
-        `nearer`: the letters that it is more like than the one that it claims; of others it is none.
+        `nearer`: the letters that it resembles more than its claimed letter; none for the rest.
         """
         places, found = self.places[sample], Counter[str]()
         chosen = places[:: max(1, len(places) // _READINGS)][: 1 if sample.code.isdigit() else _READINGS]

@@ -54,7 +54,7 @@ class TiffPages:
         self._frames: list[int] = []
         self._further = self._layout.pages(self._file)
         self.damage: tuple[tuple[float, float, float, float], ...] = ()
-        """Where the frame that was decoded last is not whole, in its pixels."""
+        """Damaged places of the frame decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each frame asked for; reads headers only."""
@@ -101,7 +101,7 @@ class TiffPages:
         return False
 
     def close(self) -> None:
-        """Free what was read; the file is its opener's."""
+        """Free the decoded frames; the file stays open, it belongs to its opener."""
 
     def _count(self, enough: int) -> int:
         """Return how many frames there are, or a number that is enough."""
@@ -187,7 +187,7 @@ class _Layout:
             yield from others
 
     def _about(self, file: BinaryIO, directory: int) -> dict[int, int]:
-        """Return the numbers in a directory that tell whether it is a page; what is not there is left out."""
+        """Return the numbers in a directory that tell whether it is a page; absent tags are left out."""
         entry, length, form = (20, 8, "Q") if self.big else (12, 2, "H")
         about = {}
         with suppress(struct.error, OverflowError, OSError):

@@ -1,6 +1,6 @@
 """Videos that were joined end to end: parts of a file that have a clock, or headers, of their own.
 
-Demuxers trust the first headers and the timestamps of the whole file, so that what comes after such a place is never
+Demuxers trust the first headers and the timestamps of the file, so that anything after such a place is never
 reached. Sources: ISO/IEC 13818-1, 2.4.3 (packets of transport streams), RFC 8794 (EBML), ISO/IEC 14496-12, 4.2 (boxes).
 """
 

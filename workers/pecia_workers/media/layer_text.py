@@ -17,7 +17,7 @@ from pecia_workers.media.layer_characters import SLANT, Character, Rectangle
 from pecia_workers.media.right_to_left import by_direction, pieces_of
 
 _FINE: Final = 16
-"""Parts of a pixel: pdfium places points on whole ones."""
+"""Parts of a pixel: pdfium places points on full pixels."""
 _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01

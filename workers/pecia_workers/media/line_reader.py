@@ -22,7 +22,7 @@ from pecia_workers.media.own_fonts import LETTERS, index_of
 _MODEL: Final = Path("models", "PP-OCRv6_rec_small.onnx")
 _HEIGHT, _LEAST_WIDTH = 48, 96  # as the engine has it
 _AROUND, _LONGEST_WORD = 5, 40
-"""Characters to both sides of one that are read with it, and that may belong to its word."""
+"""Characters on both sides that are read with a character, and that may belong to its word."""
 _MARGIN: Final = 0.1
 _LEAST_READ: Final = 0.7
 """Share of the other characters that a reading must have, if it counts."""
@@ -123,7 +123,7 @@ def read_again(context: Context, grey: Image.Image) -> str | None:
         return theirs if len(theirs) == 1 else None
     suspect = ours[context.place]
     blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
-    if len(ours) == len(theirs):  # two digits that have changed places are not one that has moved
+    if len(ours) == len(theirs):  # two swapped digits are not one moved digit
         blocks = [("replace", 0, len(ours), 0, len(theirs))]
     equal, reading = 0, None
     for tag, start, end, from_, to in blocks:

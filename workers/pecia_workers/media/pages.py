@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MediaError(Exception):
-    """A file or page that the fleet cannot read; says the code and what was found, never a name or text of the file."""
+    """A file or page that the fleet cannot read; the message has a code and a description, never a name or text of the file."""
 
     def __init__(self, code: FailureCode, found: str) -> None:
         super().__init__(code, found)  # positional, so that it survives the way back from another process
@@ -110,7 +110,7 @@ class Limits:
     def choose(self, count: int, pages: PageRanges | None) -> Sequence[int]:
         """Return the pages to read, counted from 0, of a document of so many.
 
-        Raises `MediaError` if there is none at all, if one that is asked for is not there, or if they are too many.
+        Raises `MediaError` if there are no pages, too many, or if a requested page does not exist.
         """
         if count < 1:
             raise MediaError(FailureCode.EMPTY, "The document has no pages.")

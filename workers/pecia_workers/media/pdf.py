@@ -80,7 +80,7 @@ class PdfPages:
         self._tree = self._walked(content)
         self._rendered = 0
         self.damage: tuple[Rectangle, ...] = ()
-        """Where the page that was rendered last is not whole, in its pixels."""
+        """Damaged places of the page rendered last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size that each page asked for is rendered at, or less if it is small and its pictures are fine.
@@ -205,7 +205,7 @@ class PdfPages:
         if tree.is_portfolio and self._document.count_attachments():
             self.close()
             found = (
-                "The PDF is a portfolio, whose pages say only that the viewer cannot show what is attached"
+                "The PDF is a portfolio, whose pages say only that the viewer cannot show its attachments"
             )
             raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: send the files in it one by one.")
         if len(tree.pages) > len(self._document):
@@ -293,7 +293,7 @@ _LEAST_UNCOVERED: Final = 20
 _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
-"""Of forms within forms, and of what is looked at on a page."""
+"""Depth of forms within forms, and number of objects examined on a page."""
 _MOST_LOST: Final = 0.1
 """Of a page below pictures that cannot be decoded."""
 _MOST_PICTURES, _MOST_CHECKED = 10_000, 1 << 28
@@ -355,7 +355,7 @@ class TextLayer:
 def text_layer(
     page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], *, may_turn: bool = True, hidden: bool = False
 ) -> TextLayer:
-    """Return the text of a page that was drawn on these pixels; `hidden`: with what is not seen of it."""
+    """Return the text of a page rendered as these pixels; `hidden`: with its invisible text."""
     height, width = pixels.shape[:2]
     with closing(page.get_textpage()) as text:
         if not 0 < text.count_chars() <= MOST_CHARACTERS:
@@ -391,7 +391,7 @@ def _faults(
     pictures: Sequence[_Picture],
     grey: Image.Image,
 ) -> Iterator[Distrust]:
-    """Yield what is wrong with what is visible of a layer, cheapest first; `hidden`: how many characters are not."""
+    """Yield the faults of a layer's visible text, cheapest check first; `hidden`: how many characters are invisible."""
     seen = [one for one in characters if one]
     if max(len(seen), hidden) < LEAST_CHARACTERS:
         yield Distrust.NO_TEXT
@@ -549,7 +549,7 @@ def _encoded_pictures(
 
 
 def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:
-    """Yield the pixels that a whole page would have, if it were as fine as each picture on much of it."""
+    """Yield the size in pixels of the page at the resolution of each picture that covers much of it."""
     across, down = ctypes.c_uint(), ctypes.c_uint()
     for item, at in _items(page, layer_text.placing(page, _FINE, _FINE)):
         if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_IMAGE:
@@ -571,7 +571,7 @@ def _area(place: Rectangle, width: int, height: int) -> float:
 
 
 def _items(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> Iterator[tuple[Any, pypdfium2.PdfMatrix]]:
-    """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
+    """Yield the drawn objects in order, with the matrix from their coordinates to pixels; forms, then their content."""
     within = _items_within(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
     return islice(within, _MOST_OBJECTS)
 

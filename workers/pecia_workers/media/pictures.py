@@ -1,6 +1,6 @@
 """Pages as pictures for a client's searchable PDFs, decoded beside its program, confined as the fleet's decoders are.
 
-Not by `multiprocessing`'s own start, which runs the caller's script again: one that submits would submit twice.
+Not by `multiprocessing`'s own start, which runs the caller's script again: a script that submits would submit twice.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _DRAWN = TypeAdapter(_Drawn)
 
 
 _COLOURED: Final = 16
-"""Steps of 255 between the channels of a pixel above which it is no grey: scanners and JPEG tint what is grey."""
+"""Steps of 255 between the channels of a pixel above which it is coloured: scanners and JPEG tint grey."""
 _STRIP_OFFSETS, _STRIP_SIZES = 273, 279  # TIFF tags
 _ONE_STRIP: Final = 2**30
 

@@ -32,9 +32,9 @@ T = TypeVar("T")
 _START_TIMEOUT_S = 120.0
 _LOAD_TIMEOUT_S = 600.0
 _STARTS = 3
-"""Tries to start a process before it counts as one that cannot be started."""
+"""Tries to start a process before the start counts as failed."""
 _TEMPLATE_TIMEOUT_S = 15.0
-"""In which the template forks a process, or has waited for one that was killed: milliseconds, unless it is stopped."""
+"""Time limit for the template to fork a process or to reap a killed one: milliseconds, unless it is stopped."""
 _OPEN_FILES = 2**16
 """That this process may have: each page in flight is a memory with two descriptors, Python's own among them."""
 _READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
@@ -56,7 +56,7 @@ class _Process:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a call; the socket of one that has ended has ended too."""
+        """Whether it waits for a call; an ended process has a closed socket."""
         try:
             self.channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -162,7 +162,7 @@ class BoundedProcesses:
         self._loads: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._loaded: Template | None = None
         self._places = _Places(processes, slow_s)
-        # For each process one that waits for its answer and one that ends a former; the loop's own threads may be busy.
+        # Two a process: one waits for its answer, one ends its predecessor; the loop's own threads may be busy.
         self._threads = ThreadPoolExecutor(2 * processes + 1, thread_name_prefix="processes")
         self._reaping: set[asyncio.Future[None]] = set()
         self._idle: list[_Process] = []
@@ -240,7 +240,7 @@ class BoundedProcesses:
         return answer
 
     async def _ready(self) -> _Process:
-        """Return an idle process that is still there, else a new one that is ready."""
+        """Return an idle live process, else a new ready one."""
         while self._idle and not self._stopped:
             process = self._idle.pop()
             if process.is_idle:
@@ -249,7 +249,7 @@ class BoundedProcesses:
         for _ in range(_STARTS):
             if self._stopped:
                 raise asyncio.CancelledError
-            with suppress(TemplateDiedError, ProcessDiedError):  # no fault of what is to be called
+            with suppress(TemplateDiedError, ProcessDiedError):  # no fault of the function to be called
                 return await self._started()
         raise self._not_started()
 
@@ -285,7 +285,7 @@ class BoundedProcesses:
             self._reap(starting.result())
 
     def _reap(self, process: _Process) -> asyncio.Future[None]:
-        """End a process; what is returned is done when it is gone."""
+        """End a process; the returned future is done when it is gone."""
         reaping = self._in_thread(process.reap)
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
@@ -364,13 +364,13 @@ def _serve(
     initializer: Callable[..., None],
     *initargs: Any,
 ) -> None:
-    """Make ready, silence libraries, give up what is not needed, then answer calls until the other end is closed.
+    """Make ready, silence libraries, drop privileges, then answer calls until the other end is closed.
 
     Runs in the process. Its first answer is what the kernel does not confine it by.
     """
     show_as("-m", __name__)
     channel = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process group; the worker decides
     with Path(os.devnull).open("wb") as nowhere, Path("/proc/self/statm").open("rb") as statm:
         guards = {Guard.LANDLOCK: confine_files(readable)}  # first, for it binds no thread that runs already
         initializer(*initargs)

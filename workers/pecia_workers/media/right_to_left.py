@@ -1,8 +1,8 @@
 """Lines of Hebrew, Arabic and other scripts that run from right to left, in the order in which they are read.
 
-pdfium loses the order of such a line where numbers and Latin words stand in it. So it is found anew, from what stands
-on the line from left to right: the Unicode Bidirectional Algorithm turns what was written into what is drawn, and what
-is drawn into what was written. Where two texts are drawn alike, a number stands before its unit, and hyphens part
+pdfium loses the order of such a line where it holds numbers and Latin words. It is found again from the line's
+characters from left to right: the Unicode Bidirectional Algorithm turns logical order into visual order, and this
+module turns visual order back. Where two texts are drawn alike, a number stands before its unit, and hyphens part
 numbers in an Arabic line.
 """
 

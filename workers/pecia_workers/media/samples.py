@@ -185,7 +185,7 @@ class SampleDocument:
 
     @property
     def text(self) -> str:
-        """The whole known text, a form feed between pages."""
+        """The complete known text, a form feed between pages."""
         return "\f".join("\n".join(page.lines) for page in self.pages)
 
 
@@ -252,20 +252,20 @@ def write_scan(document: SampleDocument, path: Path, *, degrees: int = 90, seed:
 def write_damaged_png(document: SampleDocument, path: Path) -> None:
     """Write the first half of the first page's PNG, as an interrupted upload leaves it."""
     write_png(document, path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """One document and what is expected of it."""
+    """A document and its expected result."""
 
     title: str
     path: Path
     document_type: DocumentType
     lane: Lane
     text: str | None
-    """What stands on it, a form feed between pages; None for the one that cannot be read."""
+    """Its text, a form feed between pages; None for the unreadable document."""
 
     def accuracy(self, read: str) -> float:
         """Return how well a text agrees with what stands on it: 1.0 is exact."""

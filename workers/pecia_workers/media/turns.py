@@ -135,7 +135,7 @@ class Turns:
         return started
 
     def evicted(self, now: float) -> Call | None:
-        """Return the call that has to let go of its process for one that waits, if there is one."""
+        """Return the call that must yield its process to a waiting call; None if none must."""
         self._look_at_all(now)
         if self._places == 1 or len(self._running) < self._places:
             return None

@@ -27,7 +27,7 @@ from pecia_schemas.media import MediaType
 from pecia_workers.media.joined import Part, PartFile, files_of, timed_parts
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, VideoInfo, spread
 
-# The demuxer follows from what the bytes are: none is guessed, so none that opens other files or addresses is reached.
+# The bytes decide the demuxer; it is never guessed, so no demuxer that opens other files or addresses is reached.
 _DEMUXERS: Final = {
     MediaType.MP4: "mov",
     MediaType.WEBM: "matroska",
@@ -165,7 +165,7 @@ class _Video:
         self.damaged = False
 
     def duration(self) -> float:
-        """Return the length that the headers state, or that of what is there if it is longer, or if they state none."""
+        """Return the length stated by the headers, or the actual length if that is longer or none is stated."""
         stated = self._stated_duration()
         if stated is None:
             shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
@@ -192,7 +192,7 @@ class _Video:
         return duration or None
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
-        """Yield the frame that is shown at each of these times, with its own; one that is shown at several, once.
+        """Yield the frame shown at each of these times, with its own time; a frame shown at several times, once.
 
         If the file ends before the last of them, `damaged` is set.
         """
@@ -213,9 +213,9 @@ class _Video:
                 return
 
     def _decoded_from(self, seconds: float) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames from one that is shown at that time or before.
+        """Yield frames, beginning with the frame shown at that time or before it.
 
-        A transport stream knows no key frames: what is decoded first may lie behind the place that was sought.
+        A transport stream knows no key frames: the first decoded frame may lie behind the requested time.
         """
         back = 0.0
         while True:
@@ -226,7 +226,7 @@ class _Video:
             back = 2 * back or _STEP_BACK_S
 
     def _decoded(self, packets: Iterable[Packet[VideoStream]]) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames with their time and for how long they are shown; what is broken is left out."""
+        """Yield frames with their time and duration; broken frames are left out."""
         for packet in packets:
             try:
                 frames = packet.decode()

@@ -1,7 +1,7 @@
 """Which characters of a text layer can be seen on the page that was drawn.
 
 A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more. Of dark print
-each is judged by itself, for a bar may cover part of a word. Pale print is seen as a whole or not at all: the edges of
+each is judged by itself, for a bar may cover part of a word. Pale print is visible in full or not at all: the edges of
 some of its letters are just sharp enough, those of others are not.
 """
 
@@ -55,19 +55,19 @@ def visible_characters(
 def _seen_of(
     run: Sequence[Character], seen: set[int], surplus: dict[int, float], grey: NDArray[np.uint8]
 ) -> Iterator[Character]:
-    """Yield what is visible of a run of which not every character is seen by itself."""
+    """Yield the visible text of a run whose characters are not all visible by themselves."""
     parts = [_part(one, grey) for one in run]
     contrasts = [np.ptp(part) for one, part in zip(run, parts, strict=True) if id(one) in seen]
     if np.median(contrasts) >= _PALE:
         yield from (one for one in run if id(one) in seen)
     elif sum(surplus[id(one)] for one in run) >= 0:
         levels = [float(part.mean()) for part in parts]
-        usual = float(np.median(levels))  # what is as dark as a bar is below it
+        usual = float(np.median(levels))  # bars are below it
         yield from (one for one, level in zip(run, levels, strict=True) if abs(level - usual) < _PALE)
 
 
 def _runs(characters: Sequence[Character | None]) -> Iterator[list[Character]]:
-    """Yield words, or what is drawn at once if that is more: of one print, mostly."""
+    """Yield words, or runs drawn at once if longer: mostly of one print."""
     run: list[Character] = []
     spaced = False
     for character in characters:

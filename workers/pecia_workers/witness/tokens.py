@@ -223,14 +223,21 @@ def token_boxes(
     """
     box, count = word.box, len(word.text)
     dash = 1 if ends_range and _DASH.match(word.text) else 0
-    ends = [box.left + (box.right - box.left) * place / count for place in range(count + 1)]
-    lefts, rights = ends[:-1], ends[1:]
+    lefts = [box.left + (box.right - box.left) * place / count for place in range(count + 1)]
+    rights = lefts[1:]
     if pixels is not None and (dash or len(tokens) > 1):
-        left = max(0, box.left)
-        columns = _ink(pixels[max(0, box.top) : box.bottom, left : box.right]).any(axis=0)
+        left, height = max(0, box.left), box.bottom - box.top
+        columns: NDArray[np.bool_] = np.any(
+            _ink(pixels[max(0, box.top) : box.bottom, left : box.right]), axis=0
+        )
         edges = np.flatnonzero(np.diff(np.concatenate([[0], columns.astype(np.int8), [0]]))) + left
         if len(edges) == 2 * count:  # each character has its own
             lefts, rights = edges[::2].tolist(), edges[1::2].tolist()
+        else:
+            for place in {end for token in tokens for end in (token.start or dash, token.end)} - {0, count}:
+                wall = left + _gap(columns, round(lefts[place]) - left, round(lefts[place]) - left, height)
+                lefts[place] = min(edges[edges >= wall], default=wall)
+                rights[place - 1] = max(edges[edges <= wall], default=wall)
     for number, token in enumerate(tokens):
         start, end = token.start if number else dash, token.end if number < len(tokens) - 1 else count
         left, right = round(lefts[start]), round(rights[end - 1])
