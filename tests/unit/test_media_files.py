@@ -291,7 +291,7 @@ def zipped(*names: str) -> bytes:
         (b"\xef\xbb\xbf\n <!DOCTYPE HTML>\n<p>Not found</p>", "a web page, perhaps a server's message"),
         ("<html>안녕</html>".encode("utf-16"), "a web page, perhaps a server's message"),
         (b'<?xml version="1.0"?><ClinicalDocument/>', "XML: it is text already"),
-        (b"From: a@example.org\r\nMIME-Version: 1.0\r\n\r\n", "an e-mail: send what is attached to it"),
+        (b"From: a@example.org\r\nMIME-Version: 1.0\r\n\r\n", "an e-mail: send its attachments"),
         ("처방전: Alma Sampleton".encode(), "plain text: there is nothing to recognise"),
         (b"BMI of 25", "plain text: there is nothing to recognise"),
         (b"8BPS\0\1", "a picture of a kind that is not read: save it as PNG or JPEG"),

@@ -1,7 +1,7 @@
 """Damage inside containers: streams of a PDF or TIFF that end early or break, and are drawn as far as they go.
 
-A cheap sign comes first: the marker or checksum that a complete stream ends with. Only a stream without it is decoded once
-more, strictly. A stream of a kind without such a sign is compared with its decoded pixels.
+A cheap sign comes first: the marker or checksum at the end of a complete stream. Only a stream without it is decoded
+once more, strictly. A stream of a kind without such a sign is compared with its decoded pixels.
 """
 
 import io

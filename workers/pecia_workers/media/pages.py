@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MediaError(Exception):
-    """A file or page that the fleet cannot read; the message has a code and a description, never a name or text of the file."""
+    """An unreadable file or page; the message has a code and a description, never a name or text of the file."""
 
     def __init__(self, code: FailureCode, found: str) -> None:
         super().__init__(code, found)  # positional, so that it survives the way back from another process

@@ -204,9 +204,7 @@ class PdfPages:
         tree = PageTree.of(content)
         if tree.is_portfolio and self._document.count_attachments():
             self.close()
-            found = (
-                "The PDF is a portfolio, whose pages say only that the viewer cannot show its attachments"
-            )
+            found = "The PDF is a portfolio, whose pages say only that the viewer cannot show its attachments"
             raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: send the files in it one by one.")
         if len(tree.pages) > len(self._document):
             self.close()
