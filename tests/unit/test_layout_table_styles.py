@@ -197,20 +197,49 @@ def test_a_row_more_at_the_head_moves_no_cell(style: str, head: str) -> None:
         assert share.part > 0.9 * share.whole, (seed, share)
 
 
+def write_words(sheet: Sheet, text: str, left: int, top: int) -> None:
+    sheet.write(text, left, top)
+    line, words = sheet.pieces[-1], list[Word]()
+    for word in re.finditer(r"\S+", text):
+        start, end = (left + round(sheet.width(text[:end])) for end in word.span())
+        words.append(Word(text=word.group(), box=line.box.model_copy(update={"left": start, "right": end})))
+    sheet.pieces[-1] = line.model_copy(update={"words": tuple(words)})
+
+
 @pytest.mark.parametrize("style", ["none", "head", "booktabs"])
 def test_a_sentence_close_above_a_table_is_not_of_it(style: str) -> None:
     for seed in range(8):
         sheet, cells = drawn(seed, style)
         text = f"Give {seed} - 18 drops of the solution of 2.5 mg by mouth, not with milk."
-        sheet.write(text, LEFT + 20, TOP - LINE)
-        line, words = sheet.pieces[-1], list[Word]()
-        for word in re.finditer(r"\S+", text):
-            left, right = (LEFT + 20 + round(sheet.width(text[:end])) for end in word.span())
-            box = line.box.model_copy(update={"left": left, "right": right})
-            words.append(Word(text=word.group(), box=box))
-        sheet.pieces[-1] = line.model_copy(update={"words": tuple(words)})
-
+        write_words(sheet, text, LEFT + 20, TOP - LINE)
         assert agreement(sheet, cells) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fields_close_above_or_below_a_table_are_not_of_it(seed: int) -> None:
+    for is_above in (True, False):
+        sheet, cells = drawn(seed, "none")
+        sheet.pieces = [piece for piece in sheet.pieces if piece.text not in PROSE]
+        bottom = max(piece.box.bottom for piece in sheet.pieces)
+        for number, text in enumerate(("Name: Anna Schmidt", "Born: 12.03.1954", "Ward: 9")):
+            write_words(sheet, text, LEFT + 12 + 267 * number, TOP - LINE if is_above else bottom + 10)
+        assert agreement(sheet, cells) == 1
+
+
+def test_columns_that_other_lines_close_above_run_into_are_parted_or_in_doubt() -> None:
+    sheet, cells = drawn(2, "none")
+    sheet.pieces = [piece for piece in sheet.pieces if piece.text not in PROSE]
+    for number, (left, right) in enumerate(
+        [("Dr. Erik Larsen", "Tel. 030 1234567"), ("10115 Berlin", "info@larsen.example")]
+    ):
+        write_words(sheet, left, LEFT + 12, TOP + LINE * (number - 2))
+        write_words(sheet, right, LEFT + 290, TOP + LINE * (number - 2))
+
+    found = sheet.layout()
+
+    [table] = [block.table for block in found.blocks if block.table]
+    parted = adjacency([table], [table_of(cells)]).f1 == 1
+    assert parted or [doubt.reason for doubt in found.doubts] == [DoubtReason.TABLE_UNCLEAR]
 
 
 def test_names_at_the_left_of_columns_whose_numbers_stand_at_the_right_are_of_them() -> None:

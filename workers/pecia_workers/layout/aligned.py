@@ -52,6 +52,8 @@ _ABOVE: Final = 1.5
 """How far the middle of a heading of all columns of values is from theirs."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
 """Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
+_TWO_NUMBERS: Final = 0.3
+"""Share of rows with several numbers in one column, above which it may be several columns."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
 _VALUE: Final = re.compile(r"\W*\d|\W+$|n\.?/?a\b")
 """A number, with its unit or without, or the sign that none is known."""
@@ -129,21 +131,28 @@ def aligned_grid(
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
     """Yield the run without what only goes before or follows it.
 
-    Fields with their values above the table, as those of a patient, begin where no column of it does. A last single
+    Fields with their values above or below the table, as those of a patient, are in none of its columns. A last single
     piece is of the table if it is of a column.
     """
-    texts = [[pieces[one] for one in row] for row in run]
-    full = _FULL_ROW * max(map(len, run), default=0)
-    first = next((number for number, row in enumerate(run) if len(row) >= full), 0)
-    starts = np.array([piece.box.left for row in texts[first:] if len(row) >= full for piece in row[1:]])
-    before = 0
-    for row in texts[:first]:
-        fields = sum(bool(FIELD.search(piece.text)) for piece in row)
-        near = (np.mean(np.abs(starts - piece.box.left) < 0.5 * height) for piece in row[1:])
-        if 2 * fields < len(row) or max(near, default=0) > _IN_COLUMN:
-            break
-        before += 1
-    run = run[before:]
+    full = [row for row in run if len(row) >= _FULL_ROW * max(map(len, run))]
+
+    def is_fields(row: Sequence[int]) -> bool:
+        places = np.array(
+            [
+                (pieces[one].box.left, pieces[one].box.right)
+                for other in full
+                if other is not row
+                for one in other[1:]
+            ]
+        )
+        boxes = [(pieces[one].box.left, pieces[one].box.right) for one in row[1:]]
+        near = (np.mean(np.any(np.abs(places - box) < 0.5 * height, axis=1)) for box in boxes)
+        fields = sum(bool(FIELD.search(pieces[one].text)) for one in row)
+        return bool(len(places)) and 2 * fields >= len(row) and max(near, default=0) <= _IN_COLUMN
+
+    start = next((number for number, row in enumerate(run) if not is_fields(row)), len(run))
+    end = next((number for number, row in enumerate(run[::-1]) if len(row) == 1 or not is_fields(row)), 0)
+    run = run[start : len(run) - end]
     if sum(len(row) > 1 for row in run) < _MIN_ROWS:
         return
     rows = [[pieces[one].box for one in row] for row in run]
@@ -208,6 +217,13 @@ class _Aligned:
         ends = [piece for row in placed for first, _, piece in row if first > 0]
         if columns == _MIN_COLUMNS and sum(map(is_number, ends)) <= 0.7 * len(ends):
             return None
+        numbers = Counter(
+            column
+            for row in placed[body:]
+            for column, count in Counter(first for first, _, piece in row if is_number(piece)).items()
+            if count > 1
+        )
+        self.is_unclear = max(numbers.values(), default=0) > _TWO_NUMBERS * len(placed[body:])
         groups = self._groups(placed, boxes, ruled, body)
         boxes = [around(piece.box for row in group for _, _, piece in row) for group in groups]
         middles = [(above.bottom + below.top) / 2 for above, below in pairwise(boxes)]
