@@ -148,7 +148,7 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
         boxes = [(pieces[one].box.left, pieces[one].box.right) for one in row[1:]]
         near = (np.mean(np.any(np.abs(places - box) < 0.5 * height, axis=1)) for box in boxes)
         fields = sum(bool(FIELD.search(pieces[one].text)) for one in row)
-        return bool(len(places)) and 2 * fields >= len(row) and max(near, default=0) <= _IN_COLUMN
+        return bool(len(places) and 2 * fields >= len(row) and max(near, default=0) <= _IN_COLUMN)
 
     start = next((number for number, row in enumerate(run) if not is_fields(row)), len(run))
     end = next((number for number, row in enumerate(run[::-1]) if len(row) == 1 or not is_fields(row)), 0)
