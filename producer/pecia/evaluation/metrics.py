@@ -23,7 +23,7 @@ HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _SPACE_OF_HAN: Final = re.compile(rf"(?<=[{HAN}]) | (?=[{HAN}])")
 _WORD: Final = re.compile(rf"[{HAN}]|\d+(?:[.,:/]\d+)*|(?:(?![{HAN}])[^\W\d_])+|[☑☐<>≤≥±+=%]")
 _LIKENESS: Final = 85.0
-"""Per cent of likeness from which a line of the truth, or a mark's label, is the one that was read."""
+"""Likeness in per cent from which a line of the truth, or a mark's label, counts as read."""
 _PLACED: Final = 4
 """Characters that a line must have to be found again."""
 
@@ -90,7 +90,7 @@ def doubted(read: Iterable[str], true: Iterable[str], doubts: Iterable[str]) -> 
 def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
     """Return the cells whose place, spans and text are right, of all that are true, empty ones included.
 
-    Each true table is compared with the one that has most of its cells, each of those once.
+    Each true table is compared with the table that has most of its cells; each table is used once.
     """
     left = [_placed(table) for table in read]
     right, whole = 0, 0

@@ -49,7 +49,7 @@ def values(text: str) -> list[str]:
 def compared(read: str, true: str, *, is_whole: bool) -> Values:
     """Return how many true values were read, wherever they stand.
 
-    `is_whole`: the truth has everything that is on the page; the text layer of a PDF lacks what its pictures say.
+    `is_whole`: the truth is the page's complete text; the text layer of a PDF lacks the text of its pictures.
     """
     written, expected = Counter(values(read)), Counter(values(true))
     invented = (written - expected).total() if is_whole else 0

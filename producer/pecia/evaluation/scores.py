@@ -308,7 +308,7 @@ def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None
 
 
 def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
-    """Compare what jobs that are over made with the truth: a page of it that was not read is missing whole."""
+    """Compare the results of finished jobs with the truth; a page that was not read counts as missing."""
     pages: list[PageScore] = []
     captions: list[CaptionScore] = []
     for exhibit, job in zip(exhibits, jobs, strict=True):

@@ -1,4 +1,4 @@
-"""Files whose content is known: which they are, and what is true of them."""
+"""Files of known content: their format, and their true text, values, tables and marks."""
 
 import re
 from collections.abc import Iterable, Iterator

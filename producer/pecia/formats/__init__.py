@@ -23,7 +23,7 @@ class Format(StrEnum):
     CSV = "csv"
     """All tables, an empty line between them."""
     JSON = "json"
-    """The whole result, as `Document.model_validate_json` reads it back."""
+    """The complete result, as `Document.model_validate_json` reads it back."""
     FIELDS = "fields"
     """JSON lines: what `fields=` asked for, an object for each page."""
     HOCR = "hocr"

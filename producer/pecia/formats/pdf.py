@@ -53,9 +53,9 @@ end
 
 
 class InvisibleFont:
-    """Gives each character a code when it is first met, and a box: half an em wide, in East Asian scripts a whole one.
+    """Gives each character a code when it is first met, and a box: half an em wide, in East Asian scripts one em.
 
-    `boxes.ttf` has these two boxes and nothing else: what is selected by them has a place, and any script costs the
+    `boxes.ttf` has these two boxes and nothing else: selected text has a place, and any script costs the
     same 600 bytes. What a code means stands in the ToUnicode CMap (ISO 32000-1, 9.10.3), which readers search by.
     """
 
@@ -141,7 +141,7 @@ class Placed:
 
 
 def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
-    """Yield the page's words where they stand on a sheet of that size, lines whose words are not known as a whole.
+    """Yield the page's words where they stand on a sheet of that size, lines without known words as one.
 
     Text whose place is unknown comes row by row: it can be searched for, and copied.
     """
@@ -211,7 +211,7 @@ _INVISIBLE: Final = 3  # text rendering mode
 def write(document: Document, pictures: PagePictures, target: Path) -> None:
     """Write the document's pages, those without text too, as far as their pictures can be drawn.
 
-    It holds nothing but what is on the pages: no name of a file, no time, no title.
+    It holds only the pages' content: no name of a file, no time, no title.
     """
     pages = iter(every_page(document))
     about = {"/Producer": f"pecia {version('pecia')}", "/Subject": " ".join(map(lack_of, document.failed))}
@@ -231,7 +231,7 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
                         pdf.docinfo[name] = value
                 pdf.save(pieces[-1])
             about = {}
-        # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece tells of the whole.
+        # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece has the document's settings.
         Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
 
 

@@ -44,12 +44,12 @@ def lack_of(one: PageFailure | SegmentFailure) -> str:
 
 
 def every_page(document: Document) -> list[Page | PageFailure]:
-    """Return the pages and what is missing, in the document's order."""
+    """Return the pages and the missing parts, in the document's order."""
     return sorted([*document.pages, *document.failed], key=lambda one: one.number)
 
 
 def every_segment(captions: Captions) -> list[Segment | SegmentFailure]:
-    """Return the segments and what is missing, in the order of time."""
+    """Return the segments and the missing parts, in the order of time."""
     return sorted([*captions.segments, *captions.failed], key=lambda one: one.number)
 
 
@@ -100,7 +100,7 @@ def markdown_captions(captions: Captions) -> str:
 
 
 def html(document: Document) -> str:
-    """Return the pages with their numbers and verdicts, and what is missing."""
+    """Return the pages with their numbers and verdicts, and the missing parts."""
 
     def section(one: Page | PageFailure) -> str:
         if isinstance(one, PageFailure):
@@ -136,7 +136,7 @@ def _clock(seconds: int) -> tuple[int, int, int]:
 
 
 def webvtt(captions: Captions) -> str:
-    """Return WebVTT: a cue for each segment; notes hold the summary and say what is missing."""
+    """Return WebVTT: a cue for each segment; notes hold the summary and name the missing parts."""
     blocks = ["WEBVTT"]
     if captions.summary:
         blocks.append(_note(captions.summary.text))

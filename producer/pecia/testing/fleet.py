@@ -55,7 +55,7 @@ class NotFakedError(NotImplementedError):
 
 
 class FakeFleet:
-    """A whole fleet in memory, for the tests of those who use Pecia: no servers, no files, no waiting.
+    """A complete fleet in memory, for the tests of Pecia's users: no servers, no files, no waiting.
 
     Its clients are real ones. What they submit runs at once, and ends as `answers` and `fails` said; what neither said
     anything about is read as one page, or captioned as one segment. With `held`, nothing moves until the test says so.
@@ -101,7 +101,7 @@ class FakeFleet:
         fields: Mapping[str, Any] | None = None,
         times: int | None = None,
     ) -> None:
-        """Say how tasks of a type end from now on; what was said last applies, to so many jobs if `times` is given.
+        """Set how tasks of a type end from now on; the last setting applies, to so many jobs if `times` is given.
 
         One of: `text` of the only page or segment; `pages` or `segments`, each a text, a `Page` or `Segment`, or a
         `FailureCode`; or an `answer`: all that, a `Document` or `Captions`, or a function that returns one and is
@@ -121,7 +121,7 @@ class FakeFleet:
         self._held = True
 
     def release(self) -> None:
-        """Run what is due, and from now on everything at once."""
+        """Run the due work now, and all later work at once."""
         self._held = False
         self._settle()
 
@@ -151,7 +151,7 @@ class FakeFleet:
             pass
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass: everything that there is becomes so much older, and what is due then happens.
+        """Let time pass: everything becomes so much older, and work that is due then runs.
 
         Moments that were read before do not move with it, and neither does the machine's clock.
         """
@@ -226,7 +226,7 @@ class FakeFleet:
         return found
 
     def _transaction(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        """Return what the work returns; what is due is done before and after it."""
+        """Return the result of the work; due work runs before and after it."""
         with self._lock:
             if self._away["postgres"]:
                 raise errors.DatabaseUnavailableError("Postgres does not answer: the test took it away.")

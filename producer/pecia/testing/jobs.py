@@ -161,7 +161,7 @@ class FakeJob:
     def record(
         self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any
     ) -> None:
-        """Change what is seen of it, and write down the state that it, or a part, is in now."""
+        """Change its visible state, and record the state that it, or a part, is in now."""
         self._view = replace(self._view, **seen)
         event = JobEvent(
             sequence=next(_sequence),

@@ -29,7 +29,7 @@ Script = Failure | Mapping[int, Content | Failure]
 
 
 class ScriptError(AssertionError):
-    """The answer that the test scripted cannot be an answer to what was submitted."""
+    """The scripted answer does not fit the submitted task."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Rule:
 def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
     """Return what comes of a task: of the rules that fit, the last applies.
 
-    Of pages those are chosen that were requested; a whole result is what it is. Raises `ScriptError` if the answer
+    Requested pages are chosen from pages; a result is returned as it is. Raises `ScriptError` if the answer
     is none.
     """
     fitting = [rule for rule in rules if rule.task is type(task) and rule.left != 0]

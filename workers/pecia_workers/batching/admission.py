@@ -49,7 +49,7 @@ class Capacity(Budget):
     """What the engine can hold, all of it, and how far what it holds has come."""
 
     written: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that each request has written; one that is missing counts as if it had written none."""
+    """Tokens that each request has written; a missing request counts as 0."""
 
 
 Growth = tuple[int, int]

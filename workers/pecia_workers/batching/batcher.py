@@ -86,13 +86,13 @@ class Batcher:
                         self.found_dead()
                         self._headroom.died(request.id)
                         raise
-        if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
+        if generation.verdict is Verdict.OK:  # an answer cut short says nothing about its length
             self._lengths.observe(request.workload, generation.usage.output)
         shrunk_to = generation.shrunk_to if request.images is fitted.images else fitted.size
         return replace(generation, waited_s=waited, shrunk_to=shrunk_to)
 
     def found_dead(self) -> None:
-        """Note which parts the engine died on: those inside, and none that waits for room."""
+        """Note the parts that were in the engine when it died; waiting parts are not suspected."""
         if self.died_on is None:
             self.died_on = self._headroom.parts
 
@@ -247,12 +247,12 @@ class Meter:
         return replace(outcome, content=outcome.content.model_copy(update={"timings": timings}))
 
     def forget(self, part: UUID) -> None:
-        """Drop what was kept of a part: its attempt is over."""
+        """Drop the record of a part: its attempt is over."""
         self._readings.pop(part, None)
 
 
 def _without_waiting(timings: Timings, waited: float) -> Timings:
-    """Return the timings with what was waited taken from the engine's; several requests may have waited at once."""
+    """Return the timings, waiting subtracted from the engine's; several requests may have waited at once."""
     queued, engine = timings.queued + waited, max(0.0, timings.engine - waited)
     return timings.model_copy(update={"queued": queued, "engine": engine})
 

@@ -27,7 +27,7 @@ STEPS: Final = 69
 HALF_LIFE: Final = 2_000
 """Observations after which an older one counts half."""
 ENOUGH: Final = 20
-"""Observations before what was learned is believed."""
+"""Observations needed before an estimate is used."""
 _STEPS_PER_DOUBLING: Final = 4
 _LENGTHS: Final = tuple(math.floor(2 ** (step / _STEPS_PER_DOUBLING) + 1e-9) for step in range(STEPS))
 _NONE: Final = (0.0,) * STEPS
@@ -46,9 +46,9 @@ def length_of(step: int) -> int:
 
 
 def quantile(sums: Sequence[float], share: float, first: int = 0) -> int:
-    """Return the length that `share` of what was counted does not exceed, of what fell into `first` or a later step.
+    """Return the length that `share` of the counted answers does not exceed, among those in `first` or a later step.
 
-    `sums` has for each step what fell into those before it, and last what was counted. There must be something.
+    `sums` has for each step the count of all before it, and last the total, which must not be 0.
     """
     wanted = sums[first] + share * (sums[-1] - sums[first])
     return length_of(bisect_left(sums, wanted - 1e-9, lo=first + 1) - 1)
@@ -72,7 +72,7 @@ class LearnedLengths:
     def expected(self, workload: str, written: int = 0) -> int:
         """Return the length to reckon with, in tokens, for an output that has so many already.
 
-        One that is longer than what was seen goes on for a quarter of what it has.
+        A request longer than any seen is expected to write a quarter of its length more.
         """
         lengths = self._expected.get(workload)
         if lengths is None:  # for each step, of an output that falls into it or a later one; 0: none was seen
@@ -89,7 +89,7 @@ class LearnedLengths:
         return expected if expected > written else written + written // 4
 
     def take_seen(self) -> dict[str, list[float]]:
-        """Return what was seen since the last call, to be shared."""
+        """Return the observations since the last call, to be shared."""
         seen, self._seen = self._seen, {}
         self._expected.clear()
         return seen
@@ -128,7 +128,7 @@ class _Guest:
 class Headroom:
     """Shares of the budget that may be used, of which the smaller counts; both grow again with time.
 
-    That of memory is half of what was in use when memory ran out. A request that ran out of memory waits for room once
+    The budget of memory is half of the use when memory ran out. A request that ran out of memory waits for room once
     more, so its part neither fails nor has to be decoded again. That of the cache is smaller after each preemption:
     admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
     overflows, and whatever the engine preempts it computes twice.
@@ -145,7 +145,7 @@ class Headroom:
         self._looked: float | None = None
 
     def capacity(self, budget: Budget, load: Load, now: float) -> Capacity:
-        """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
+        """Return the remaining budget at `now`, in seconds; never less than one request needs."""
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
         self.memory = min(1.0, self.memory + _REGROWTH * passed)
@@ -180,7 +180,7 @@ class Headroom:
         )
 
     def leave(self, request_id: str) -> None:
-        """Forget a request; one that is not inside is no error."""
+        """Forget a request; an unknown request is ignored."""
         self._inside.pop(request_id, None)
 
     def ran_out(self, request_id: str, budget: Budget) -> bool:
@@ -216,7 +216,7 @@ class Headroom:
 async def shared_lengths(
     database: AsyncEngine, share: float, *, every_s: float = 5.0
 ) -> AsyncIterator[LearnedLengths]:
-    """Yield lengths that begin with what the fleet knows; publish at times, and at the end, what was seen here.
+    """Yield lengths that begin with the fleet's estimates; publish new observations at times, and at the end.
 
     `share` is that of `LearnedLengths`. What Postgres cannot take now is published later.
     """
@@ -248,7 +248,7 @@ async def shared_lengths(
 
 @asynccontextmanager
 async def inherited_headroom(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Headroom]:
-    """Yield one that begins where the engine before this one died, and leave it to the next if this one does."""
+    """Yield a limit that begins where the last engine died, and keep it for the next engine if this one dies."""
     headroom = Headroom()
     with outage_suppressed():  # an engine that took minutes to start is not stopped for this
         headroom.memory = await memory_left(database, host=worker.host, engine=worker.engine or "")

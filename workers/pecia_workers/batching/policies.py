@@ -61,7 +61,7 @@ class Waiting:
         self.tokens += item.tokens
 
     def remove(self, item_id: str) -> None:
-        """Forget a request; one that is not here is no error."""
+        """Forget a request; an unknown request is ignored."""
         if (item := self._items.pop(item_id, None)) is not None:
             self.tokens -= item.tokens
             del self._overtaken[item_id]
@@ -81,13 +81,13 @@ class Waiting:
     def in_order(self) -> list[Item]:
         """Return what waits, next first."""
 
-        def turn(item: Item) -> float:  # what was overtaken too often comes first, whatever its lane
+        def turn(item: Item) -> float:  # requests overtaken too often come first, whatever their lane
             return -math.inf if self.was_overtaken(item) else item.rank
 
         return sorted(self._items.values(), key=turn)
 
     def next_lane(self) -> list[Item]:
-        """Return what waits in the lane whose turn it is, by arrival; one that was overtaken too often, alone."""
+        """Return the waiting requests of the lane whose turn it is, by arrival; one overtaken too often, alone."""
         if not self._items:
             return []
         head = self.in_order()[0]
@@ -116,7 +116,7 @@ class Start:
 
     item: Item
     oversize: bool = False
-    """Whether it is larger than the whole room, and so runs alone."""
+    """Whether it exceeds the capacity, and so runs alone."""
 
 
 _TOGETHER: Final = 4
@@ -185,7 +185,7 @@ class Policy(ABC):
         self._queue.add(item)
 
     def withdraw(self, item_id: str) -> None:
-        """Forget a request, waiting or started; one that is not here is no error."""
+        """Forget a request, waiting or started; an unknown request is ignored."""
         self._queue.remove(item_id)
         self._running.pop(item_id, None)
 
@@ -219,7 +219,7 @@ class ContinuousPolicy(Policy):
         """Whether the next request waits until the engine has read more."""
 
     def start(self, now: float, capacity: Capacity) -> list[Start]:
-        """Return what fits, in the order of lanes and arrival; what was overtaken too often yields to nothing."""
+        """Return the requests that fit, by lane and arrival; a request overtaken too often yields to none."""
         starts: list[Start] = []
         admission = Admission(self._running, capacity)
         self._held = False
@@ -242,12 +242,12 @@ class ContinuousPolicy(Policy):
 
 
 class ShortestPolicy(ContinuousPolicy):
-    """Starts what is expected to write least, but keeps enough of it to run beside what writes most.
+    """Starts the requests expected to write least, but keeps enough of them to run beside the longest.
 
     Shortest first makes the mean wait least and ends badly: the longest start last, and one after the other ends with
     the engine empty beside them. So a longer one starts as soon as the shorter that wait are no longer enough to fill
     the engine while it runs. What is known is each request's expected length, and only of those that have been claimed.
-    Within a lane; one that 64 later ones have overtaken is next, however long it is.
+    Within a lane; a request that 64 later ones have overtaken is next, however long it is.
     """
 
     def _following(self, capacity: Capacity) -> Item | None:
@@ -330,7 +330,7 @@ _STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, win
 def policy_named(name: PolicyName, limits: BatchLimits, beside_urgent: float = BESIDE_URGENT) -> Policy:
     """Return a policy; a static one has batches of one size and runs one at a time.
 
-    Batches yield to no urgent request: they start as a whole.
+    Batches yield to no urgent request: they start together.
     """
     match name:
         case PolicyName.CONTINUOUS:

@@ -45,7 +45,7 @@ _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 _LOOSE: Final = 1.35
 """Step that is too long for lines of one cell."""
 _SAME_STEP, _ROW_STEP, _HALF_STEP = 0.97, 0.93, 0.6
-"""By the step between rows: one like it, one that parts rows of a head, and one that is too short for rows."""
+"""By the step between rows: a step like it, a step that parts rows of a head, and a step too short for rows."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
 _ABOVE: Final = 1.5

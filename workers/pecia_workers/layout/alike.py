@@ -114,7 +114,7 @@ def evidence_of_second_look(before: float, text: str, again: Sequence[Character]
 
 
 def evidence_of_word(word: Sequence[Character], height: int) -> dict[str, float]:
-    """Return what is known of a word, signs that look alike apart."""
+    """Return the features of a word, without its look-alike signs."""
     text, sure = text_of_characters(word), log_odds(sureness_apart(word))
     strength = shape_strength(text)
     is_value = strength > 0 or any(map(str.isdigit, text))
@@ -128,7 +128,7 @@ def evidence_of_word(word: Sequence[Character], height: int) -> dict[str, float]
 
 
 def sureness_of_either(sign: Character) -> float:
-    """Return how sure it is that a sign is the one that was read or its rival."""
+    """Return the probabilities of the sign that was read and of its rival."""
     return min(1.0, sign.confidence + sign.rival_confidence)
 
 

@@ -31,7 +31,7 @@ class Calibration:
     """What was measured."""
 
     other: Logistic
-    """That a word is not what was read but another that looks alike."""
+    """Probability that a word was misread as another that looks alike."""
     wrong: Logistic
     """That a word is wrong, signs that look alike apart."""
     again: Logistic
@@ -44,7 +44,7 @@ class Calibration:
 
 @cache
 def calibration() -> Calibration:
-    """Return what was measured for the CPU engine."""
+    """Return the calibration measured for the CPU engine."""
     known = tomllib.loads(files("pecia_workers.layout").joinpath("calibration.toml").read_text("utf-8"))
     other, wrong, again, other_again = (Logistic(known[name]) for name in MODELS)
     return Calibration(other, wrong, again, other_again, known["doubtful"])

@@ -187,7 +187,7 @@ _BY_BEFORE: Final = 1.6
 
 
 def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Character]:
-    """Return a line with the spaces that are in its ink and not in what was recognised."""
+    """Return a line with the spaces of its ink that recognition missed."""
     places = [place for place, one in enumerate(line) if not one.text.isspace()]
     if len(places) < 2:  # noqa: PLR2004  a gap is between two
         return list(line)

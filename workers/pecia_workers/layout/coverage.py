@@ -40,7 +40,7 @@ _AT_A_TIME: Final = 4096
 TALLEST: Final = 0.12
 """Height of letters in pictures on a written page, by its longer side."""
 _DARK, _LEAST_DARK, _LEAST_FIGURE = 0.7, 48, 0.0005
-"""Of the page's strong print, what is darker than stamps; their contrast, in levels, and share of a page at least."""
+"""Strong print is darker than stamps; its contrast, in levels, and its least share of a page."""
 _FIGURE, _TOUCHED = 0.6, 0.4
 """Size of the strokes of a figure, by the height of small print; how much of it is around a letter that it covers."""
 _SMALL_PART: Final = 0.25
@@ -66,7 +66,7 @@ class Letters:
     boxes: NDArray[np.int32]
     """Left, top, width and height of each."""
     lone: NDArray[np.int32]
-    """The same of what is as high as they are, but has too few neighbours: a number in its cell, or a speck."""
+    """The same of components as high as letters with too few neighbours: a number in its cell, or a speck."""
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8], tallest: float | None = None) -> Self:
@@ -78,7 +78,7 @@ class Letters:
         width, height, area = stats[:, 2:].T
         is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
         is_field[0] = False
-        if is_field.any():  # letters that coloured fields leave out, light in what is dark
+        if is_field.any():  # letters left out of coloured fields, light on dark
             light = _letter_like(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], highest)
             sums = cv2.integral(is_field[labels].view(np.uint8))
             left, top, width, height = light.T
@@ -205,9 +205,9 @@ class Letters:
             found = {_around(*found)}
         return [box_of(*region) for region in sorted(found, key=lambda region: region[1])]
 
-    def share_of(self, whole: Self) -> float:
+    def share_of(self, total: Self) -> float:
         """Return how many of a page's letters these are, 0 to 1."""
-        return len(self) / max(1, len(whole))
+        return len(self) / max(1, len(total))
 
     def rows(self) -> list[Box]:
         """Return a box around each row of neighbours, of those that have three letters at least."""

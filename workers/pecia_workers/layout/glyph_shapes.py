@@ -114,7 +114,7 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
 def looks_like(glyph: Glyph | None, signs: str, digit: float = 0.0) -> str:
     """Return which of two signs the ink of one of them looks like; nothing if that is unclear.
 
-    They are `0O`, `1I` or one that is as high as a digit and one that is not. `digit`: pixels that digits are high.
+    They are `0O`, `1I` or a pair of which only the first is as high as a digit. `digit`: pixels that digits are high.
     """
     if glyph is None:
         return ""

@@ -157,7 +157,7 @@ class View:
 
 
 def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
-    """Return a mask of what was printed or written: pixels that differ clearly from the paper around them.
+    """Return a mask of print and handwriting: pixels that differ clearly from the paper around them.
 
     Works for grey paper, uneven light, faint print, and light print on dark ground alike. Beside strong print faint
     marks are no ink: its blur, and what shines through from the other side.
@@ -231,7 +231,7 @@ def strong_contrast(difference: NDArray[np.uint8], clear: float) -> float:
 
 
 def _quantile(values: NDArray[np.uint8], share: float) -> float:
-    """Return the value below which this share lies, between whole numbers: noise may be less than one."""
+    """Return the value below which this share lies, interpolated between integers: noise may be less than one level."""
     counts = np.bincount(values.reshape(-1), minlength=256).cumsum()
     whole = int(np.searchsorted(counts, share * values.size))
     below = int(counts[whole - 1]) if whole else 0

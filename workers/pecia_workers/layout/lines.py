@@ -81,7 +81,7 @@ def around(boxes: Iterable[Box]) -> Box:
 
 
 def box_of(left: float, top: float, right: float, bottom: float) -> Box:
-    """Return the box with these sides, on whole pixels."""
+    """Return the box with these sides, rounded to pixels."""
     return Box(left=round(left), top=round(top), right=round(right), bottom=round(bottom))
 
 
@@ -175,7 +175,7 @@ def is_unit(word: str) -> bool:
 
 
 def struck_doubts(blocks: Iterable[Block]) -> Iterator[Doubt]:
-    """Yield what is struck out, side by side together."""
+    """Yield the struck-out text; neighbours together."""
     for line in (line for block in blocks for line in block.lines):
         for is_struck, group in groupby(line.words, key=lambda word: word.struck):
             if is_struck:

@@ -38,7 +38,7 @@ _MAX_STEM: Final = 0.2
 _MAX_ASPECT: Final = 1.2
 _FIRST_IDEOGRAPH: Final = 0x2E80
 _WIDER: Final = 1.1
-"""Of a letter, by its width: what is found of its ink."""
+"""Share of a letter's ink that is found, by its width."""
 _LABEL_GAP: Final = 2.0
 """White space that ends a label, in heights of a line."""
 _GLYPHS: Final = frozenset("□☐☑☒■▢○◯◉●❑❒口OQ0Xx[]()")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Row: TypeAlias = list[int]
-"""Positions, in what was given, of boxes that stand side by side, from left to right."""
+"""Indexes of boxes that stand side by side, from left to right."""
 Stretch: TypeAlias = list[Row]
 """Rows from top to bottom that no gutter and no wide white space parts."""
 Boxes: TypeAlias = NDArray[np.float64]
@@ -37,7 +37,7 @@ _MIN_LENGTH: Final = 7.0
 _DENSE: Final = 1.4
 """How much more a line says whose signs are as wide as high."""
 _SURE_LENGTH: Final = 14.0
-"""Length of the pieces of what is surely running text."""
+"""Length of the pieces of certain running text."""
 _ALIGNED: Final = 0.65
 """Share of rows that stand level with a row of the other side in a table."""
 _INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
@@ -55,7 +55,7 @@ _TALLER, _HEADLINE, _TIER_SPACE = 1.2, 0.6, 0.6
 _OVER: Final = 0.35
 """How far a box may reach into a gutter."""
 _FAR: Final = 5.0
-"""White space above what is no more of a column."""
+"""White space that ends a column."""
 _DEPTH: Final = 12
 _GUTTERS: Final = 24
 
@@ -273,7 +273,7 @@ class _Page:
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
         """Return the band with what stands above and below its columns apart, though it leaves the gutter free.
 
-        That is a table, or what is on one side alone and reaches further towards the other than the columns do, or
+        That is a table, or a box on one side that reaches further towards the other than the columns do, or
         stands far below all else.
         """
         if band.spans or band.islands:

@@ -259,7 +259,7 @@ _FIRST_IDEOGRAPH: Final = 0x2E80
 
 
 def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> list[list[Printed]]:
-    """Cut the lines of one column into what is read as one each. `page_step`: from line to line of most of the page."""
+    """Cut the lines of one column into paragraphs. `page_step`: from line to line of most of the page."""
     items = [bool(_ITEM.match(one.text)) for one in column]
     if sum(items) < 2 and not any(one.text.startswith(tuple(SIGNS)) for one in column):  # noqa: PLR2004
         items = [False] * len(column)  # a bullet or a number alone is no list, a box to be ticked is
@@ -269,7 +269,7 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
     rule = [False, *(rules.part(above.box, below.box) for above, below in pairwise(column)), False]
-    # Where several lines have a rule below each, these are what is written on.
+    # Rules below several lines each are lines to write on.
     ruled = [one and not (rule[number] or rule[number + 2]) for number, one in enumerate(rule[1:-1])]
     for (above, below), step, is_early, begins, is_ruled in zip(
         pairwise(column), steps, early, items[1:], ruled, strict=True

@@ -56,7 +56,7 @@ def _apart(piece: Line, other: Line) -> bool:
 
 
 def atoms_of(piece: Line, height: float) -> Iterator[Line]:
-    """Yield the parts of a piece between which the white space is wide, and the numbers of one that is several."""
+    """Yield the parts of a piece between wide white spaces; of a piece of several numbers, each number."""
     words = words_of(piece)
     starts = [
         0,

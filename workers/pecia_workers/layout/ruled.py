@@ -23,13 +23,13 @@ _MIN_BODY: Final = 3
 _SPACER: Final = 1.2
 """Width below which a ruled row or column has no room for text."""
 _EDGE: Final = 9
-"""Grey levels by which a coloured ground differs from what is beside it."""
+"""Grey levels by which a coloured ground differs from its surroundings."""
 _ASIDE, _ACROSS = 0.15, 0.85
 """How far boxes of recognition reach over the text at its sides; share of a row of pixels that no letters fill."""
 _COLOURED: Final = 0.004
 """Share of the page from which coloured ground is looked at."""
 _CONTRAST: Final = 16
-"""Grey levels by which a ruling line differs from what is above and below it."""
+"""Grey levels by which a ruling line differs from the pixels above and below it."""
 _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
 """Shortest ruling lines; no letter has such long strokes."""
 
@@ -208,7 +208,7 @@ def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
 
 
 def _length(rules: list[Rule]) -> float:
-    """Return along how much of one line these go; what is drawn twice counts once."""
+    """Return how much of one line these cover; overlaps count once."""
     length, reached = 0.0, -np.inf
     for _, start, end in sorted(rules, key=lambda rule: rule[1]):
         length += max(0.0, end - max(start, reached))

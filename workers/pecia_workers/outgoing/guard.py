@@ -1,4 +1,4 @@
-"""The way out to addresses that submitters chose: resolve once, judge every answer, connect to what was judged."""
+"""The way out to addresses that submitters chose: resolve once, judge every answer, connect to a judged address."""
 
 import asyncio
 import logging
@@ -100,7 +100,7 @@ def request(
 
 
 def parse_retry_after(header: str | None, date: str | None = None) -> timedelta | None:
-    """Return the wait that a `Retry-After` header asks for; None if there is none, or none that makes sense.
+    """Return the wait requested by a `Retry-After` header; None without a valid header.
 
     A point in time is compared with the server's own `Date`, if it sends one: then no clock need be right.
     """
@@ -153,7 +153,7 @@ class NoConnectionError(httpcore2.ConnectError):
 
 
 def tls_fault(error: httpcore2.NetworkError | ssl.SSLError) -> TlsFault | None:
-    """Return what was wrong with the TLS of a connection that failed; None if that was not the reason.
+    """Return the TLS error of a failed connection; None if it failed for another reason.
 
     httpcore2 lets errors of TLS through that come after the handshake.
     """
@@ -236,7 +236,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
     `listener` is one more port, of this machine's loopback alone; 0: none.
 
-    One bad answer refuses the whole name, so that private addresses cannot be mixed among public ones. The
+    One bad answer refuses the name, so that private addresses cannot be mixed among public ones. The
     connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
     """
 

@@ -92,7 +92,7 @@ class Intake:
             fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
             await fetcher.fetch(source.url, arriving)
             await arriving.arrived()
-            # Even if the caller is cancelled meanwhile: what is in the store must be known.
+            # Even if the caller is cancelled meanwhile: each stored file must be known.
             return await finish(self._keep(part, file))
 
     async def _keep(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
@@ -150,7 +150,7 @@ class Arriving:
         with _spooling():
             self._file.write(self._waiting)
             if rewind:
-                self._file.seek(0)  # writes what is left in the buffer
+                self._file.seek(0)  # flushes the buffer
         self._waiting.clear()
 
 
@@ -164,7 +164,7 @@ def _spooling() -> Iterator[None]:
 
 
 def _refused(found: str) -> MediaError:
-    """Return the error for what is not fetched, now or later; `found` quotes nothing of a URL."""
+    """Return the error of a source that is not fetched, now or ever; `found` quotes nothing of a URL."""
     return MediaError(FailureCode.SOURCE_REFUSED, found)
 
 
@@ -216,7 +216,7 @@ class Web:
     async def _get(
         self, pool: httpcore2.AsyncConnectionPool, target: httpx2.URL, arriving: Arriving
     ) -> str | None:
-        """Write what is there; if it is a redirect, return where to."""
+        """Write the body; return the target of a redirect."""
         accepted = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
         response = await pool.handle_async_request(
             outgoing.request("GET", target, accepted, silence_s=self._silence_s)

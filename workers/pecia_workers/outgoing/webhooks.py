@@ -43,11 +43,11 @@ log = structlog.get_logger(__name__)
 _PLACES = 512
 """Calls that a worker has out at a time. Nearly all of them wait: of a hundred receivers that stall each has one."""
 _RESOLVERS = 2 * _PLACES
-"""Threads that look up names: one that hangs outlives its try, and must not keep another waiting."""
+"""Threads that look up names: a lookup that hangs outlives its try, and must not keep another waiting."""
 _OPEN_FILES = 4 * _PLACES
 _POLL_S = 0.25
 _GIVING_UP_S = 60.0
-"""How often it is looked for what is too old."""
+"""How often expired events are looked for."""
 _MARGIN = timedelta(seconds=30)
 """What a claim is good for beyond the receiver's time: to write the outcome down, Postgres being slow or away."""
 
@@ -216,7 +216,7 @@ class Sender:
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Return the answer. Raises `RefusedTargetError` or `SendError`, also when the whole takes too long."""
+        """Return the answer. Raises `RefusedTargetError` or `SendError`, also when it takes too long in all."""
         posted = [("Content-Length", str(len(body))), *headers.items()]
         call = outgoing.request("POST", outgoing.parse_target(url), posted, content=body)
         try:
@@ -246,7 +246,7 @@ class Sender:
         return Reply(status=response.status, retry_after=retry_after, date=date, text=text.strip())
 
     async def aclose(self) -> None:
-        """Close what is open."""
+        """Close the open connections."""
         await self._pool.aclose()
 
 
@@ -295,7 +295,7 @@ class WebhookWorker:
         self._stirred = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing new; `run` returns when what is in flight has been recorded."""
+        """Take nothing new; `run` returns when the deliveries in flight are recorded."""
         self._stopping = True
         self._stirred.set()
 
@@ -400,12 +400,12 @@ class WebhookWorker:
                 notices = await retry_unavailable(partial(outbox.fan_out, self._database))
                 if notices:
                     self._stirred.set()
-            except Exception as error:  # noqa: BLE001  what was promised already goes out all the same
+            except Exception as error:  # noqa: BLE001  events that are due go out all the same
                 log.error("fan_out_failed", error=name_of(error))  # noqa: TRY400  no texts
             await asyncio.sleep(_POLL_S)
 
     async def _give_up(self) -> None:
-        """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
+        """End the events not delivered in time, also those that wait for a paused receiver or for a secret."""
         age = self._settings.webhook_give_up
         while True:
             ended = await retry_unavailable(partial(outbox.give_up, self._database, age=age))
@@ -416,7 +416,7 @@ class WebhookWorker:
 
 
 def run_webhooks(settings: WorkerSettings) -> None:
-    """Run a webhook worker until SIGTERM or SIGINT, then finish what is in flight."""
+    """Run a webhook worker until SIGTERM or SIGINT, then finish the deliveries in flight."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
     signs = {"signs": bool(_secrets_of(settings))}

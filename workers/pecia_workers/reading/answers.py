@@ -96,8 +96,8 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
     Markdown stays as it was written. `page`: width and height in which places are given.
     """
     # White space in place of markup: so a doubt about a place is none about the page's text.
-    whole = "".join(text for text, _ in generation.tokens)
-    shown = _MARKUP.sub(lambda found: " " * len(found[0]), whole)
+    written = "".join(text for text, _ in generation.tokens)
+    shown = _MARKUP.sub(lambda found: " " * len(found[0]), written)
     ends = [0, *accumulate(len(text) for text, _ in generation.tokens)]
     places = zip(pairwise(ends), generation.tokens, strict=True)
     tokens = tuple((shown[start:end], logged) for (start, end), (_, logged) in places)
@@ -179,7 +179,7 @@ def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
             for label, boxes, written in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
                 found = _numbers(boxes)
                 sides = [found[side::4] for side in range(4)]
-                whole = len(found) > 0 and len(found) % 4 == 0  # several boxes are one that holds them all
+                whole = len(found) > 0 and len(found) % 4 == 0  # several boxes become the box around them
                 yield Piece(label, (*map(min, sides[:2]), *map(max, sides[2:])) if whole else (), written)
         case AnswerFormat.MARKED:
             before, *rest = _MARK.split(text)
@@ -277,7 +277,7 @@ class _Element:
 
 
 def _elements(text: str) -> Iterator[_Element]:
-    """Yield elements as they end, lists as a whole; what is open at the end of a text that was cut ends there."""
+    """Yield elements as they end, lists when they are complete; elements open at the end of a cut text end there."""
     is_open = [_Element("")]
     end = 0
     for token in _ELEMENT.finditer(text):
@@ -298,7 +298,7 @@ def _elements(text: str) -> Iterator[_Element]:
 
 
 def _ended(is_open: list[_Element]) -> Iterator[_Element]:
-    """Take the last element off; one that belongs to a list becomes lines of it."""
+    """Take the last element off; an element of a list becomes lines of it."""
     element = is_open.pop()
     if not is_open or not {element.name, is_open[-1].name} <= _OF_LISTS:
         yield element

@@ -1,4 +1,4 @@
-"""The result cache: what was read before, in the same way, or is being read, is not read again."""
+"""The result cache: a page is not read again that was read before, in the same way, or is being read."""
 
 import asyncio
 import hashlib
@@ -149,7 +149,7 @@ class ResultCache:
 
     @classmethod
     def off(cls) -> Self:
-        """Return one that never finds anything."""
+        """Return a cache without entries."""
         return cls(None, WorkerSettings())
 
     def tenant(self, part: ClaimedPart) -> str:

@@ -156,7 +156,7 @@ class Canaries:
         return self._generator.capabilities
 
     async def generate(self, request: EngineRequest) -> Generation:
-        """Return the text. Raises `EngineError`; `EngineDistrustedError` for one that holds a canary's code."""
+        """Return the text. Raises `EngineError`; `EngineDistrustedError` for a text with a canary's code."""
         self._check()
         # The next canary goes where pages go: into their lane, and through the caches of their tenant.
         self._request = replace(self._request, priority=request.priority, tenant=request.tenant)

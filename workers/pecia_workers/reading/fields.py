@@ -41,11 +41,11 @@ class Fields:
     """The answer that followed, or the cut one that `values` are of."""
     others: tuple[Reading, ...]
     cut: str | None = None
-    """JSON pointer to the list or object in which the answer breaks off; None: it is whole."""
+    """JSON pointer to the list or object in which the answer breaks off; None: it is complete."""
 
     @classmethod
     def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Self:
-        """Return the best of the answers; of answers that were cut, the one with the most whole values."""
+        """Return the best of the answers; of cut answers, the one with the most complete values."""
         kept, cut = best(readings), None
         text, values = kept.generation.text, parser(schema)(kept.generation.text)
         if values is None:
@@ -96,7 +96,7 @@ def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
 def _validator(schema: Mapping[str, Any]) -> Validator:
     """Return the schema's validator. A `pattern` is the engine's to keep: a hostile one could hold the worker."""
     kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": lambda *_: ()})
-    return kind(dict(schema), registry=Registry())  # one that fetches nothing
+    return kind(dict(schema), registry=Registry())  # it fetches nothing
 
 
 def _loaded(text: str) -> Any:
@@ -112,7 +112,7 @@ def _finite(digits: str) -> float:
 
 
 def _whole(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Return the whole values of an answer that breaks off, and where it does; None if there are none.
+    """Return the complete values of a cut answer, and where it breaks off; None if there are none.
 
     They follow the schema, but for what the lists and objects that were open still lack.
     """
@@ -121,7 +121,7 @@ def _whole(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] |
         value = _loaded(closed_text)
         inner: Any = value
         path: list[Any] = []
-        for _ in range(depth - 1):  # what was open is always the last of its list or object
+        for _ in range(depth - 1):  # an open value is always the last of its list or object
             path.append(len(inner) - 1 if isinstance(inner, list) else [*inner][-1])
             inner = inner[path[-1]]
         if not isinstance(value, dict) or not any(value.values()):
@@ -137,11 +137,13 @@ def _whole(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] |
 
 
 def _closed_text(text: str) -> tuple[str, int]:
-    """Return JSON that breaks off, closed behind its last whole row, and how many lists and objects that closes.
+    """Return cut JSON, closed behind its last complete row, and how many lists and objects that closes.
 
     Of an item that is cut, only a list that has begun in it is kept.
     """
-    ends: list[tuple[str, int]] = []  # what closes each that is open, and where its last whole value ends
+    ends: list[
+        tuple[str, int]
+    ] = []  # the closing sign of each open list or object, and where its last complete value ends
     in_text = is_escaped = False
     for place, sign in enumerate(text):
         if in_text:

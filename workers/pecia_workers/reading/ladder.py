@@ -1,4 +1,4 @@
-"""How far a reading can be trusted, and reading again what was no good: the retry ladder, over any engine."""
+"""The retry ladder, over any engine: how far a reading can be trusted, and how a bad one is repeated."""
 
 import asyncio
 import math
@@ -76,7 +76,7 @@ def judged(generation: Generation) -> Generation:
 
 
 def unfenced(text: str) -> str:
-    """Return a whole answer without the labelled fence around it, if there is one."""
+    """Return an answer without the labelled fence around it, if there is one."""
     first, *lines = text.strip().split("\n")
     if first.strip().lower() not in _FENCES:
         return text
@@ -91,9 +91,9 @@ def sureness(tokens: Sequence[tuple[str, float]]) -> float | None:
 
 
 def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[Doubt, ...]:
-    """Return the words of what was written that the model was not sure of, in its order, without their places.
+    """Return the words of an answer of which the model was unsure, in order, without their places.
 
-    Special tokens, and characters that a tokenizer has torn into several tokens, are not in what was written.
+    Special tokens, and characters that a tokenizer has torn into several tokens, are not in the answer.
     """
     found: list[Doubt] = []
     before = ""
@@ -136,7 +136,7 @@ _MOST: Final = 2.0
 _SHRINK: Final = 0.75
 """Of each side."""
 _STOPPING_S: Final = 1.0
-"""For an engine to stop a reading; one that still waits for its turn is given up then."""
+"""Makes an engine stop a reading; a reading that still waits is dropped."""
 _LEAST_SIDE: Final = 112
 """Pixels; four tokens of most families, below which nothing is legible."""
 
@@ -189,7 +189,7 @@ class Reading:
     """Width and height, in pixels, at which the engine saw the picture."""
 
     def attempt(self, *, fields: bool = False) -> ReadingAttempt:
-        """Return what is noted of it if it is thrown away."""
+        """Return the record of a discarded reading."""
         verdict, usage = self.generation.verdict, self.generation.usage
         return ReadingAttempt(
             engine=self.engine, verdict=verdict, change=self.change, fields=fields, usage=usage

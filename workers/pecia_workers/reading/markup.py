@@ -1,4 +1,4 @@
-"""A language model's Markdown and HTML as blocks. No letter is lost: what does not come out whole stays plain text."""
+"""A language model's Markdown and HTML as blocks. No letter is lost: text that does not convert stays plain text."""
 
 import re
 import unicodedata

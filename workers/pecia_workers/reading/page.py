@@ -107,7 +107,7 @@ def page_of(
 
 
 def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
-    """Return the tokens of all; what was thrown away is `wasted` as well, from its first token to its last."""
+    """Return the tokens of all readings; those of discarded readings are `wasted` as well."""
     lost = [reading.generation.usage for reading in others]
     wasted = sum(usage.prompt + usage.output for usage in lost)
     return sum([*(reading.generation.usage for reading in kept), *lost], TokenUsage(wasted=wasted))
@@ -161,7 +161,7 @@ class ReadPage:
         image = await self._page(part, task)
         decoded = clock()
         request = self._request(part, task, image)
-        # The engine says nothing about a blank page, and about one that brings its own text only what fields it has.
+        # The engine reads nothing of a blank page, and only the fields of a page that brings its own text.
         requests = [] if image.blank or image.blocks else [request]
         if task.fields is not None and not image.blank:
             requests.append(_form(request, task))
@@ -308,7 +308,7 @@ def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings)
 
 
 def _with_doubts(page: Page, image: PageImage) -> Page:
-    """Return the page with what its decoder doubts: where the file is damaged, no engine can read what was there."""
+    """Return the page with its decoder's doubts: where the file is damaged, no engine can read."""
     doubts = tuple(doubt for doubt in image.doubts if doubt not in page.doubts)
     if not any(doubt.reason is DoubtReason.UNCOVERED for doubt in image.doubts):
         return page

@@ -54,7 +54,7 @@ class _Row:
 
 
 def with_missing_fields(page: Page, fields: Fields, schema: Mapping[str, Any]) -> Page:
-    """Return the page with a doubt for each list of its fields that lacks rows, and for an answer that is not whole."""
+    """Return the page with a doubt for each list of its fields that lacks rows, and for an incomplete answer."""
     if fields.values is None or fields.cut is not None:
         doubts = [_missing(fields.cut or "")]
     else:
