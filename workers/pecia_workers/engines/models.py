@@ -168,7 +168,7 @@ def kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
 
 
 def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
-    """Return the tokens that fit into this memory, in whole blocks; 0 if it is negative."""
+    """Return the tokens that fit into this memory, in full blocks; 0 if it is negative."""
     return max(0, memory_bytes) // (shape.bytes_per_token * BLOCK) * BLOCK
 
 
@@ -303,7 +303,7 @@ def local_model(name: str) -> Model | None:
 
 _PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 _LONGEST_SIDE: Final = 2**15
-"""Pixels: `longest_edge` is a side up to here; Qwen's processors call so the pixels of the whole picture."""
+"""Pixels: `longest_edge` is a side up to here; Qwen's processors call so the pixels of a picture."""
 
 
 def picture_limits(name: str, options: Mapping[str, Any]) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Profile(Rates):
     reserve_gib: float
     """What is needed beside weights and KV cache; an estimate."""
     settings: dict[str, Any]
-    """By the fleet's names. `model` is one that it was made with, `max_num_seqs` and `max_num_batched_tokens` were
+    """By the fleet's names. `model` is a model that it was made with, `max_num_seqs` and `max_num_batched_tokens` were
     measured: without them they follow from the model and the memory."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """By vLLM's names: what has no setting of the fleet's."""
@@ -216,9 +216,9 @@ def sized_for(settings: WorkerSettings, profile: Profile, model: models.Model, m
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile, or the one that a file holds: a name that ends with .toml is its path.
+    """Return the profile; a name that ends with .toml is the path of its file.
 
-    Raises `EngineUnavailableError` with the names that there are, or what is wrong with the file.
+    Raises `EngineUnavailableError` with the known names, or the file's error.
     """
     if name.endswith(".toml"):
         profile = _read(Path(name))
@@ -287,7 +287,7 @@ def profile_of(gpus: Sequence[models.Gpu]) -> Profile:
 
 
 def memory_of(profile: Profile, gpus: Sequence[models.Gpu]) -> int:
-    """Return the memory of the first GPU, in bytes; what the profile says without one, or of one that reports none."""
+    """Return the memory of the first GPU, in bytes; the profile's figure without a GPU, or if the GPU reports none."""
     found = gpus[0].memory_bytes if gpus and profile.memory_bytes else 0
     return found or profile.memory_bytes
 
@@ -303,5 +303,5 @@ def recommended(memory_bytes: int, capability: float = 0, *, quality: bool) -> R
 
 
 def known_model(name: str) -> models.Model | None:
-    """Return what is known of a model: from its files if they are here, else from the table of recommended ones."""
+    """Return a model's properties: from its files if they are here, else from the table of recommended models."""
     return (models.local_model(name) or profile_file().models.get(name)) if name else None

@@ -134,7 +134,7 @@ async def fitted(request: EngineRequest, limits: RequestLimits, measure: Measure
 async def fitted_by_count(
     request: EngineRequest, limits: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
 ) -> EngineRequest:
-    """Return the request as `fitted` does, by a count of whole prompts, if it may be too much."""
+    """Return the request as `fitted` does, by a count of complete prompts, if it may be too much."""
     if request.prompt_tokens <= limits.context * _DOUBTFUL:
         return request
     words = await count(replace(request, images=(), clip=None))

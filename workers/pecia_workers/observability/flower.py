@@ -113,7 +113,7 @@ class PartsState(EventsState):
 
 _LOOK_ONLY = (
     "Parts are not revoked here: PECIA_REMOTE_CONTROL=revoke, set for Flower and the workers, would allow it."
-    " `pecia cancel JOB` ends a whole job without it."
+    " `pecia cancel JOB` ends a job without it."
 )
 _WORKERS_REFUSE = (
     "Nothing was revoked: no worker allows it. Set PECIA_REMOTE_CONTROL=revoke for the workers too."
@@ -158,7 +158,7 @@ class _OfLanes(_OfTheFleet):
 
 
 class BrokerPage(_OfLanes, BrokerView):
-    """Every lane of every stage: what waits, what is in flight, who serves it."""
+    """Every lane of every stage: parts waiting, parts in flight, the workers that serve it."""
 
 
 class QueueLengths(_OfLanes, GetQueueLengths):
@@ -169,7 +169,7 @@ class WorkerPage(_OfTheFleet, WorkerView):
     """A worker as it is now: its pool, what it has in flight."""
 
     def prepare(self) -> None:
-        """Forget what was seen before: Flower would show that."""
+        """Forget earlier events: Flower would show them."""
         super().prepare()
         self.application.workers.pop(self.path_args[0], None)
 

@@ -34,7 +34,7 @@ _STEP_S = 300.0
 REGISTRY = CollectorRegistry()
 """What a process itself does."""
 FLEET = CollectorRegistry()
-"""What upkeep looks up in Postgres and Redis, for the fleet as a whole."""
+"""Figures of the fleet that upkeep reads from Postgres and Redis."""
 GPUS = CollectorRegistry()
 """The GPUs that an engine worker may use."""
 
@@ -253,7 +253,7 @@ class Liveness:
         self._last = self._clock()
 
     def live(self) -> Condition:
-        """Return whether it did lately; one that has not begun is starting."""
+        """Return whether it did lately; a loop that has not begun is starting."""
         if self._last is None:
             return Condition(ok=True, reason="starting")
         silent = self._clock() - self._last

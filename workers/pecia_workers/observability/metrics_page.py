@@ -165,7 +165,7 @@ def worker_page(
 def service_page(
     settings: WorkerSettings, role: str, *, fleet: bool = False
 ) -> AbstractContextManager[int | None]:
-    """Serve the page of a process without parts; `fleet`: one that looks up what concerns all of them."""
+    """Serve the page of a process without parts; `fleet`: a process that reads the fleet's figures."""
     if not settings.metrics_port:
         return nullcontext()
     return _page(settings, role, metrics.LIVENESS, [metrics.FLEET] if fleet else [])

@@ -2,7 +2,7 @@
 
 Two parts of the Linux kernel do it, for the process and its threads, and neither can be taken off again. Landlock (5.13
 and later) leaves code and fonts to be read (`readable_places`); a document comes as an open descriptor. A seccomp
-filter (x86-64 and arm64) refuses system calls, among them every one that opens a file to write to it.
+filter (x86-64 and arm64) refuses system calls, among them all that open a file for writing.
 """
 
 import ctypes

@@ -28,7 +28,7 @@ class Service(Protocol):
     """Something that runs until it is stopped."""
 
     async def run(self) -> None:
-        """Run until `stop`; then return as soon as what is in flight is finished."""
+        """Run until `stop`; then return as soon as the work in flight is finished."""
         ...
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported what they need: in milliseconds, where a fresh Python takes seconds.
+"""Processes forked from a process with their imports: in milliseconds, where a fresh Python takes seconds.
 
 That one, the template, is run as `python -P -m pecia_workers.processes.template PARENT DESCRIPTOR MODULE...`. It has
 one thread, opens no connection and reads no settings: a fork of a process with threads may deadlock, and two processes
@@ -189,7 +189,7 @@ def _serve(channel: socket.socket) -> Program:
                 forks, function, args = pickle.load(stream)  # noqa: S301  of our owner  # nosec B301
             except EOFError:
                 return sys.exit
-            gc.freeze()  # what is never looked at again stays shared
+            gc.freeze()  # objects that are never touched again stay shared
             pid = os.fork() if forks else None
             if pid == 0:
                 die_with_parent(parent=template)
@@ -209,7 +209,9 @@ def _serve(channel: socket.socket) -> Program:
 if __name__ == "__main__":
     owner, given, *named = sys.argv[1:]
     die_with_parent(parent=int(owner))
-    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our owner decides
+    heard = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the process group; our owner decides
     for name in named:
         importlib.import_module(name)
     program = _serve(socket.socket(fileno=int(given)))

@@ -188,7 +188,7 @@ class EngineRequest:
     images: tuple[NDArray[np.uint8], ...]
     """RGB, height x width x 3: one page, the frames of a segment, or nothing for a request of words alone."""
     known: tuple[Line, ...] = ()
-    """Exact text of the page, in no order, and no part of what is to be read; for an engine that `completes`."""
+    """Exact text of the page, in no order, not itself to be read; for an engine that `completes`."""
     unread: tuple[Box, ...] = ()
     """Where the rest of the page stands, if some of it is known; none overlap."""
     again: tuple[Piece, ...] = ()
@@ -248,7 +248,7 @@ class EngineRequest:
         return replace(self, max_output_tokens=self.max_output_tokens or most or None)
 
     def messages(self, shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return it as chat messages: what is shown, then its words if it has any."""
+        """Return it as chat messages: pictures first, then its words if it has any."""
         words = [{"type": "text", "text": self.instruction}] if self.instruction else []
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, {"role": "user", "content": [*shown, *words]}]
@@ -383,7 +383,7 @@ class Engine(ABC):
     async def fit(self, request: EngineRequest) -> EngineRequest:
         """Return the request as the engine can take it, its images shrunk if they must be, and ready for it.
 
-        Raises `EngineRefusedError` for one that cannot be made to fit.
+        Raises `EngineRefusedError` for a request that cannot be made to fit.
         """
         return request
 

@@ -190,7 +190,7 @@ class Finished:
         return isinstance(self.outcome, Failed) and self.outcome.failure.code is FailureCode.DECODE_TIMEOUT
 
     def refused(self, sqlstate: str) -> Finished:
-        """Return what is committed instead, once Postgres has refused the outcome."""
+        """Return the outcome to commit instead, once Postgres has refused this one."""
         found = f"Postgres refused the result ({sqlstate})."
         failure = Failure.of(FailureCode.INTERNAL, found, attempt=self.part.attempt)
         return replace(self, outcome=Failed(failure, sqlstate=sqlstate))

@@ -1,4 +1,4 @@
-"""The engines for the CPU: OCR libraries in processes, each page read by one that knows its language.
+"""The engines for the CPU: OCR libraries in processes; each page is read by a library that knows its language.
 
 Loads no OCR library and no OpenCV, which a worker of a GPU need not have.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pecia_workers.layout.coverage import Letters
 
 _MOST_PIXELS: Final = 9_000_000
-"""A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""
+"""A4 at 300 dots per inch: on larger pages neither library reads better, and both take longer."""
 _CHARACTERS_PER_TOKEN: Final = 4
 
 
@@ -116,7 +116,7 @@ class OcrEngine(base.Engine):
         remedies: Mapping[str, str] | None = None,
         nice: int = 0,
     ) -> None:
-        """Take the first reader for what names no language, or one that several know. `nice`: of its processes."""
+        """Prefer the first reader for tasks without a language, or with one that several know. `nice`: of its processes."""
         processes = settings.engine_processes or len(os.sched_getaffinity(0))
         capabilities = base.Capabilities(
             name=name or readers[0].name,
@@ -130,7 +130,7 @@ class OcrEngine(base.Engine):
             device="cpu",
             revision="; ".join(reader.revision for reader in readers),
         )
-        # One page for each process and one that is being made ready: an urgent page waits behind no more.
+        # A page for each process and one in preparation: an urgent page waits behind no more.
         super().__init__(capabilities, base.Budget(slots=processes + 1, tokens=None))
         self._readers = readers
         self._processes = BoundedProcesses(
@@ -243,7 +243,7 @@ def read_rest(
 
 
 _OF_A_PART: Final = (DoubtReason.LOW_CONFIDENCE, DoubtReason.UNCOVERED)
-"""Doubts that do not depend on how the whole page is laid out."""
+"""Doubts that do not depend on the layout of the page."""
 
 
 def _shifted(doubt: Doubt, part: Box) -> Doubt:
@@ -278,7 +278,7 @@ def page_read(
     left_out: Sequence[Line] = (),
     others: Mapping[Box, str] | None = None,
 ) -> PageRead:
-    """Return what was read of a page, from recognised pieces of text in no order, and how they are laid out.
+    """Return the reading of a page, from recognised pieces of text in no order, and how they are laid out.
 
     `doubtful`: confidence below which a word is a doubt. `beneath`: letters that a figure is drawn over. `left_out`:
     pieces that may be text or specks: doubts, and no part of the text. `others`: what else a word may be, by its box;

@@ -3,7 +3,7 @@
 It reads in a process of its own: one model, one thread, one page at a time. The library's two networks are called one
 by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
 
-A witness reads what was found by a network of a fifth of the cost, and by this one again no more than the pieces whose
+A witness reads all pieces by a network of a fifth of the cost, and reads again by this one only those whose
 reading is in question.
 """
 

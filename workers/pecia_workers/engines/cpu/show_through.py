@@ -17,7 +17,7 @@ Quad: TypeAlias = NDArray[np.float32]
 _WEAK: Final = 0.75
 """Contrast, by that of the page's own print, below which a piece may be of the back."""
 _SURE, _UNSURE = 0.9, 0.8
-"""Confidence from which a piece is own print, and below which what is as pale as the back is on it."""
+"""Confidence from which a piece is own print, and below which a piece as pale as the back is on the back."""
 _MIRRORED, _BETTER = 0.8, 0.05
 """Confidence of a mirrored reading, and how much more than that of the plain one, from which it is."""
 _MIN_LETTERS: Final = 3
@@ -38,7 +38,7 @@ class BackOfPage:
         self._palest_kept = 0.0
         self._found: list[float] = []
         self.palest = 0.0
-        """Contrast up to which print is as pale as what was found on the back."""
+        """Contrast up to which print is as pale as that of the back."""
 
     def find(self, pieces: Sequence[tuple[Quad, Line]]) -> list[bool]:
         """Return of each piece of the page whether it is on its back."""
@@ -83,7 +83,7 @@ class BackOfPage:
         return True
 
     def _is_as_pale(self, quad: Quad, piece: Line) -> bool:
-        """Return whether it is as pale as what was found on the back, and does not say clearly that it is not."""
+        """Return whether a piece is as pale as print of the back, and not read with confidence."""
         is_short = sum(map(str.isalnum, piece.text)) < _MIN_LETTERS  # which say little either way
         is_unsure = is_short or (piece.confidence or 0) < _UNSURE
         return is_unsure and self._contrast(quad) <= self.palest

@@ -39,7 +39,7 @@ def load_model(directory: Path) -> None:
     _api = tesserocr.PyTessBaseAPI(
         path=str(directory),
         lang=_LANGUAGES,
-        psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
+        psm=tesserocr.PSM.SINGLE_COLUMN,  # its page segmentation takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
     # To stderr, which is silenced: to open /dev/null, as tesserocr wants, is refused once the process is confined.

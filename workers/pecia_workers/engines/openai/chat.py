@@ -155,7 +155,7 @@ class _Chunk(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     text: str
     finish_reason: str
@@ -172,7 +172,7 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
     """Return the answer that streams in, asked for at the monotonic time `sent_at`.
 
     A loop that the server does not end is left: closing the connection ends it there.
-    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error, or an
+    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for a stream that ends in an error, or an
     answer that is no stream.
     """
     if response.headers.get("Content-Type", "").startswith("application/json"):

@@ -63,7 +63,7 @@ class OpenAiEngine(base.Engine):
         self.capabilities = language_model("openai", self._settings, served.id)
         self._context = served.max_model_len or self._context
         server.dialect = Dialect(model=served.id, extras=await _extras(server, served.id))
-        # An exact price, for a budget in tokens rests on it; else what was counted once is known.
+        # An exact price, for a budget in tokens rests on it; else an earlier count is known.
         counted = await server.count(_PICTURE)
         if counted is not None:
             usage = (await server.ask(_PICTURE, 1)).usage
@@ -82,7 +82,7 @@ class OpenAiEngine(base.Engine):
             self._server = None
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request, shrunk by the server's own count; if it has none, it refuses what is too much."""
+        """Return the request, shrunk by the server's own count; a server without a count refuses too large requests."""
         if not self._counts:
             return request
         fitted, context = request, self._context
@@ -158,7 +158,7 @@ class OpenAiEngine(base.Engine):
         return await server.ask(request, None)
 
     def load(self) -> base.Load:
-        """Return what this worker has at the server; the rest of what is in flight waits for a slot."""
+        """Return the requests that this worker has at the server; the others in flight wait for a slot."""
         if self._server:
             self._server.watch.check()
         waiting = len(self._in_flight) - self._running

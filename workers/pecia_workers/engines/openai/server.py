@@ -199,7 +199,7 @@ class ChatServer:
                 await asyncio.sleep(self._retries.wait_s(failed, error.retry_after))
 
     async def count(self, request: base.EngineRequest) -> int | None:
-        """Return the tokens of the prompt by the server's own tokenizer; None if it has none that says so.
+        """Return the tokens of the prompt by the server's own tokenizer; None if it offers none.
 
         It is shown pictures of the same sizes with nothing in them: nothing of the document.
         """

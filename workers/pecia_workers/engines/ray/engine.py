@@ -117,7 +117,7 @@ def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
 
 
 def ending_of(tokens: Sequence[int], ends: Collection[int]) -> Verdict:
-    """Return the verdict of an answer: one that is whole ends with a token that `ends` a text; others were cut off.
+    """Return the verdict of an answer: a complete one ends with a token that `ends` a text; others were cut off.
 
     By its tokens, for Ray's processor does not hand on vLLM's own word for it.
     """

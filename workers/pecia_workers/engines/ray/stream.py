@@ -212,11 +212,11 @@ class Stream:
             raise EngineDeadError(self._end)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends. Takes seconds."""
+        """Leave the cluster; a cluster started here ends. Takes seconds."""
         if not self._end:
             for _ in range(self._replicas):
                 self._queue.put(None)
-            self._thread.join(_GRACE_S)  # no longer: the result of what is still being read is not needed
+            self._thread.join(_GRACE_S)  # no longer: results of pages still being read are not needed
         ray.shutdown()
         self._thread.join(_GRACE_S)
 
