@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from pecia.errors import InvalidOptionError, JobNotFoundError
+from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Delivery, Endpoint, Listing, Selection
 from pecia_schemas import storable
@@ -341,3 +341,16 @@ def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
                 f"Metadata keys and values have at most {storable.METADATA} characters, none of them NUL."
             )
     return metadata
+
+
+def checked_reason(reason: str | None) -> str | None:
+    """Return the reason. Raises `InvalidOptionError` if it is too long to be stored."""
+    if reason is not None and (len(reason) > storable.REASON or not storable.is_storable(reason)):
+        raise InvalidOptionError(f"A reason has at most {storable.REASON} characters, none of them NUL.")
+    return reason
+
+
+def check_retry(job_id: UUID, state: JobState) -> None:
+    """Raise `RetryRefusedError` while a job is at work or if it has succeeded."""
+    if state is JobState.SUCCEEDED or not state.is_terminal:
+        raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")

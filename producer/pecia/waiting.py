@@ -222,7 +222,6 @@ class Breaker:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-D = TypeVar("D")
 
 
 sleep = time.sleep
@@ -321,11 +320,6 @@ def run_blocking(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 def within_work(call: Callable[P, T]) -> Callable[P, T]:
     """Return a function as the work of a transaction can call it: as it is."""
     return call
-
-
-def run_work(work: Callable[[D], T], connection: D) -> T:
-    """Run the work of a transaction."""
-    return work(connection)
 
 
 _PAYLOAD_THREADS: Final = 4

@@ -112,13 +112,6 @@ def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     return run
 
 
-async def run_work(work: Callable[[C], T], connection: C) -> T:
-    """Run the work of a transaction, in which calls are awaited by `within_work`."""
-    from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  as above
-
-    return await greenlet_spawn(work, connection)
-
-
 async def steps(
     tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], waiting: Steps
 ) -> AsyncGenerator[list[Item], None]:

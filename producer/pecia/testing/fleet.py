@@ -27,7 +27,6 @@ from pecia.remote.connections import Polling
 from pecia.submission import NewJob
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
-from pecia.transitions import check_retry, checked_reason
 from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.installing import install_command
@@ -339,13 +338,13 @@ class _Store:
     def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         unfinished = [job_id for job_id in job_ids if job_id in self._jobs and not self._jobs[job_id].is_over]
         for job_id in unfinished:
-            self._jobs[job_id].close(JobState.CANCELLED, self._actor, checked_reason(reason))
+            self._jobs[job_id].close(JobState.CANCELLED, self._actor, arguments.checked_reason(reason))
         return unfinished
 
     def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[Any]:
         if parts is not None:
             raise NotFakedError
-        check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
+        arguments.check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
         self._jobs[job_id].reopen(self._actor)
         self._fleet._unfinished.append(self._jobs[job_id])
         return []
