@@ -16,7 +16,7 @@ from tokenize import TokenInfo
 
 _ROOT = Path(__file__).parents[1]
 _CLIENT = Path("producer/pecia")
-_GENERATED = {name: name for name in ("client", "connections", "job", "publishing")} | {
+_GENERATED = {name: name for name in ("admin", "client", "connections", "job", "publishing")} | {
     "remote": "remote/connections",
     "stores": "remote/stores",
 }

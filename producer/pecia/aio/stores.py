@@ -12,12 +12,12 @@ import httpx2
 
 from pecia import errors, records
 from pecia.aio.waiting import sleep
-from pecia.bulk import Outcome
 from pecia.formats import Format
 from pecia.handles import JobView
 from pecia.remote import calls
 from pecia.remote.calls import Documents
-from pecia.submission import Item, Options
+from pecia.request import Item, Options
+from pecia.submission import Outcome
 from pecia.waiting import batches
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent, Webhook

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 from typing import IO, Any, Final
 from uuid import UUID
@@ -13,10 +13,10 @@ from uuid import UUID
 import httpx2
 from pydantic import TypeAdapter
 
-from pecia import bulk, errors, records, sources
-from pecia.bulk import Outcome
+from pecia import errors, records, request, sources
 from pecia.handles import Accepted, JobView
-from pecia.submission import Item, Options
+from pecia.request import Item, Options
+from pecia.submission import Outcome
 from pecia_schemas.events import JobEvent
 from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.running import Lack
@@ -41,7 +41,6 @@ LACKS: Final = TypeAdapter(list[Lack])
 EVENTS: Final = TypeAdapter(list[JobEvent])
 ENDPOINTS: Final = TypeAdapter(list[records.Endpoint])
 DELIVERIES: Final = TypeAdapter(list[records.Delivery])
-_MOMENT: Final = TypeAdapter(datetime | timedelta | None)
 
 _OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], errors.PeciaError]]] = {
     "job_not_found": lambda job_id, _: errors.JobNotFoundError(job_id),
@@ -173,7 +172,7 @@ def opened(
 
 
 def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | None:
-    bulk.check(item, options)
+    request.check(item, options)
     source = item.own.task.source
     if isinstance(source, PayloadRef):
         raise errors.InvalidSourceError(
@@ -189,18 +188,18 @@ def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | None:
 
 def body_of(documents: Documents, options: Options) -> dict[str, Any]:
     """Return a request of these tasks, as `httpx2` takes it."""
-    request = json.dumps(_request([item for item, _ in documents], options))
+    body = json.dumps(_request([item for item, _ in documents], options))
     files = [("file", (str(item.number), document)) for item, document in documents if document is not None]
     if files:
-        return {"files": files, "data": {"request": request}}
-    return {"content": request, "headers": {"Content-Type": "application/json"}}
+        return {"files": files, "data": {"request": body}}
+    return {"content": body, "headers": {"Content-Type": "application/json"}}
 
 
 def queue_full(error: errors.AccessError, options: Options) -> errors.AccessError | errors.QueueFullError:
     """Return what a submit raises of a gateway's refusal: one that passes is that of a full queue."""
     if error.retry_after is None:
         return error
-    full = errors.QueueFullError(options.lane, 0, retry_after=error.retry_after)
+    full = errors.QueueFullError(options.priority, 0, retry_after=error.retry_after)
     full.args = error.args
     return full
 
@@ -231,13 +230,6 @@ def _request(items: Sequence[Item], options: Options) -> Mapping[str, Any]:
         }
         tasks.append(task_to_json(own.task, UrlRef(url=url or "")) | about)
         del tasks[-1]["source"]
-    return {
-        "tasks": tasks,
-        "priority": options.lane,
-        "metadata": dict(options.metadata),
-        "batch": options.batch and str(options.batch),
-        "webhook": options.webhook and options.webhook.model_dump(mode="json"),
-        "not_before": _MOMENT.dump_python(options.not_before, mode="json"),
-        "expires": _MOMENT.dump_python(options.expires, mode="json"),
-        "idempotency_keys": [item.own.key or str(item.job_id) for item in items],
-    }
+    about_all = options.model_dump(mode="json", exclude={"client", "fair_by", "tenant"})
+    keys = [item.own.key or str(item.job_id) for item in items]
+    return {"tasks": tasks, **about_all, "idempotency_keys": keys}

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from pecia.bulk import Backlog, Outcomes
 from pecia.formats import Format
 from pecia.records import Erasure
 from pecia.remote import stores
 from pecia.remote.calls import Missing
-from pecia.submission import Item, Options
-from pecia.waiting import Deadline, Inheritable, sleep
+from pecia.request import Item, Options
+from pecia.submission import Outcomes
+from pecia.waiting import Backlog, Deadline, Inheritable, sleep
 from pecia_schemas.results import Document
 from pecia_schemas.settings import ClientSettings
 
@@ -55,6 +55,7 @@ class RemoteConnections(Inheritable):
         self.purging = stores.RemotePurging(gateway)
         self.dead = Missing("dead parts")
         self.trail = Missing("the audit trail")
+        self.access = Missing("keys")
         self.payloads = Missing("the payload store")
 
     def check_drawing(self, form: Format) -> None:

@@ -16,15 +16,14 @@ from uuid import UUID
 import obstore
 from obstore.store import MemoryStore
 
-from pecia import arguments, bulk, errors, waiting
+from pecia import arguments, errors, submission, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
-from pecia.bulk import Backlog, Outcomes, Prepared
 from pecia.client import Client
 from pecia.handles import Accepted, JobHandle, JobView
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
-from pecia.submission import NewJob
+from pecia.submission import NewJob, Outcomes, Prepared
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
 from pecia_schemas.events import JobEvent, new_secret
@@ -256,7 +255,9 @@ class _Store:
         self._fleet, self._jobs, self._actor = fleet, fleet._jobs, f"client:{client}"
 
     def accept(self, prepared: Prepared) -> Outcomes:
-        return list(bulk.outcomes(prepared, [self._accept(new) for new in bulk.new_jobs(prepared)]))
+        return list(
+            submission.outcomes(prepared, [self._accept(new) for new in submission.new_jobs(prepared)])
+        )
 
     def _accept(self, new: NewJob) -> Accepted | errors.SubmitError:
         fleet = self._fleet
@@ -366,7 +367,7 @@ class _Store:
                 yield view, job
 
 
-class _Backlog(Backlog):
+class _Backlog(waiting.Backlog):
     def is_stale(self, lane: Lane) -> bool:
         return self.limit(lane) is not None  # counting costs nothing here
 
