@@ -1,6 +1,6 @@
 """What a request to a fleet is: tasks with their options, each checked once. No I/O.
 
-A client's keywords, the command's options and a gateway's body are all made `JobOptions`.
+A client's keywords, the command's options and a gateway's body are all made `SubmitOptions`.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _in_time(value: datetime | timedelta | None, info: ValidationInfo) -> dateti
     return value
 
 
-class JobOptions(BaseModel):
+class SubmitOptions(BaseModel):
     """What is said of jobs beside their tasks: by a submit, and by the body of a gateway's request."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -230,7 +230,7 @@ class JobOptions(BaseModel):
     expires: Annotated[Moment | None, AfterValidator(_in_time)] = None
 
 
-class Options(JobOptions):
+class Options(SubmitOptions):
     """The options of a submit, and whose it is."""
 
     client: str

@@ -14,7 +14,7 @@ from pecia.accounts import AccessKey
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
-from pecia.request import JobOptions
+from pecia.request import SubmitOptions
 from pecia_schemas import storable
 from pecia_schemas.events import NoticeType, Progress
 from pecia_schemas.failures import Failure
@@ -78,7 +78,7 @@ else:
     AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
 
 
-class Submission(JobOptions):
+class Submission(SubmitOptions):
     """Work to do: one task for each document. A task without a `url` reads the next `file` of the request.
 
     A task may have a `label`, `metadata` beside those of all, and a `priority` of its own.

@@ -18,8 +18,8 @@ from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, 
 from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
-from pecia.request import JobOptions
 from pecia.request import Submission as One
+from pecia.request import SubmitOptions
 from pecia_schemas import storable
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
@@ -182,7 +182,7 @@ async def _submit(
     bearer: Submitter, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
 ) -> Sequence[AsyncJob[Any]]:
     """Submit the tasks: one alone, several as a batch."""
-    options = {name: getattr(submission, name) for name in JobOptions.model_fields}
+    options = {name: getattr(submission, name) for name in SubmitOptions.model_fields}
     if len(tasks) > 1 or submission.batch is not None:
         return await bearer.client.submit_many(
             tasks, batch=submission.batch, idempotency_keys=keys, **options
