@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache, partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -184,13 +184,16 @@ def checked_label(label: str | None) -> str | None:
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
     """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
+    is_text = isinstance(metadata, Mapping) and all(
+        isinstance(text, str) for text in chain(*metadata.items())
+    )
+    if not is_text:
+        raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
     if len(metadata) > storable.METADATA_ENTRIES:
         raise InvalidOptionError(
             f"Metadata has at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
         )
     for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
         too_long = max(len(key), len(value)) > storable.METADATA
         if not key or too_long or not storable.is_storable(key + value):
             raise InvalidOptionError(
@@ -254,15 +257,12 @@ def options(**said: Any) -> Options:
     if isinstance(said["webhook"], str):
         said["webhook"] = webhook(said["webhook"])
     try:
-        return Options(**said | {"metadata": said["metadata"] or {}})
+        return Options.model_validate(said | {"metadata": said["metadata"] or {}})
     except ValidationError as error:
         (first, *_) = error.errors(include_url=False, include_input=False)
         why = first.get("ctx", {}).get("error")
-        raise (
-            why
-            if isinstance(why, InvalidOptionError)
-            else InvalidOptionError(f"{first['loc'][0]}: {first['msg']}.")
-        ) from None
+        sentence = str(why) if isinstance(why, InvalidOptionError) else f"{first['loc'][0]}: {first['msg']}."
+        raise InvalidOptionError(sentence) from None
 
 
 @dataclass(frozen=True, slots=True)

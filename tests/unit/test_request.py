@@ -17,6 +17,8 @@ from pecia.testing import FakeFleet
     [
         {"priority": "soon"},
         {"metadata": {"ward": "7" * 513}},
+        {"metadata": {"ward": 7}},
+        {"metadata": ["ward"]},
         {"metadata": {str(number): "" for number in range(65)}},
         {"not_before": datetime(2026, 11, 27)},  # noqa: DTZ001  the fault itself
         {"expires": timedelta.max},
