@@ -25,7 +25,7 @@ from tests.shared.snippets import blocks
 
 ROOT = Path(__file__).parents[3]
 OURS = {"pecia": ROOT / "producer" / "pecia", "pecia_schemas": ROOT / "schemas" / "pecia_schemas"}
-MOST = 20
+MOST = 18
 
 SUBMIT = """
 import sys
