@@ -53,7 +53,7 @@ from pecia.records import (
     UsageFigures as UsageFigures,
 )
 from pecia.saving import ExportFormat as ExportFormat
-from pecia.submission import Submission as Submission
+from pecia.request import Submission as Submission
 from pecia_schemas.blocks import (
     Block as Block,
     BlockKind as BlockKind,

@@ -10,36 +10,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import arguments, bulk, records, submission
+from pecia import arguments, records, request, submission
+from pecia.admin import Admin
 from pecia.arguments import Which
-from pecia.bulk import Outcomes, RoomWait, Steps, Tally
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import PDF_QUALITY, Accepted
-from pecia.job import Job, JobGroup, look
-from pecia.submission import Item, Options, Submission
-from pecia.waiting import Behind, Opening, closing, run_blocking, sleep, steps
+from pecia.job import Job, JobGroup
+from pecia.request import Item, Options, Steps, Submission
+from pecia.submission import Outcomes, Tally
+from pecia.waiting import Behind, RoomWait, closing, run_blocking, sleep, steps
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
-from pecia_schemas.failures import FailureCode
-from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
+from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneName
 
 if TYPE_CHECKING:
-    from pecia.accounts import TrailPage
-    from pecia.connections import Connections
     from pecia.saving import ExportFormat
-    from pecia_schemas.settings import ClientSettings
     from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
 
 
-class Client(Opening["Connections"]):
+class Client(Admin):
     """A fleet, as an application sees it: by a `Client`, or by an `AsyncClient` with `await` before what does I/O.
 
     A `Client` is safe to share between threads. A forked child may go on using it, but can submit only if its parent
@@ -51,22 +47,6 @@ class Client(Opening["Connections"]):
     `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
     `Client("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
     """
-
-    def __init__(
-        self,
-        database_url: str | None = None,
-        redis_url: str | None = None,
-        payload_url: str | None = None,
-        *,
-        api_key: str | None = None,
-        settings: ClientSettings | None = None,
-    ) -> None:
-        from pecia.configuration import resolve  # noqa: PLC0415  brings pydantic-settings, slow to load
-
-        super().__init__()
-        self._settings = resolve(
-            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url, api_key=api_key
-        )
 
     def submit(
         self,
@@ -96,14 +76,14 @@ class Client(Opening["Connections"]):
         options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        with bulk.submitting(options.lane) as span:
+        with submission.submitting(options.priority) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
             accept = self._prepared([item], options, RoomWait(block=block, timeout=timeout))
             ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            bulk.became(span, outcome)
+            submission.became(span, outcome)
         return self._job_of(outcome)
 
     def submit_many(
@@ -145,13 +125,13 @@ class Client(Opening["Connections"]):
             for some in taken:
                 if options.batch is None:
                     opened = self._open().store.open_batch(batch)
-                    options = replace(options, batch=opened.id)
-                for items, of_lane in bulk.by_lane(some, options):
-                    if self._open().backlog.limit(of_lane.lane):
+                    options = options.model_copy(update={"batch": opened.id})
+                for items, of_lane in request.by_lane(some, options):
+                    if self._open().backlog.limit(of_lane.priority):
                         behind.settle()  # what is being written takes up room
                     room_wait = RoomWait(block=block, timeout=timeout)
                     with ExitStack() as spans:
-                        traced, noted = bulk.traced(items, of_lane.lane, spans)
+                        traced, noted = submission.traced(items, of_lane.priority, spans)
                         accept = self._prepared(traced, of_lane, room_wait)
                         behind.settle()
                         behind.start(accept, noted, spans.pop_all())
@@ -250,90 +230,6 @@ class Client(Opening["Connections"]):
                     progress(exporter.exported)
         return run_blocking(exporter.finish)
 
-    def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> records.Usage:
-        """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
-
-        `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
-        Raises `InvalidOptionError` for anything else.
-        """
-        return self._open().accounts.since(arguments.past(since), by)
-
-    def dead_parts(
-        self,
-        *,
-        job: Job[Any] | UUID | str | None = None,
-        code: FailureCode | str | None = None,
-        since: datetime | timedelta | None = None,
-        limit: int | None = None,
-    ) -> list[records.DeadPart]:
-        """Return what the fleet has given up although the document may be fine, last first.
-
-        These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
-        """
-        arguments.check_pages(limit)
-        job_id = None if job is None else arguments.id_of(job)
-        return self._open().dead.latest(job_id=job_id, code=code, since=arguments.past(since), limit=limit)
-
-    def dead_part(self, part_id: UUID | str) -> records.DeadPart:
-        """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
-        return self._open().dead.one(arguments.id_of(part_id))
-
-    def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[Job[Any]]:
-        """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
-
-        Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
-        before anything is done; `RetryRefusedError` at the first job that is still at work.
-        """
-        named = {part.id if isinstance(part, records.DeadPart) else part for part in parts}
-        chosen = self._open().dead.by_job(named)
-        jobs = [self.job(job_id) for job_id in chosen]
-        return [job.retry(chosen[job.id]) for job in jobs]
-
-    def purge(
-        self,
-        jobs: Iterable[Job[Any] | UUID | str] | None = None,
-        *,
-        before: datetime | timedelta | None = None,
-        metadata: Mapping[str, str] | None = None,
-        reason: str | None = None,
-        dry_run: bool = False,
-    ) -> list[records.Erasure]:
-        """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
-
-        Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
-        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback is sent of
-        it. Those that were purged before are left out. `reason` is kept with the record of it: write nothing of a
-        document into it. With `dry_run` nothing is erased.
-
-        Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
-        """
-        connections = self._open()
-        job_ids: list[UUID] | None = None
-        if jobs is not None:
-            job_ids = [view.id for view in look(connections, [arguments.id_of(job) for job in jobs])]
-        selection = arguments.selection(job_ids=job_ids, before=before, metadata=metadata)
-        meant = connections.purging.fitting(selection)
-        if dry_run:
-            return connections.purging.look(meant)
-        erased, cancelled = connections.erase(meant, reason)
-        connections.bus.announce(cancelled, JobState.CANCELLED)
-        return erased
-
-    def audit(
-        self,
-        *,
-        job: Job[Any] | UUID | str | None = None,
-        client: str | None = None,
-        since: datetime | timedelta | None = None,
-    ) -> Iterator[records.AuditEntry]:
-        """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
-
-        `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
-        """
-        job_id = None if job is None else arguments.id_of(job)
-        page = self._open().trail.page
-        return self._entries(partial(page, job_id=job_id, client=client, since=arguments.past(since)))
-
     def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
     ) -> records.Endpoint:
@@ -385,7 +281,7 @@ class Client(Opening["Connections"]):
         return self._open().deliveries.latest(
             job_id=None if job is None else arguments.id_of(job),
             endpoint_id=None if endpoint is None else arguments.endpoint_id(endpoint),
-            state=None if state is None else arguments.one_of(DeliveryState, state, "A delivery's state"),
+            state=None if state is None else request.one_of(DeliveryState, state, "A delivery's state"),
             since=arguments.past(since),
             limit=limit,
         )
@@ -405,28 +301,8 @@ class Client(Opening["Connections"]):
         """Return the jobs as one, to wait for or to cancel together."""
         return JobGroup(self._open, list(jobs))
 
-    def close(self) -> None:
-        """Close all connections. Using the client again opens new ones, on asyncio also in another loop."""
-        if (connections := self._take()) is not None:
-            connections.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _connect(self) -> Connections:
-        if self._settings.gateway_url:
-            from pecia.remote.connections import RemoteConnections  # noqa: PLC0415  as below
-
-            return cast("Connections", RemoteConnections(self._settings))
-        from pecia.connections import Connections  # noqa: PLC0415  slow to load
-
-        return Connections(self._settings)
-
     def _options(self, **options: Any) -> Options:
-        return submission.options(
+        return request.options(
             **options, client=self._open().client, fair_by=self._settings.fair_by, tenant=self._open().tenant
         )
 
@@ -434,7 +310,7 @@ class Client(Opening["Connections"]):
         self, items: Sequence[Item], options: Options, room_wait: RoomWait
     ) -> Callable[[], Outcomes]:
         """Return what hands over a step, once there is room. Raises `QueueFullError` once the timeout has passed."""
-        lane = options.lane
+        lane = options.priority
         while True:
             connections = self._open()
             backlog = connections.backlog
@@ -461,12 +337,6 @@ class Client(Opening["Connections"]):
         if isinstance(batch, str | UUID):
             batch = self._open().store.batch(str(batch))
         return replace(listing, batch=batch.id if isinstance(batch, records.Batch) else batch)
-
-    def _entries(self, read: Callable[..., TrailPage]) -> Iterator[records.AuditEntry]:
-        page, place = read()
-        while page:
-            yield from page
-            page, place = read(place)
 
     def _pages(self, which: Which, size: int, limit: int | None) -> Iterator[Job[Any]]:
         listing = self._listing(which)

@@ -10,18 +10,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from pecia import bulk, sources, submission
+from pecia import sources, submission
 from pecia.accounts import AccessKeys, Accounts, DeadParts, Trail
-from pecia.bulk import Backlog, Outcomes, Prepared
 from pecia.configuration import client_name, database_url, redis_url
 from pecia.database import Database
 from pecia.endpoints import Deliveries, Endpoints
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
 from pecia.records import DocumentFate, Erasure
+from pecia.request import Item, Options
 from pecia.store import Store
-from pecia.submission import Item, NewJob, Options
-from pecia.waiting import Deadline, Inheritable, batches, closing, prepare, within_work
+from pecia.submission import NewJob, Outcomes, Prepared
+from pecia.waiting import Backlog, Deadline, Inheritable, batches, closing, prepare, within_work
 from pecia_schemas import tracing
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
@@ -137,15 +137,15 @@ class Connections(Inheritable):
     def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
         """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
         prepared = prepare(items, self.payloads, options, self.keys)
-        return partial(self._accept, prepared, options.lane)
+        return partial(self._accept, prepared, options.priority)
 
     def _accept(self, prepared: Prepared, lane: Lane) -> Outcomes:
-        new = bulk.new_jobs(prepared)
+        new = submission.new_jobs(prepared)
         with tracing.span("accept", {"pecia.jobs": len(new)}):
             accepted = self._write(new) if new else []
         self.backlog.add(lane, len(new))
-        self.publish(bulk.messages(new, accepted))
-        return bulk.outcomes(prepared, accepted)
+        self.publish(submission.messages(new, accepted))
+        return submission.outcomes(prepared, accepted)
 
     def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
@@ -192,7 +192,7 @@ class Connections(Inheritable):
         """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
         if not messages:
             return
-        with bulk.sending(messages):
+        with submission.sending(messages):
             left = self.bus.publish(messages)
         if left:
             with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later

@@ -1,88 +1,45 @@
-"""From tasks to the rows of jobs, and how these are written: the work of one transaction, for both kinds of client."""
+"""How a request is stored: from tasks to the rows of jobs, and the transaction that writes them, for both clients.
+
+Tasks go in steps: one is prepared (`waiting.prepare`) while the one before is written and published. A task that is
+refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before. In each
+task's span its job's trace begins.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel
 from pydantic_core import to_json
 
-from pecia import arguments, errors
-from pecia.handles import COLUMNS, Accepted, JobView, progress
+from pecia import errors
+from pecia.errors import QueueFullError, SubmitError, SubmitManyError, UnavailableError
+from pecia.handles import COLUMNS, Accepted, GroupHandle, JobView, progress
+from pecia.request import Item, Options
 from pecia.sources import StoredSource
 from pecia.store import Connection
+from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest, unseal_label
-from pecia_schemas.events import Webhook
 from pecia_schemas.media import PageRanges, UrlRef
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.running import UNSIGNED
-from pecia_schemas.states import JobState, Lane, LaneName, Stage, new_id
+from pecia_schemas.states import JobState, Lane, Stage, new_id
+from pecia_schemas.tracing import Attributes, Span, SpanKind
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
 
-R = TypeVar("R", bound=BaseModel)
+J = TypeVar("J")
+G = TypeVar("G", bound=GroupHandle[Any])
 
 _INGEST_COST = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Submission(Generic[R]):
-    """A task of many, with options of its own. What is None is as the call says for all."""
-
-    task: Task[R]
-    metadata: Mapping[str, str] | None = None
-    """Beside that of the call; of a key that both have, this value is taken."""
-    priority: Lane | LaneName | None = None
-    key: str | None = None
-    """Its idempotency key."""
-    label: str | None = None
-    """What the document is called. It is stored as results are: encrypted where there is a key, erased with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One task of those that are submitted together; counted from 0."""
-
-    number: int
-    own: Submission[Any]
-    job_id: UUID = field(default_factory=new_id)
-    """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
-    traceparent: str | None = None
-    """The span in which it is submitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The checked options of a submit."""
-
-    lane: Lane
-    metadata: Mapping[str, str]
-    webhook: Webhook | None
-    not_before: datetime | timedelta | None
-    """A distance is one from when the job is accepted, by the clock of Postgres."""
-    expires: datetime | timedelta | None
-    client: str
-    fair_by: str
-    """Metadata key by which the job takes turns with others; empty: with none."""
-    tenant: str | None = None
-    """Whose job it is, if it came through the gateway. All jobs of a tenant take turns as one."""
-    batch: UUID | None = None
-
-    def of(self, one: Submission[Any]) -> Options:
-        """Return the options of one task of many. Raises `InvalidOptionError`."""
-        if one.metadata is None and one.priority is None:
-            return self
-        metadata = {**self.metadata, **arguments.checked_metadata(one.metadata or {})}
-        lane = self.lane if one.priority is None else arguments.one_of(Lane, one.priority, "priority")
-        return replace(self, lane=lane, metadata=arguments.checked_metadata(metadata))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,31 +80,18 @@ class NewJob:
         return PartMessage(
             part=row["part"],
             stage=row["stage"],
-            lane=self.options.lane,
+            lane=self.options.priority,
             cost=row["cost"],
             flow=flow,
             traceparent=row["traceparent"],
         )
 
 
-def options(
-    *,
-    priority: Lane | str,
-    metadata: Mapping[str, str] | None,
-    webhook: Webhook | str | None,
-    not_before: datetime | timedelta | None,
-    expires: datetime | timedelta | None,
-    **of_client: Any,
-) -> Options:
-    """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
-    lane = arguments.one_of(Lane, priority, "priority")
-    metadata = arguments.checked_metadata(metadata or {})
-    webhook = arguments.webhook(webhook) if isinstance(webhook, str) else webhook
-    arguments.moment(not_before, "not_before")
-    arguments.moment(expires, "expires")
-    return Options(
-        lane=lane, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires, **of_client
-    )
+Outcome = tuple[int, Accepted | SubmitError]
+"""The number of a task, and what became of it."""
+Outcomes = Iterable[Outcome]
+Prepared = list[tuple[int, NewJob | SubmitError]]
+"""A step whose documents are stored, ready to be written: what came of each task, by its number."""
 
 
 def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -> NewJob:
@@ -165,7 +109,9 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         reference = written["source"]
         if reference is not None and source.sha256 is not None:  # as if it was stored under that key
             reference = {**reference, "sha256": keys.name_of(source.sha256, one), "key": one}
-        digests.append(task_digest(own.task.kind, {**written, "source": reference}, options.lane, keys, one))
+        digests.append(
+            task_digest(own.task.kind, {**written, "source": reference}, options.priority, keys, one)
+        )
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
@@ -330,7 +276,8 @@ def _insert(
         return {}, set()
     options = batch[0].options
     shared = {
-        **{name: getattr(options, name) for name in ("lane", "client", "tenant", "batch")},
+        **{name: getattr(options, name) for name in ("client", "tenant", "batch")},
+        "lane": options.priority,
         **_of_time("not_before", options.not_before),
         **_of_time("expires", options.expires),
         "webhook": options.webhook and options.webhook.model_dump(mode="json"),
@@ -358,7 +305,7 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
     return JobView(
         id=new.id,
         kind=new.row["kind"],
-        lane=new.options.lane,
+        lane=new.options.priority,
         state=JobState.QUEUED,
         progress=progress(new.row.get("total"), 0, 0, 0),
         failure=None,
@@ -397,3 +344,114 @@ def _known(
         row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
         for row in rows
     }
+
+
+@dataclass(slots=True)
+class Tally(Generic[J, G]):
+    """What has become of the tasks so far."""
+
+    job: Callable[[Accepted], J]
+    """Makes a handle."""
+    group: Callable[[Sequence[J]], G]
+    """Makes them one."""
+    jobs: dict[int, J] = field(default_factory=dict)
+    """By the number of the task."""
+    failures: dict[int, SubmitError] = field(default_factory=dict)
+
+    def add(self, outcomes: Outcomes) -> None:
+        """Count a step."""
+        for number, outcome in outcomes:
+            if isinstance(outcome, SubmitError):
+                # A traceback would keep every document that was on its way.
+                outcome.__cause__ = outcome.__context__ = None
+                self.failures[number] = outcome.with_traceback(None)
+            else:
+                self.jobs[number] = self.job(outcome)
+
+    def result(self) -> G:
+        """Return all jobs as one. Raises `SubmitManyError` if a task was refused."""
+        if self.failures:
+            raise SubmitManyError(self._group(), self.failures)
+        return self._group()
+
+    def _group(self) -> G:
+        return self.group([self.jobs[number] for number in sorted(self.jobs)])
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Let what ends the call early say which jobs there are, and what was refused."""
+        try:
+            yield
+        except (UnavailableError, QueueFullError) as error:
+            self.add(error.answered)
+            error.accepted, error.failures = self._group(), self.failures
+            raise
+
+
+def new_jobs(prepared: Prepared) -> list[NewJob]:
+    """Return the jobs to write."""
+    return [made for _, made in prepared if isinstance(made, NewJob)]
+
+
+def outcomes(prepared: Prepared, accepted: Iterable[Accepted | SubmitError]) -> Outcomes:
+    """Yield what became of each task, given what became of the jobs that were written."""
+    written = iter(accepted)
+    for number, made in prepared:
+        yield number, next(written) if isinstance(made, NewJob) else made
+
+
+def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) -> list[PartMessage]:
+    """Return what to publish of jobs that were written."""
+    return [
+        message
+        for job, known in zip(new, accepted, strict=True)
+        if isinstance(known, Accepted) and known.created and (message := job.message(known.flow)) is not None
+    ]
+
+
+def submitting(lane: Lane) -> AbstractContextManager[Span]:
+    """Submit one task in the span that its job's trace begins with, or goes on with from the application."""
+    return tracing.first("submit", _about(lane), kind=SpanKind.PRODUCER)
+
+
+def traced(
+    items: Sequence[Item], lane: Lane, ending: ExitStack
+) -> tuple[Sequence[Item], Callable[[Outcomes], Outcomes]]:
+    """Give each task of a batch a trace that is linked to the current span and ends with `ending`.
+
+    Returns the tasks, and what takes note of their outcomes as they pass.
+    """
+    if not tracing.is_on():
+        return items, lambda outcomes: outcomes
+    batch = tracing.current().traceparent
+    links = [batch] if batch else []
+    spans = {
+        item.number: tracing.apart("submit", _about(lane), kind=SpanKind.PRODUCER, links=links)
+        for item in items
+    }
+
+    def noted(outcomes: Outcomes) -> Iterator[Outcome]:
+        for number, outcome in outcomes:
+            became(spans[number], outcome)
+            yield number, outcome
+
+    for span in spans.values():
+        ending.callback(span.end)
+    return [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
+
+
+def became(span: Span, outcome: Accepted | SubmitError) -> None:
+    """Say what became of a task. A key that was known names an earlier job, whose trace is another."""
+    if isinstance(outcome, SubmitError):
+        span.fail(type(outcome).__name__)
+    else:
+        span.set_attributes({"pecia.job.id": str(outcome.view.id), "pecia.job.created": outcome.created})
+
+
+def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
+    """Publish messages in a span below the current one."""
+    return tracing.span("send", tracing.messaging("send", len(messages)), kind=SpanKind.PRODUCER)
+
+
+def _about(lane: Lane) -> Attributes:
+    return tracing.messaging("submit") | {"messaging.operation.type": "create", "pecia.lane": lane}

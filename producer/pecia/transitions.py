@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from pecia.errors import InvalidOptionError, JobNotFoundError, PayloadStoreUnavailableError, RetryRefusedError
+from pecia.arguments import check_retry, checked_reason
+from pecia.errors import JobNotFoundError, PayloadStoreUnavailableError, RetryRefusedError
 from pecia.records import DocumentFate, Erasure, Selection
 from pecia.store import Connection, D_co, Statements, transaction, unrepeatable
 from pecia.waiting import batches
-from pecia_schemas import discards, storable
+from pecia_schemas import discards
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import REOPEN_JOB, end_jobs, moving, promise_callbacks
 from pecia_schemas.states import JobState, Lane, PartState, Stage
@@ -54,19 +55,6 @@ _REOPEN_PARTS = moving(
     beside="forgotten AS (DELETE FROM results USING moved WHERE results.part_id = moved.id)",
     answer="SELECT id, stage, lane, cost, state FROM moved",
 )
-
-
-def checked_reason(reason: str | None) -> str | None:
-    """Return the reason. Raises `InvalidOptionError` if it is too long to be stored."""
-    if reason is not None and (len(reason) > storable.REASON or not storable.is_storable(reason)):
-        raise InvalidOptionError(f"A reason has at most {storable.REASON} characters, none of them NUL.")
-    return reason
-
-
-def check_retry(job_id: UUID, state: JobState) -> None:
-    """Raise `RetryRefusedError` while a job is at work or if it has succeeded."""
-    if state is JobState.SUCCEEDED or not state.is_terminal:
-        raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
 
 
 class Transitions(Statements[D_co]):

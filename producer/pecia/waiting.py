@@ -1,5 +1,10 @@
 """Waiting: what it decides, with no I/O, for both kinds of client; and how a thread waits.
 
+Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
+its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
+times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
+than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
+
 A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
 `pecia.aio.waiting` has the names of the second half for a loop: what differs by nature.
 """
@@ -8,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -15,20 +21,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import bulk, sources
-from pecia.bulk import Prepared, Steps
-from pecia.errors import JobNotFoundError, JobTimeoutError, SubmitError
+from pecia import request, sources
+from pecia.errors import JobNotFoundError, JobTimeoutError, QueueFullError, SubmitError
 from pecia.handles import JobView
-from pecia.records import AuditAction, PartOutcome
-from pecia.submission import Item, NewJob, Options, Submission, new_job
+from pecia.records import AuditAction, LaneLoad, PartOutcome
+from pecia.request import Item, Options, Steps, Submission
+from pecia.submission import NewJob, Prepared, new_job
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.media import Ordinals, PayloadRef
 from pecia_schemas.messages import job_channel
+from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import PayloadStore
@@ -220,9 +228,75 @@ class Breaker:
             log.warning("%s Until then work waits for the fleet's relay.", refusal)
 
 
+_RECOUNT_S = 1.0
+_SHARE_OF_LOOKING = 20
+"""A count that took a second is followed by the next no sooner than this many seconds later."""
+
+_SHARE_OF_ROOM = 0.1
+_SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
+"""When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    load: LaneLoad
+    added: int
+    stale_at: float
+
+
+class Backlog:
+    """What one client knows of the lanes that have a limit. No I/O."""
+
+    def __init__(self, limits: Mapping[Lane, int]) -> None:
+        self._limits = limits
+        self._seen: dict[Lane, _Seen] = {}
+
+    def limit(self, lane: Lane) -> int | None:
+        """Return how many parts may wait in a lane; None: any number."""
+        return self._limits.get(lane)
+
+    def is_stale(self, lane: Lane) -> bool:
+        """Whether it has to be counted before it is known if there is room."""
+        seen = self._seen.get(lane)
+        return seen is None or time.monotonic() >= seen.stale_at
+
+    def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
+        """Take in a count, and how many seconds it took."""
+        rest = max(_RECOUNT_S, _SHARE_OF_LOOKING * took)
+        self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
+
+    def add(self, lane: Lane, jobs: int) -> None:
+        """Take in that this client has handed over so many jobs."""
+        if seen := self._seen.get(lane):
+            seen.added += jobs
+
+    def refusal(self, lane: Lane) -> QueueFullError | None:
+        """Return what there is to say if there is no room."""
+        limit, seen = self._limits.get(lane), self._seen.get(lane)
+        if limit is None or seen is None or seen.load.waiting + seen.added < limit:
+            return None
+        per_second = seen.load.ended / 60
+        sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
+        return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
+
+
+class RoomWait:
+    """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
+
+    def __init__(self, *, block: bool, timeout: float | None) -> None:
+        self._block = block
+        self._until = math.inf if timeout is None else time.monotonic() + timeout
+
+    def pause(self, refusal: QueueFullError, rest: float = _RECOUNT_S) -> float:
+        """Return the seconds until it is worth looking again. Raises the refusal once the timeout has passed."""
+        left = self._until - time.monotonic()
+        if not self._block or left <= 0:
+            raise refusal
+        return min(left, rest)
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
-D = TypeVar("D")
 
 
 sleep = time.sleep
@@ -323,11 +397,6 @@ def within_work(call: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def run_work(work: Callable[[D], T], connection: D) -> T:
-    """Run the work of a transaction."""
-    return work(connection)
-
-
 _PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
 _GROUPS: Final = 64
@@ -351,7 +420,7 @@ def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, key
 
     def make(item: Item) -> tuple[int, NewJob | SubmitError]:
         try:
-            bulk.check(item, options)
+            request.check(item, options)
             with tracing.under(item.traceparent, "store"):
                 source = sources.store(payloads, item.own.task.source)
             return item.number, new_job(item, source, options, keys)

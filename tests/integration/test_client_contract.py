@@ -337,7 +337,7 @@ def test_pages_are_found_by_their_verdict_in_the_newest_job_first(
 
     assert found() == found(page_size=2) == [*doubtful(newer), *doubtful(older)]
     with monkeypatch.context() as patched:  # a gateway's answer may hold fewer than the client's page
-        patched.setattr("pecia.remote.stores._AT_ONCE", 4)
+        patched.setattr("pecia.remote.calls.AT_ONCE", 4)
         assert found() == [*doubtful(newer), *doubtful(older)]
     assert found(limit=4, page_size=1) == [*doubtful(newer), *doubtful(older)][:4]
     assert found(state="failed") == found(kind="video.caption") == []

@@ -22,6 +22,7 @@ from pecia import (
     Webhook,
     errors,
 )
+from pecia.accounts import Scope
 from pecia.webhooks import verify
 from pecia_schemas.results import Timings, TokenUsage
 from tests.shared.contract_fleets import client, fleet, gateway, real_fleet
@@ -168,6 +169,21 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     assert list(client.audit(job=uuid4())) == []
     fleet.advance(timedelta(hours=2))
     assert list(client.audit(since=timedelta(hours=1))) == []
+
+
+@pytest.mark.servers
+@pytest.mark.operators
+def test_keys_of_the_gateway_are_made_replaced_and_ended(client: Client) -> None:
+    tenant = uuid4().hex  # keys outlive a test
+    key, shown = client.add_key(tenant, "intake", scopes=[Scope.SUBMIT], expires=timedelta(days=30))
+    assert shown.startswith(f"pecia_{key.id.hex}_")
+    fresh, _ = client.rotate_key(key.id, overlap=timedelta())
+    client.revoke_key(fresh.id)
+    listed = {one.id: (one.is_valid, taken.pages_of_day) for one, taken in client.keys(tenant)}
+    assert listed == {key.id: (False, 0), fresh.id: (False, 0)}
+    assert client.keys(uuid4().hex) == []
+    with pytest.raises(errors.InvalidOptionError, match="There is no key"):
+        client.revoke_key(uuid4())
 
 
 @pytest.mark.servers

@@ -24,7 +24,7 @@ from pecia import (
     QueueFullError,
     ReadDocument,
     Submission,
-    bulk,
+    request,
 )
 from pecia.cli import jobs, output, printing, reading, results, values, watching
 from pecia.cli.app import app
@@ -187,7 +187,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 ) -> None:
     fleet.hold()
     monkeypatch.setattr(reading, "Client", lambda **_: fleet.client(max_backlog={Lane.NORMAL: 1}))
-    monkeypatch.setattr(bulk, "_MOST_TASKS", 1)
+    monkeypatch.setattr(request, "_MOST_TASKS", 1)
 
     told = pecia("read", REFUSED, *scans, "--json")
 

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from pecia import InvalidSourceError, ReadDocument, SubmitManyError
 from pecia.aio.publishing import AsyncPublisher
-from pecia.bulk import Backlog, RoomWait
 from pecia.errors import QueueFullError
 from pecia.publishing import Publisher
 from pecia.records import LaneLoad
 from pecia.testing import FakeFleet
+from pecia.waiting import Backlog, RoomWait
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import CheckConstraint, Table, Text
 
 from pecia import CaptionVideo, InvalidOptionError, ReadDocument, Webhook
-from pecia.arguments import check_task
+from pecia.request import check_task
 from pecia_schemas import events, states, storable, tasks
 from pecia_schemas.encryption import Keyring, task_digest
 from pecia_schemas.media import PageRanges

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar
 
-from pecia import bulk, sources
-from pecia.bulk import Prepared, Steps
+from pecia import request, sources
 from pecia.errors import SubmitError, WrongLoopError
+from pecia.request import Item, Options, Steps, Submission
 from pecia.sources import StoredSource
-from pecia.submission import Item, NewJob, Options, Submission, new_job
+from pecia.submission import NewJob, Prepared, new_job
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.media import PayloadRef, UrlRef
@@ -112,13 +112,6 @@ def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     return run
 
 
-async def run_work(work: Callable[[C], T], connection: C) -> T:
-    """Run the work of a transaction, in which calls are awaited by `within_work`."""
-    from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  as above
-
-    return await greenlet_spawn(work, connection)
-
-
 async def steps(
     tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], waiting: Steps
 ) -> AsyncGenerator[list[Item], None]:
@@ -165,7 +158,7 @@ def _refused(items: Sequence[Item], options: Options) -> list[tuple[int, SubmitE
     refused: list[tuple[int, SubmitError]] = []
     for item in items:
         try:
-            bulk.check(item, options)
+            request.check(item, options)
         except SubmitError as error:
             refused.append((item.number, error))
     return refused

@@ -4,20 +4,17 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Annotated
 from uuid import UUID
 
 import typer
 from typer import Argument, BadParameter, Option
 
-from pecia import arguments
 from pecia.accounts import AccessKey, Scope
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.configuration import resolve
-from pecia.connections import Connections
 from pecia.records import DocumentFate, Erasure, UsageFigures
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
@@ -76,16 +73,15 @@ def create(
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
-    ends = arguments.moment(values.moment(expires, "--expires"), "--expires")
-    with _connected() as connections:
-        key, shown = connections.access.add(
-            tenant=tenant,
-            name=name,
+    with Client() as client:
+        key, shown = client.add_key(
+            tenant,
+            name,
             scopes=tuple(scope or (Scope.SUBMIT, Scope.READ)),
             lanes=tuple(lane or Lane),
             pages_per_day=pages_per_day,
             pages_in_flight=pages_in_flight,
-            expires_at=ends,
+            expires=values.moment(expires, "--expires"),
         )
     _show(key, shown, as_json=as_json)
 
@@ -103,8 +99,8 @@ def rotate(
 
     Example: `pecia access rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
-    with _connected() as connections:
-        made, shown = connections.access.rotate(key, arguments.checked_overlap(values.overlap(overlap)))
+    with Client() as client:
+        made, shown = client.rotate_key(key, overlap=values.overlap(overlap))
     _show(made, shown, as_json=as_json)
     typer.echo(f"Key {key} ends in {overlap}, or when it would have ended before.", err=True)
 
@@ -127,8 +123,8 @@ def list_keys(
 
     Example: `pecia access list --tenant north-clinic`
     """
-    with _connected() as connections:
-        found = [(key, connections.access.load(key)) for key in connections.access.all(tenant)]
+    with Client() as client:
+        found = client.keys(tenant)
     if as_json:
         for key, taken in found:
             output.json_line(key.model_dump(mode="json") | {"taken": taken})
@@ -151,13 +147,9 @@ def revoke(
 
     Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
-    with _connected() as connections:
+    with Client() as client:
         for key in keys:
-            connections.access.revoke(key)
-
-
-def _connected() -> closing[Connections]:
-    return closing(Connections(resolve()))
+            client.revoke_key(key)
 
 
 _FATES = {

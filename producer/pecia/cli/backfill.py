@@ -28,7 +28,7 @@ from pecia.client import Client
 from pecia.configuration import document_settings, resolve
 from pecia.errors import SubmitManyError, UnavailableError
 from pecia.job import AnyJob, JobGroup
-from pecia.submission import Submission
+from pecia.request import Submission
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import in_bucket, open_bucket
 from pecia_schemas.settings import ClientSettings

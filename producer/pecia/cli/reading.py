@@ -25,7 +25,7 @@ from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
-from pecia.submission import Submission
+from pecia.request import Submission
 from pecia_schemas import tasks
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane

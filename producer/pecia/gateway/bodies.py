@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from pecia.accounts import AccessKey
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
+from pecia.request import SubmitOptions
 from pecia_schemas import storable
-from pecia_schemas.events import NoticeType, Progress, Webhook
+from pecia_schemas.events import NoticeType, Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
@@ -41,19 +41,6 @@ _JOB: Final[Any] = {
     "erased_at": None,
     "created": True,
 }
-
-
-def _seconds(given: Any) -> Any:
-    """Return a number that is written as text, as in a query; anything else as it is."""
-    return (
-        float(given) if isinstance(given, str) and re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", given) else given
-    )
-
-
-Moment: TypeAlias = Annotated[
-    timedelta | datetime, Field(union_mode="left_to_right"), BeforeValidator(_seconds)
-]
-"""A point in time, or a distance from now: a number is seconds."""
 
 
 class _Body(BaseModel):
@@ -91,7 +78,7 @@ else:
     AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
 
 
-class Submission(_Body):
+class Submission(SubmitOptions):
     """Work to do: one task for each document. A task without a `url` reads the next `file` of the request.
 
     A task may have a `label`, `metadata` beside those of all, and a `priority` of its own.
@@ -109,12 +96,6 @@ class Submission(_Body):
     """Without any, each `file` is read with `task`."""
     task: AnyTaskBody = Field(default_factory=ReadTask)
     """How to read files, if no `tasks` say so."""
-    priority: Lane = Lane.NORMAL
-    metadata: dict[str, str] = Field(default_factory=dict)
-    webhook: Webhook | None = None
-    not_before: Moment | None = None
-    """A point in time, or how long from now; a number is seconds from now."""
-    expires: Moment | None = None
     batch: str | None = Field(default=None, max_length=storable.BATCH)
     """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)

@@ -24,6 +24,7 @@ from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Review
 from pecia.gateway.problems import ProblemError, busy, documented, too_many
 from pecia.handles import PDF_QUALITY
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
+from pecia.request import Moment
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
@@ -70,7 +71,7 @@ Metadata = Annotated[
         default_factory=list, max_length=64, description="Only with this `key=value`; of several, with all."
     ),
 ]
-Since = Annotated[bodies.Moment | None, Query(description="Only what was submitted since, or in so long.")]
+Since = Annotated[Moment | None, Query(description="Only what was submitted since, or in so long.")]
 States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
 InBatch = Annotated[
     str | None,

@@ -165,7 +165,10 @@ def response_to(error: Exception) -> JSONResponse:
             detail = "The request cannot be meant: `errors` says why."
             problem = _problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", detail)
             problem.errors += [
-                Refused(where=".".join(map(str, one["loc"])), message=one["msg"]) for one in error.errors()
+                Refused(
+                    where=".".join(map(str, one["loc"])), message=one["msg"].removeprefix("Value error, ")
+                )
+                for one in error.errors()
             ]
         case _:
             detail = "A fault of the gateway: see its log."

@@ -18,7 +18,8 @@ from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, 
 from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
-from pecia.submission import Submission as One
+from pecia.request import Submission as One
+from pecia.request import SubmitOptions
 from pecia_schemas import storable
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
@@ -181,29 +182,16 @@ async def _submit(
     bearer: Submitter, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
 ) -> Sequence[AsyncJob[Any]]:
     """Submit the tasks: one alone, several as a batch."""
-    common: dict[str, Any] = {
-        "webhook": submission.webhook,
-        "not_before": submission.not_before,
-        "expires": submission.expires,
-    }
+    options = {name: getattr(submission, name) for name in SubmitOptions.model_fields}
     if len(tasks) > 1 or submission.batch is not None:
         return await bearer.client.submit_many(
-            tasks,
-            priority=submission.priority,
-            metadata=submission.metadata,
-            batch=submission.batch,
-            idempotency_keys=keys,
-            **common,
+            tasks, batch=submission.batch, idempotency_keys=keys, **options
         )
-    (one,) = tasks
-    job = await bearer.client.submit(
-        one.task,
-        priority=one.priority or submission.priority,
-        metadata={**submission.metadata, **(one.metadata or {})},
-        label=one.label,
-        idempotency_key=keys[0] if keys else None,
-        **common,
-    )
+    (own,) = tasks
+    options["priority"] = own.priority or submission.priority
+    options["metadata"] = {**submission.metadata, **(own.metadata or {})}
+    key = keys[0] if keys else None
+    job = await bearer.client.submit(own.task, label=own.label, idempotency_key=key, **options)
     return [job]
 
 

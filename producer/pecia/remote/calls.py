@@ -1,19 +1,47 @@
-"""Calls of a gateway: what takes the place of a database's transactions, for both kinds of client."""
+"""Calls of a gateway, with no I/O: what is sent, what an answer stands for, and when it is asked again."""
 
-from collections.abc import Callable, Mapping
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import IO, Any, Final
 from uuid import UUID
 
 import httpx2
+from pydantic import TypeAdapter
 
-from pecia import errors
+from pecia import errors, records, request, sources
+from pecia.handles import Accepted, JobView
+from pecia.request import Item, Options
+from pecia.submission import Outcome
+from pecia_schemas.events import JobEvent
+from pecia_schemas.media import PayloadRef, UrlRef
+from pecia_schemas.running import Lack
 from pecia_schemas.settings import ClientSettings
 
-_TRIES: Final = 4
-_PAUSE_S: Final = 0.25
+TRIES: Final = 4
+PAUSE_S: Final = 0.25
+AT_ONCE: Final = 500
+"""Jobs or parts in one answer."""
+IDS: Final = 150
+"""In one URL: a proxy takes some 8,000 characters."""
+FILES: Final = 100
+_BYTES: Final = 32 * 1024**2
+"""Where a request of many documents ends."""
 _READ_S: Final = 120.0
+DRAWING: Final = httpx2.Timeout(1800, connect=10)
+"""Of results with pictures: they may have hundreds of pages."""
+VIEW: Final = TypeAdapter(JobView)
+OUTCOMES: Final = TypeAdapter(list[records.PartOutcome])
+PAGES: Final = TypeAdapter(list[records.FoundPage])
+LACKS: Final = TypeAdapter(list[Lack])
+EVENTS: Final = TypeAdapter(list[JobEvent])
+ENDPOINTS: Final = TypeAdapter(list[records.Endpoint])
+DELIVERIES: Final = TypeAdapter(list[records.Delivery])
+
 _OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], errors.PeciaError]]] = {
     "job_not_found": lambda job_id, _: errors.JobNotFoundError(job_id),
     "job_erased": lambda job_id, said: errors.JobErasedError(
@@ -30,49 +58,21 @@ _REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
     "refused": lambda said: errors.SubmitError(said["detail"]),
 }
 
+Documents = Sequence[tuple[Item, IO[bytes] | None]]
+"""Tasks with their documents, from the start; None for one that the fleet fetches."""
 
-class Caller:
-    """A gateway, as the work of a transaction calls it."""
 
-    def __init__(
-        self, send: Callable[..., httpx2.Response], sleep: Callable[[float], None], *, repeatable: bool
-    ) -> None:
-        self._send = send
-        self._sleep = sleep
-        self._repeatable = repeatable
-
-    def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
-        """Return what is answered. Raises what its problem stands for."""
-        query = {name: value for name, value in params.items() if value is not None}
-        return self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
-
-    def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
-        """Return what is answered: of JSON the object, of another type that was accepted the bytes, None for nothing.
-
-        Raises what its problem stands for.
-        """
-        accepted = given.get("headers", {}).get("Accept", "application/json")
-        for left in range(_TRIES - 1, -1, -1):
-            try:
-                answer = self._send(method, path, **given)
-            except httpx2.TransportError as error:
-                if not left or not self._repeatable:
-                    raise errors.GatewayUnavailableError(
-                        f"The gateway does not answer ({type(error).__name__}): check its URL."
-                    ) from None
-                self._sleep(_PAUSE_S)
-                continue
-            media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
-            if answer.is_success and (media_type.startswith(accepted) or not answer.content):
-                is_json = media_type.startswith("application/json")
-                return (answer.json() if is_json else answer.content) if answer.content else None
-            said = answer.json() if media_type.startswith("application/problem+json") else {}
-            wait = float(after) if after.isdecimal() else 1.0
-            is_paced = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and said.get("code") == "rate"
-            if not left or not is_paced:
-                raise error_of(said, answer.status_code, job_id, wait)
-            self._sleep(wait)
-        raise AssertionError  # the last try returns or raises
+def pause(answer: httpx2.Response, job_id: UUID | None, accepted: str, *, is_last: bool) -> float | None:
+    """Return after how many seconds to ask again; None: it is answered. Raises what a problem stands for."""
+    media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
+    if answer.is_success and (media_type.startswith(accepted) or not answer.content):
+        return None
+    problem = answer.json() if media_type.startswith("application/problem+json") else {}
+    wait = float(after) if after.isdecimal() else 1.0
+    is_paced = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and problem.get("code") == "rate"
+    if is_last or not is_paced:
+        raise error_of(problem, answer.status_code, job_id, wait)
+    return wait
 
 
 def error_of(
@@ -104,3 +104,132 @@ def http_options(settings: ClientSettings) -> dict[str, Any]:
         "headers": {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"},
         "timeout": httpx2.Timeout(_READ_S, connect=settings.connect_timeout.total_seconds()),
     }
+
+
+class Missing:
+    """What a gateway does not offer: the first call says so."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        raise not_offered(self._what)
+
+
+def not_offered(what: str) -> errors.AccessError:
+    """Return what is raised for what only operators have."""
+    return errors.AccessError(
+        f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered"
+    )
+
+
+@contextmanager
+def of_batch(reference: str) -> Iterator[None]:
+    """Raise `BatchNotFoundError` with the caller's own reference: the gateway's problem has only a sentence."""
+    try:
+        yield
+    except errors.BatchNotFoundError:
+        raise errors.BatchNotFoundError(reference) from None
+
+
+def query_of(listing: records.Listing) -> dict[str, Any]:
+    """Return which jobs a listing means, as a gateway's query."""
+    metadata = listing.metadata or {}
+    if any("=" in key for key in metadata):
+        raise errors.InvalidOptionError(
+            "A gateway finds no jobs by a metadata key with an equals sign in it."
+        )
+    return {
+        "state": list(listing.states),
+        "verdict": list(listing.verdicts),
+        "kind": listing.kind,
+        "batch": listing.batch and str(listing.batch),
+        "part": listing.part and str(listing.part),
+        "metadata": [f"{key}={value}" for key, value in metadata.items()],
+        "since": listing.since and listing.since.isoformat(),
+    }
+
+
+def opened(
+    stack: ExitStack, items: Sequence[Item], options: Options
+) -> tuple[list[tuple[Item, IO[bytes] | None]], list[Outcome]]:
+    """Return the first tasks with their documents, as many as a request takes, and which of them are refused here."""
+    documents: list[tuple[Item, IO[bytes] | None]] = []
+    refused: list[Outcome] = []
+    size = 0
+    for item in items:
+        try:
+            document = _opened(stack, item, options)
+            size += document.seek(0, os.SEEK_END) if document else 0
+            documents.append((item, document))
+        except errors.SubmitError as error:
+            refused.append((item.number, error))
+        except (OSError, TypeError) as error:
+            refused.append((item.number, sources.unreadable(error)))
+        if size >= _BYTES:
+            break
+    return documents, refused
+
+
+def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | None:
+    request.check(item, options)
+    source = item.own.task.source
+    if isinstance(source, PayloadRef):
+        raise errors.InvalidSourceError(
+            "Through a gateway a document is sent, not named: submit the file itself."
+        )
+    if isinstance(source, UrlRef):
+        return None
+    file = stack.enter_context(sources.opened(source))
+    if not isinstance(file.read(0), bytes):
+        raise TypeError
+    return io.BytesIO(file.read()) if file.tell() else file
+
+
+def body_of(documents: Documents, options: Options) -> dict[str, Any]:
+    """Return a request of these tasks, as `httpx2` takes it."""
+    body = json.dumps(_request([item for item, _ in documents], options))
+    files = [("file", (str(item.number), document)) for item, document in documents if document is not None]
+    if files:
+        return {"files": files, "data": {"request": body}}
+    return {"content": body, "headers": {"Content-Type": "application/json"}}
+
+
+def queue_full(error: errors.AccessError, options: Options) -> errors.AccessError | errors.QueueFullError:
+    """Return what a submit raises of a gateway's refusal: one that passes is that of a full queue."""
+    if error.retry_after is None:
+        return error
+    full = errors.QueueFullError(options.priority, 0, retry_after=error.retry_after)
+    full.args = error.args
+    return full
+
+
+def outcomes_of(answer: Mapping[str, Any], documents: Documents) -> Iterator[Outcome]:
+    """Yield what became of each task of a request."""
+    for made in answer["jobs"]:
+        view = VIEW.validate_python(made)
+        yield documents[made["number"]][0].number, Accepted(view=view, created=made["created"], flow=view.id)
+    for refused in answer["refused"]:
+        problem = refused["problem"]
+        said = error_of(problem, problem["status"])
+        assert isinstance(said, errors.SubmitError)  # noqa: S101  of a task nothing else is said
+        yield documents[refused["number"]][0].number, said
+
+
+def _request(items: Sequence[Item], options: Options) -> Mapping[str, Any]:
+    from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
+
+    tasks: list[dict[str, Any]] = []
+    for own in (item.own for item in items):
+        url = own.task.source.url if isinstance(own.task.source, UrlRef) else None
+        about = {
+            "url": url,
+            "kind": own.task.kind,
+            "label": own.label,
+            "metadata": None if own.metadata is None else dict(own.metadata),
+        }
+        tasks.append(task_to_json(own.task, UrlRef(url=url or "")) | about)
+        del tasks[-1]["source"]
+    about_all = options.model_dump(mode="json", exclude={"client", "fair_by", "tenant"})
+    keys = [item.own.key or str(item.job_id) for item in items]
+    return {"tasks": tasks, **about_all, "idempotency_keys": keys}

@@ -5,40 +5,20 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self
 from uuid import UUID
 
-import httpx2
-
-from pecia.bulk import Backlog, Outcomes
 from pecia.formats import Format
 from pecia.records import Erasure
 from pecia.remote import stores
-from pecia.remote.calls import Caller, http_options
-from pecia.submission import Item, Options
-from pecia.waiting import Deadline, Inheritable, run_work, sleep, within_work
+from pecia.remote.calls import Missing
+from pecia.request import Item, Options
+from pecia.submission import Outcomes
+from pecia.waiting import Backlog, Deadline, Inheritable, sleep
 from pecia_schemas.results import Document
 from pecia_schemas.settings import ClientSettings
 
-T = TypeVar("T")
-
 _SOONEST_S: Final = 0.05
-
-
-class HttpDatabase:
-    """A gateway, where a database would be."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._http = httpx2.Client(**http_options(settings))
-
-    def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
-        """Run `work` and return what it returns."""
-        send, pause = within_work(self._http.request), within_work(sleep)
-        return run_work(work, Caller(send, pause, repeatable=repeatable))
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
 
 
 class Polling:
@@ -63,19 +43,20 @@ class RemoteConnections(Inheritable):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__()
-        self._database = database = HttpDatabase(settings)
+        self._gateway = gateway = stores.Gateway(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
         self.backlog = Backlog({})
-        self.store = stores.RemoteStore(database)
-        self.transitions = stores.RemoteTransitions(database)
-        self.accounts = stores.RemoteAccounts(database)
-        self.endpoints = stores.RemoteEndpoints(database)
-        self.deliveries = stores.RemoteDeliveries(database)
-        self.purging = stores.RemotePurging(database)
-        self.dead = stores.Missing("dead parts")
-        self.trail = stores.Missing("the audit trail")
-        self.payloads = stores.Missing("the payload store")
+        self.store = stores.RemoteStore(gateway)
+        self.transitions = stores.RemoteTransitions(gateway)
+        self.accounts = stores.RemoteAccounts(gateway)
+        self.endpoints = stores.RemoteEndpoints(gateway)
+        self.deliveries = stores.RemoteDeliveries(gateway)
+        self.purging = stores.RemotePurging(gateway)
+        self.dead = Missing("dead parts")
+        self.trail = Missing("the audit trail")
+        self.access = Missing("keys")
+        self.payloads = Missing("the payload store")
 
     def check_drawing(self, form: Format) -> None:
         """Do nothing: the gateway draws."""
@@ -119,4 +100,4 @@ class RemoteConnections(Inheritable):
     def close(self) -> None:
         """Close what is this process's own."""
         if not self.are_inherited:
-            self._database.close()
+            self._gateway.close()

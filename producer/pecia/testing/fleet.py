@@ -16,18 +16,16 @@ from uuid import UUID
 import obstore
 from obstore.store import MemoryStore
 
-from pecia import arguments, bulk, errors, waiting
+from pecia import arguments, errors, submission, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
-from pecia.bulk import Backlog, Outcomes, Prepared
 from pecia.client import Client
 from pecia.handles import Accepted, JobHandle, JobView
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
-from pecia.submission import NewJob
+from pecia.submission import NewJob, Outcomes, Prepared
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
-from pecia.transitions import check_retry, checked_reason
 from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.installing import install_command
@@ -257,7 +255,9 @@ class _Store:
         self._fleet, self._jobs, self._actor = fleet, fleet._jobs, f"client:{client}"
 
     def accept(self, prepared: Prepared) -> Outcomes:
-        return list(bulk.outcomes(prepared, [self._accept(new) for new in bulk.new_jobs(prepared)]))
+        return list(
+            submission.outcomes(prepared, [self._accept(new) for new in submission.new_jobs(prepared)])
+        )
 
     def _accept(self, new: NewJob) -> Accepted | errors.SubmitError:
         fleet = self._fleet
@@ -339,13 +339,13 @@ class _Store:
     def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         unfinished = [job_id for job_id in job_ids if job_id in self._jobs and not self._jobs[job_id].is_over]
         for job_id in unfinished:
-            self._jobs[job_id].close(JobState.CANCELLED, self._actor, checked_reason(reason))
+            self._jobs[job_id].close(JobState.CANCELLED, self._actor, arguments.checked_reason(reason))
         return unfinished
 
     def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[Any]:
         if parts is not None:
             raise NotFakedError
-        check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
+        arguments.check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
         self._jobs[job_id].reopen(self._actor)
         self._fleet._unfinished.append(self._jobs[job_id])
         return []
@@ -367,7 +367,7 @@ class _Store:
                 yield view, job
 
 
-class _Backlog(Backlog):
+class _Backlog(waiting.Backlog):
     def is_stale(self, lane: Lane) -> bool:
         return self.limit(lane) is not None  # counting costs nothing here
 

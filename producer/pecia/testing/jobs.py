@@ -17,8 +17,8 @@ from uuid import UUID, uuid4
 
 from standardwebhooks import Webhook as Signer
 
-from pecia.arguments import moment
 from pecia.handles import JobView, progress
+from pecia.request import moment
 from pecia.submission import NewJob, view_of
 from pecia.testing.scripts import Content, Script, ScriptError, outcome_of
 from pecia_schemas.encryption import Keyring
@@ -111,7 +111,7 @@ class FakeJob:
             id=new.id,
             task=task,
             content=task.source if isinstance(task.source, bytes) else None,
-            priority=options.lane,
+            priority=options.priority,
             idempotency_key=None if new.key == str(new.id) else new.key,
             webhook=options.webhook,
             metadata=row["metadata"],

@@ -116,7 +116,7 @@ def test_a_call_that_a_limit_ends_names_all_that_was_accepted(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
-    monkeypatch.setattr("pecia.remote.stores._FILES", 2)
+    monkeypatch.setattr("pecia.remote.calls.FILES", 2)
     _, key = gateway.key("limited", pages_in_flight=3)
     with Client(gateway.url, api_key=key) as client:
         with pytest.raises(QueueFullError) as full:
