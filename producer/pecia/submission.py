@@ -163,17 +163,21 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
     written = task_to_json(own.task, source.payload)
     ring, wrapped = keys.for_new_job(job_id)
 
-    def digest(ring: Keyring, key: str | None) -> str:
+    kind, sha256, lane = own.task.kind, source.sha256, options.lane
+
+    def digest(
+        ring: Keyring, key: str | None
+    ) -> str:  # which must not keep the task: it has the document in memory
         reference = written["source"] and {k: v for k, v in written["source"].items() if k != "secret"}
-        if reference and source.sha256 is not None:  # by its content, or as earlier versions stored it
+        if reference and sha256:  # by its content, or as earlier versions stored it
             stored_under = None if key == JOB_KEY else key
-            reference |= {"sha256": ring.name_of(source.sha256, stored_under), "key": stored_under}
-        return task_digest(own.task.kind, {**written, "source": reference}, options.lane, ring, key)
+            reference |= {"sha256": ring.name_of(sha256, stored_under), "key": stored_under}
+        return task_digest(kind, {**written, "source": reference}, lane, ring, key)
 
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
-        "kind": own.task.kind,
+        "kind": kind,
         "task": seal_task(written, job_id, ring),
         "wrapped": wrapped,
         "digest": digest(ring, ring.current),
