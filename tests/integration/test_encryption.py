@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -216,7 +217,7 @@ def test_equal_tasks_of_two_jobs_have_nothing_in_common_but_the_stored_document(
 
 @pytest.mark.parametrize("before", [False, True], ids=["of this version", "of one without data keys"])
 def test_after_a_rotation_the_former_key_is_not_needed(ward: Ward, *, before: bool) -> None:
-    given = {"fields": Asked, "password": PLANTED}
+    given: dict[str, Any] = {"fields": Asked, "password": PLANTED}
     job = ward.read_before(OLD, **given) if before else ward.read(keys=OLD, label=PLANTED, **given)
     scanned, files = ward.query("SELECT content::text FROM results"), ward.files()
     assert ward.client({}).job(job.id).label is None
@@ -246,6 +247,7 @@ def test_a_job_from_before_runs_again_after_a_rotation_and_is_encrypted_from_the
     part = ward.claim(job, NEW)
 
     assert isinstance(part.task, ReadDocument)
+    assert isinstance(part.task.password, SecretStr)
     assert (part.task.fields, part.task.password.get_secret_value()) == (Asked.model_json_schema(), PLANTED)
     assert ward.document_of(part, NEW) == DOCUMENT
     assert PLANTED not in repr(part)
@@ -295,7 +297,7 @@ def erase(ward: Ward, job: Job[Any]) -> None:
 def expire(ward: Ward, _: Job[Any]) -> None:
     for kind in (RESULTS, PAYLOADS):
         assert ward.holdings() == {"new": 1}
-        ward.ask(lambda database, kind=kind: forget(database, [kind], age=timedelta(), limit=9))
+        ward.ask(partial(forget, kinds=[kind], age=timedelta(), limit=9))
 
 
 @pytest.mark.parametrize("end", [erase, expire])

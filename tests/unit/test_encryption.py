@@ -132,9 +132,8 @@ def test_a_job_is_read_under_any_key_that_wraps_its_own_and_copies_of_it_under_n
 @given(st.data())
 def test_a_data_key_is_of_one_job_and_no_bit_of_it_can_be_changed(data: st.DataObject) -> None:
     _, wrapped = BOTH.for_new_job(PART)
-    for about in (uuid4(), "another"):
-        with pytest.raises(SealBrokenError):
-            BOTH.of_job(about, wrapped)
+    with pytest.raises(SealBrokenError):
+        BOTH.of_job(uuid4(), wrapped)
     content = bytearray(base64.b64decode(wrapped["data"]))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(SealBrokenError):
