@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
 
-COLUMNS: Final = """
-    id, kind, lane, state, label, batch, metadata, total, done, failed, cancelled, failure,
-    created_at, started_at, finished_at, erased_at
+WRAPPED: Final = "(SELECT wrapped FROM job_keys WHERE job_id = jobs.id)"
+"""The data key of a row of `jobs`, as `Keyring.of_job` takes it."""
+
+COLUMNS: Final = f"""
+    id, kind, lane, state, label, CASE WHEN label IS NOT NULL THEN {WRAPPED} END AS wrapped, batch, metadata, total,
+    done, failed, cancelled, failure, created_at, started_at, finished_at, erased_at
 """
 """What of a row of `jobs` makes a view of it."""
 
@@ -39,10 +42,10 @@ def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progr
     return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
 
 
-def label_in(stored: str | None, job_id: UUID, keys: Keyring) -> str | None:
+def label_in(stored: str | None, job_id: UUID, wrapped: Any, keys: Keyring) -> str | None:
     """Return the label of a row of `jobs`; None also if it is encrypted under a key that is not here."""
     try:
-        return unseal_label(stored, job_id, keys)
+        return unseal_label(stored, job_id, keys.of_job(job_id, wrapped))
     except DecryptionError:
         return None
 
@@ -76,7 +79,7 @@ class JobView:
             state=JobState(row["state"]),
             progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
             failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
-            label=label_in(row["label"], row["id"], keys),
+            label=label_in(row["label"], row["id"], row["wrapped"], keys),
             batch=row["batch"],
             metadata=MappingProxyType(row["metadata"]),
             submitted_at=row["created_at"],

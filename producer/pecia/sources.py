@@ -46,7 +46,7 @@ class Original:
         if row["payload_released_at"] is not None or row["task"].get("source") is None:
             raise errors.DocumentGoneError(job_id)
         try:
-            task = unseal_task(row["task"], job_id, keys)
+            task = unseal_task(row["task"], job_id, keys.of_job(job_id, row["wrapped"]))
         except DecryptionError as error:
             raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
         password = task.get("password")

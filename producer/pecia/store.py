@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 from uuid import UUID
 
 from pecia.errors import BatchNotFoundError, InvalidSettingError, JobErasedError, JobNotFoundError
-from pecia.handles import COLUMNS, JobView, label_in
+from pecia.handles import COLUMNS, WRAPPED, JobView, label_in
 from pecia.records import AuditAction, Batch, Counts, FoundPage, LaneLoad, Listing, PartOutcome
 from pecia.sources import Original
 from pecia_schemas.encryption import DecryptionError, Keyring
@@ -226,7 +226,8 @@ _VIEWS = f"""
 # `revision`: as it was then, 0 before all of them; None: as it is now.
 _ENDED = """
     SELECT coalesce(revised.id, parts.id) AS sealed_for, parts.stage, parts.ordinal, parts.failure,
-           coalesce(revised.content, results.content) AS content
+           coalesce(revised.content, results.content) AS content,
+           (SELECT wrapped FROM job_keys WHERE job_id = :job_id) AS wrapped
     FROM parts LEFT JOIN results ON results.part_id = parts.id
     LEFT JOIN LATERAL (
         SELECT id, content FROM revisions
@@ -239,7 +240,7 @@ _ENDED = """
 _ALL_OUTCOMES = _ENDED.format(further="")
 _OUTCOMES = _ENDED.format(further="AND NOT parts.ordinal <@ CAST(:skip AS int4multirange)")
 
-_ORIGINAL = "SELECT id, task, payload_released_at FROM jobs WHERE id = :job_id"
+_ORIGINAL = f"SELECT id, task, payload_released_at, {WRAPPED} AS wrapped FROM jobs WHERE id = :job_id"  # noqa: S608  constants
 
 _LOWEST = """
     SELECT min(ordinal) FROM parts WHERE job_id = :job_id AND state = ANY(CAST(:open AS text[]))
@@ -357,7 +358,8 @@ class Store(Statements[D_co]):
             further = {"job_id": after.job_id, "number": after.number}
             wanted["job_id <= :job_id AND (job_id < :job_id OR ordinal >= :number)"] = further
         found = f"""
-            SELECT job_id, ordinal, verdict, parts.finished_at, jobs.label FROM parts JOIN jobs ON jobs.id = job_id
+            SELECT job_id, ordinal, verdict, parts.finished_at, jobs.label, {WRAPPED}
+            FROM parts JOIN jobs ON jobs.id = job_id
             WHERE {sql(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
         """  # noqa: S608  constants
         return [
@@ -366,9 +368,11 @@ class Store(Statements[D_co]):
                 number=ordinal + 1,
                 verdict=Verdict(verdict),
                 read_at=at,
-                label=label_in(label, job_id, self._keys),
+                label=label_in(label, job_id, wrapped, self._keys),
             )
-            for job_id, ordinal, verdict, at, label in connection.execute(found, given(wanted, size=size))
+            for job_id, ordinal, verdict, at, label, wrapped in connection.execute(
+                found, given(wanted, size=size)
+            )
         ]
 
     @transaction
@@ -400,12 +404,13 @@ class Store(Statements[D_co]):
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
+        try:
+            keys = self._keys.of_job(job_id, rows[0]["wrapped"]) if rows else self._keys
+            contents = [keys.unseal(row["content"], row["sealed_for"]) for row in rows]
+        except DecryptionError as error:
+            raise InvalidSettingError(f"A result cannot be read. {error}") from None
         found: list[PartOutcome] = []
-        for row in rows:
-            try:
-                content = self._keys.unseal(row["content"], row["sealed_for"])
-            except DecryptionError as error:
-                raise InvalidSettingError(f"A result cannot be read. {error}") from None
+        for row, content in zip(rows, contents, strict=True):
             failure = Failure.model_validate(row["failure"]) if row["failure"] else None
             stage = Stage(row["stage"])
             found.append(PartOutcome(stage=stage, ordinal=row["ordinal"], content=content, failure=failure))

@@ -21,12 +21,12 @@ from pydantic_core import to_json
 
 from pecia import errors
 from pecia.errors import QueueFullError, SubmitError, SubmitManyError, UnavailableError
-from pecia.handles import COLUMNS, Accepted, GroupHandle, JobView, progress
+from pecia.handles import COLUMNS, WRAPPED, Accepted, GroupHandle, JobView, progress
 from pecia.request import Item, Options
 from pecia.sources import StoredSource
 from pecia.store import Connection
 from pecia_schemas import tracing
-from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest, unseal_label
+from pecia_schemas.encryption import JOB_KEY, DecryptionError, Keyring, seal_label, seal_task, task_digest
 from pecia_schemas.media import PageRanges, UrlRef
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.running import UNSIGNED
@@ -49,8 +49,9 @@ class NewJob:
     row: Mapping[str, Any]
     """Of the job and its first part, as `_CREATE` takes it."""
     options: Options
-    digests: tuple[str, ...]
-    """What the same work may be known by, under whichever key it was submitted before; its own first."""
+    label: str | None
+    digest: Callable[[Keyring, str | None], str]
+    """Returns the digest of the same work under a key, the data key of the job or what an earlier version took."""
     turns: bytes | None
     """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
     deposited: bool
@@ -95,7 +96,7 @@ Prepared = list[tuple[int, NewJob | SubmitError]]
 
 
 def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -> NewJob:
-    """Return a job whose document is stored, encrypted under the current one of `keys`.
+    """Return a job whose document is stored, with a data key of its own if there are `keys`.
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
     the `traceparent` of its task.
@@ -104,23 +105,29 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
     own, job_id, options = item.own, item.job_id, options.of(item.own)
     written = task_to_json(own.task, source.payload)
-    digests: list[str] = []
-    for one in keys:
-        reference = written["source"]
-        if reference is not None and source.sha256 is not None:  # as if it was stored under that key
-            reference = {**reference, "sha256": keys.name_of(source.sha256, one), "key": one}
-        digests.append(
-            task_digest(own.task.kind, {**written, "source": reference}, options.priority, keys, one)
-        )
+    ring, wrapped = keys.for_new_job(job_id)
+
+    kind, sha256, lane = own.task.kind, source.sha256, options.priority
+
+    def digest(
+        ring: Keyring, key: str | None
+    ) -> str:  # which must not keep the task: it has the document in memory
+        reference = written["source"] and {k: v for k, v in written["source"].items() if k != "secret"}
+        if reference and sha256:  # by its content, or as earlier versions stored it
+            stored_under = None if key == JOB_KEY else key
+            reference |= {"sha256": ring.name_of(sha256, stored_under), "key": stored_under}
+        return task_digest(kind, {**written, "source": reference}, lane, ring, key)
+
     key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
     row: dict[str, Any] = {
         "id": job_id,
-        "kind": own.task.kind,
-        "task": seal_task(written, job_id, keys),
-        "digest": digests[0],
+        "kind": kind,
+        "task": seal_task(written, job_id, ring),
+        "wrapped": wrapped,
+        "digest": digest(ring, ring.current),
         "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
         "key": str(job_id) if own.key is None else key,
-        "label": seal_label(own.label, job_id, keys),
+        "label": seal_label(own.label, job_id, ring),
         "metadata": dict(options.metadata),
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
@@ -130,7 +137,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         by, value = "", options.tenant
     turns = None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
     deposited = source.sha256 is not None
-    return NewJob(row=row, options=options, digests=tuple(digests), turns=turns, deposited=deposited)
+    return NewJob(row=row, options=options, label=own.label, digest=digest, turns=turns, deposited=deposited)
 
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
@@ -149,7 +156,8 @@ def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
 _UNSIGNED = f"SELECT {UNSIGNED}"
 
 _KNOWN = f"""
-    SELECT {COLUMNS}, idempotency_key, task_digest, tenant FROM jobs WHERE idempotency_key = ANY(CAST(:keys AS text[]))
+    SELECT {COLUMNS}, idempotency_key, task_digest, tenant, {WRAPPED} AS data_key FROM jobs
+    WHERE idempotency_key = ANY(CAST(:keys AS text[]))
 """  # noqa: S608  a constant
 
 # A value that another client writes at this very moment is not seen: then the job takes turns alone.
@@ -169,7 +177,7 @@ _CREATE = """
     WITH requested AS (
         SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS requested (
             id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
-            cost int, width int, height int, traceparent text, task jsonb, label jsonb, metadata jsonb)
+            cost int, width int, height int, traceparent text, task jsonb, label jsonb, wrapped jsonb, metadata jsonb)
     ), shared AS (
         SELECT lane, client, tenant, batch, webhook, held,
                coalesce(not_before, now() + not_before_in) AS not_before,
@@ -187,6 +195,9 @@ _CREATE = """
         FROM requested, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
+    ), keyed AS (
+        INSERT INTO job_keys (job_id, wrapped)
+        SELECT id, wrapped FROM requested JOIN made USING (id) WHERE wrapped IS NOT NULL
     ), first_parts AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
         SELECT part, id, stage, 0, lane, requested.flow, cost, width, height, coalesce(not_before, now()),
@@ -207,12 +218,12 @@ The caller publishes the parts that do not wait for a time; they are marked alre
 """
 
 
-def accept_one(connection: Connection, new: NewJob, keys: Keyring) -> Accepted | None:
+def accept_one(connection: Connection, new: NewJob) -> Accepted | None:
     """Write a job that `is_simple` by one statement; None if its key is known, or its payload was released lately."""
     created, _ = _insert(connection, [new], {}, held=False)
     if (created_at := created.get(new.id)) is None:
         return None
-    view = view_of(new, MappingProxyType(new.row["metadata"]), created_at, keys)
+    view = view_of(new, MappingProxyType(new.row["metadata"]), created_at)
     return Accepted(view=view, created=True, flow=new.id)
 
 
@@ -243,7 +254,7 @@ def accept(
     repeated = [new for new in there if new.id not in created]
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(errors.UnsignedCallbackWarning(), stacklevel=2)
-    known = _known(connection, repeated, batch[0].options.tenant, keys)
+    known = _known(connection, repeated)
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | errors.SubmitError:
@@ -255,12 +266,12 @@ def accept(
         if created_at := created.get(new.id):
             pairs = new.row["metadata"]
             metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
-            view = view_of(new, metadata, created_at, keys)
+            view = view_of(new, metadata, created_at)
             return Accepted(view=view, created=True, flow=flow)
-        digest, view = known[new.key]
-        if digest not in new.digests:
-            return errors.IdempotencyConflictError(view.id)
-        return Accepted(view=view, created=view.id == new.id, flow=flow)
+        row = known[new.key]
+        if not _is_same(new, row, batch[0].options.tenant, keys):
+            return errors.IdempotencyConflictError(row["id"])
+        return Accepted(view=JobView.of(row, keys), created=row["id"] == new.id, flow=flow)
 
     return [outcome(new) for new in batch]
 
@@ -300,7 +311,7 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
     return {name: time.isoformat() if time else None}
 
 
-def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys: Keyring) -> JobView:
+def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> JobView:
     """Return the view of a row that was written this moment, without reading it back."""
     return JobView(
         id=new.id,
@@ -309,7 +320,7 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
         state=JobState.QUEUED,
         progress=progress(new.row.get("total"), 0, 0, 0),
         failure=None,
-        label=unseal_label(new.row["label"], new.id, keys),
+        label=new.label,
         batch=new.options.batch,
         metadata=metadata,
         submitted_at=created_at,
@@ -319,10 +330,8 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys
     )
 
 
-def _known(
-    connection: Connection, repeated: Collection[NewJob], tenant: str | None, keys: Keyring
-) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without.
+def _known(connection: Connection, repeated: Collection[NewJob]) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of jobs that have these keys already.
 
     Lets go of documents that were stored for the repeated ones, which have no use for them any more.
     """
@@ -340,10 +349,16 @@ def _known(
     unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
     if unheld:
         connection.execute(discards.DISCARD, {"payloads": unheld})
-    return {
-        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
-        for row in rows
-    }
+    return {row["idempotency_key"]: row for row in rows}
+
+
+def _is_same(new: NewJob, row: Mapping[str, Any], tenant: str | None, keys: Keyring) -> bool:
+    """Return whether the job of a row is of the same work, submitted for the same tenant."""
+    try:
+        ring = keys.of_job(row["id"], row["data_key"])
+        return row["tenant"] == tenant and row["task_digest"] in {new.digest(ring, key) for key in ring}
+    except DecryptionError:
+        return False
 
 
 @dataclass(slots=True)

@@ -144,6 +144,8 @@ _ERASE = """
     ), reasons_gone AS (
         UPDATE job_events SET reason = NULL WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND reason IS NOT NULL
         RETURNING job_id
+    ), keys_gone AS (
+        DELETE FROM job_keys WHERE job_id = ANY(CAST(:job_ids AS uuid[]))
     ), emptied AS (
         UPDATE jobs
         SET metadata = '{}', webhook = NULL, label = NULL, batch = NULL,

@@ -1,4 +1,9 @@
-"""Encryption at rest: keys that client and fleet share, and what is stored under them in tables and files.
+"""Encryption at rest: the key ring that client and fleet share, the data key of each job, and what is stored under it.
+
+Each job has a random data key, which `job_keys` holds wrapped by the current key of the ring. Results, secrets of the
+task and the label are encrypted under it; so is the key of the job's document, which is derived from a key of the ring
+and the document's content: equal documents are stored once, and their key is known to the jobs that hold them alone.
+A change of the ring's key wraps data keys anew; without its data key a job cannot be read in any copy.
 
 AES-256-GCM throughout. No key encrypts anything itself: each payload and each row has a key of its own, derived by HKDF
 (RFC 5869), so that no nonce can meet another one under the same key however many there are. Values are bound to the id
@@ -36,6 +41,8 @@ KEY_BYTES = 32
 SETTING = "PECIA_ENCRYPTION_KEYS"
 
 _NONCE_BYTES = 12
+JOB_KEY = "@job"
+"""Stands for a job's data key where an envelope names its key; no key of a ring has this name."""
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVELOPE = frozenset({"enc", "data"})
 _FORM = 'write {"name": "32 bytes in base64"} as JSON, the current key first; `pecia keys new` makes one.'
@@ -53,7 +60,8 @@ class KeyUnavailableError(DecryptionError):
     """It was encrypted under a key that is not among ours."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(key, f"Encrypted under the key {key!r}, which {SETTING} does not hold here: add it.")
+        missing = f"Encrypted under the key {key!r}, which {SETTING} does not hold here: add it."
+        super().__init__(key, "The data key of the job was erased." if key == JOB_KEY else missing)
 
 
 class SealBrokenError(DecryptionError):
@@ -97,6 +105,51 @@ class Keyring:
         """Yield every key that something may be stored under, the current one first, None for no key at all."""
         yield from self._keys
         yield None
+
+    def for_new_job(self, job_id: UUID) -> tuple[Keyring, Any]:
+        """Return the ring of a new job, whose first key is its data key, and this key, wrapped.
+
+        Without keys: the same ring, and None.
+        """
+        return self._with_data_key(job_id, {}) if self._keys else (self, None)
+
+    def for_earlier_job(self, job_id: UUID) -> Any:
+        """Return a data key for a job that has none, wrapped together with all keys that its content may be under."""
+        return self._with_data_key(job_id, self._keys)[1]
+
+    def _with_data_key(self, job_id: UUID, others: Mapping[str, bytes]) -> tuple[Keyring, Any]:
+        held = {JOB_KEY: os.urandom(KEY_BYTES), **others}
+        wrapped = self.seal(json.dumps({name: _encoded(key) for name, key in held.items()}), f"{job_id} key")
+        return Keyring({**held, **self._keys}), json.loads(wrapped)
+
+    def of_job(self, job_id: UUID, wrapped: Any) -> Keyring:
+        """Return the ring of a job, whose first key is its data key; for a job that has none, this ring.
+
+        Raises `KeyUnavailableError` or `SealBrokenError`.
+        """
+        if wrapped is None:
+            return self
+        held = {name: _key(key) for name, key in self.unseal(wrapped, f"{job_id} key").items()}
+        return Keyring(held | {name: key for name, key in self._keys.items() if name not in held})
+
+    def rewrapped(self, wrapped: Any, about: UUID | str) -> str:
+        """Return an envelope's content in an envelope of the current key, as JSON. Raises `DecryptionError`."""
+        return self.seal(json.dumps(self.unseal(wrapped, about)), about)
+
+    def of_document(self, sha256: str, key: str) -> Keyring:
+        """Return the key of the document with that hash by the name of the key that it is derived from."""
+        return Keyring({key: self.derive(key, b"document " + bytes.fromhex(sha256))})
+
+    def secret(self, key: str) -> str:
+        """Return a key in base64. Raises `KeyUnavailableError`."""
+        if key not in self._keys:
+            raise KeyUnavailableError(key)
+        return _encoded(self._keys[key])
+
+    @classmethod
+    def of_secret(cls, key: str, secret: str) -> Keyring:
+        """Return the ring of one key, which `secret` returned. Raises `ValueError`."""
+        return cls({key: _key(secret)})
 
     def seal(self, written: str, about: UUID | str) -> str:
         """Return JSON as it is to be stored: in an envelope, bound to the id of what it is about, if there is a key."""
@@ -159,7 +212,7 @@ def sealed_under(stored: Any) -> str | None:
 
 def new_key() -> str:
     """Return a fresh key, as the setting holds it."""
-    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+    return _encoded(os.urandom(KEY_BYTES))
 
 
 def checked_key_id(key: str) -> str:
@@ -167,6 +220,10 @@ def checked_key_id(key: str) -> str:
     if not _KEY_ID.fullmatch(key):
         raise ValueError("names a key by 1 to 64 letters, digits, dots, dashes and underscores.")
     return key
+
+
+def _encoded(key: bytes) -> str:
+    return base64.b64encode(key).decode()
 
 
 def _key(encoded: Any) -> bytes:
@@ -290,12 +347,39 @@ it is."""
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
     """Return the task, as `task_to_json` wrote it, with `_SECRETS` encrypted where there is a key."""
     secrets = _secrets(task) if keys.current else ()
-    return dict(task) | {name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in secrets}
+    sealed = dict(task) | {name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in secrets}
+    if (source := task.get("source")) is not None:
+        sealed["source"] = seal_source(source, job_id, keys)
+    return sealed
 
 
 def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
     """Return the task as it was before `seal_task`. Raises `DecryptionError`."""
-    return dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
+    task = dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
+    if (source := stored.get("source")) is not None:
+        task["source"] = unseal_source(source, job_id, keys)
+    return task
+
+
+def seal_source(source: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
+    """Return the reference to a job's document with the document's key encrypted."""
+    if (secret := source.get("secret")) is None:
+        return dict(source)
+    return dict(source) | {"secret": json.loads(keys.seal(json.dumps(secret), _of_source(job_id)))}
+
+
+def unseal_source(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
+    """Return the reference with the key of the document, which is one of the ring in an earlier version's files."""
+    secret, key = stored.get("secret"), stored.get("key")
+    if secret is None and key is None:
+        return dict(stored)
+    return dict(stored) | {
+        "secret": keys.secret(str(key)) if secret is None else keys.unseal(secret, _of_source(job_id))
+    }
+
+
+def _of_source(job_id: UUID) -> str:
+    return f"{job_id} document"
 
 
 def seal_label(label: str | None, job_id: UUID, keys: Keyring) -> Any:

@@ -141,7 +141,9 @@ class PayloadRef(BaseModel):
     media_type: MediaType | None
     """By its content; None if it is nothing that Pecia reads."""
     key: str | None = None
-    """The name of the key that it is encrypted under; None: it is not."""
+    """The name of the key that its own is derived from; None: it is not encrypted."""
+    secret: str | None = Field(default=None, repr=False, exclude_if=lambda secret: secret is None)
+    """Its own key, which reads it: keep it as you keep the document. None: it is encrypted under `key`, or not."""
 
 
 class UrlRef(BaseModel):

@@ -157,10 +157,11 @@ class PayloadStore:
             digest.update(chunk)
             size += len(chunk)
         sha256, key = digest.hexdigest(), self._keys.current
-        name = self._keys.name_of(sha256, key)
-        reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
+        keys = self._keys.of_document(sha256, key) if key else self._keys
+        name, secret = keys.name_of(sha256, key), keys.secret(key) if key else None
+        reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key, secret=secret)
         file.seek(start)
-        content: bytes | Iterator[bytes] | IO[bytes] = seal(file, name, self._keys, key) if key else file
+        content: bytes | Iterator[bytes] | IO[bytes] = seal(file, name, keys, key) if key else file
         if size <= _ONE_PUT:
             content = file.read(size) if key is None else b"".join(cast("Iterator[bytes]", content))
         deposit = Deposit(reference=reference, sha256=sha256)
@@ -295,8 +296,10 @@ class _Copy:
     """
 
     def __init__(self, file: IO[bytes], reference: PayloadRef, keys: Keyring) -> None:
-        self._file, self._reference, self._keys = file, reference, keys
-        self._unsealer = Unsealer(reference.sha256, keys, reference.key) if reference.key else None
+        key, secret = reference.key, reference.secret
+        self._keys = Keyring.of_secret(key, secret) if key and secret else keys
+        self._file, self._reference = file, reference
+        self._unsealer = Unsealer(reference.sha256, self._keys, key) if key else None
         self._digest = hashlib.sha256()
 
     def write(self, chunk: Buffer) -> None:

@@ -38,7 +38,7 @@ _Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
 _Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
-REVISION: Final = "0017"
+REVISION: Final = "0018"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -138,6 +138,19 @@ class JobRow(Base):
         _index("jobs_results_due_idx", "finished_at", where="erased_at IS NULL AND finished_at IS NOT NULL"),
         {"postgresql_with": {"fillfactor": "70", **_LARGE}},  # counters are updated in place (HOT)
     )
+
+
+class JobKeyRow(Base):
+    """The data key of a job, wrapped; gone with what it encrypts. Not in `jobs`, so that a backup can leave it out."""
+
+    __tablename__ = "job_keys"
+
+    job_id: Mapped[UUID] = mapped_column(sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    wrapped: Mapped[_Json]  # as `Keyring.of_job` takes it
+
+    __table_args__ = (
+        {"postgresql_with": {"fillfactor": "70", **_LARGE}},
+    )  # rotation updates it in place (HOT)
 
 
 class PartRow(Base):

@@ -1,27 +1,41 @@
-"""With keys nothing that is stored tells of a document; keys can be changed while the fleet works."""
+"""With keys nothing stored tells of a document; keys change while the fleet works; an erased job is shredded."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
-import psycopg
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import CaptionVideo, Client, ClientSettings, FailureCode, Job, ReadDocument, errors
-from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
+from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.encryption import (
+    Keyring,
+    KeyUnavailableError,
+    new_key,
+    seal,
+    seal_label,
+    seal_task,
+    unseal_task,
+)
 from pecia_schemas.media import PayloadRef
-from pecia_schemas.payloads import PayloadStore
-from pecia_workers.commands.keys import Rekeyed, Rekeying
-from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
-from pecia_workers.protocol.parts import ClaimedPart
+from pecia_schemas.payloads import PayloadCorruptError, PayloadStore, key_of
+from pecia_workers.ledger.ledger import Ledger
+from pecia_workers.ledger.rekeying import DATA_KEYS, Holdings, Rewrapped, holdings, rewrap, spans
+from pecia_workers.ledger.retention import PAYLOADS, RESULTS, forget
+from pecia_workers.protocol.parts import ClaimedPart, Done, Finished
 from pecia_workers.worker.stages import failure_of
 from tests.shared.house import House, claimed
+from tests.shared.samples import page
 from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
@@ -65,17 +79,47 @@ class Ward(House):
         scribe.read(job.id, 0, text)
         return job.refresh()
 
-    def rotate(self, keys: dict[str, str], told: Callable[[int], None] = lambda _: None) -> Rekeyed:
-        def rotating(database: AsyncEngine) -> Awaitable[Rekeyed]:
-            store = PayloadStore.open(self.payload_url, keys=ring(keys))
-            return Rekeying(database=database, store=store, keys=ring(keys)).run(told)
+    def read_before(self, keys: dict[str, str], **task: Any) -> Job[Any]:
+        """Have a document read by a version that had no data keys: under the keys of the fleet, or under none."""
+        job = self.read(keys={}, label=PLANTED, **task)
+        if not keys:
+            return job
+        former, key = ring(keys), next(iter(keys))
+        ((name, task_before, part, content),) = self.query(
+            """SELECT payload, task, part_id, content::text FROM jobs JOIN results ON job_id = jobs.id
+               WHERE jobs.id = %s""",
+            job.id,
+        )
+        renamed = former.name_of(name, key)
+        path = Path(self.payload_url, key_of(renamed))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(seal(BytesIO(DOCUMENT), renamed, former, key)))
+        Path(self.payload_url, key_of(name)).unlink(missing_ok=True)
+        source = task_before["source"] | {"sha256": renamed, "key": key}
+        sealed = json.dumps(seal_task(task_before, job.id, former) | {"source": source})
+        label = json.dumps(seal_label(PLANTED, job.id, former))
+        self.query(
+            "UPDATE jobs SET task = %s, label = %s, payload = %s WHERE id = %s",
+            sealed,
+            label,
+            renamed,
+            job.id,
+        )
+        self.query("UPDATE results SET content = %s WHERE part_id = %s", former.seal(content, part), part)
+        return job
 
-        return self.ask(rotating)
+    def rotate(self, keys: dict[str, str]) -> Rewrapped:
+        return self.ask(lambda database: rewrap(database, ring(keys), lambda _: None))
 
-    def holdings(self) -> dict[str | None, tuple[int, int, int]]:
-        """Documents, schemas and results by key."""
+    def holdings(self) -> dict[str | None, int]:
+        """Jobs by the key that wraps their data key."""
         held: list[Holdings] = self.ask(holdings)
-        return {one.key: (one.payloads, one.tasks, one.results) for one in held}
+        return {one.key: one.jobs for one in held}
+
+    def document_of(self, part: ClaimedPart, keys: dict[str, str]) -> bytes:
+        copy = self.spool / "copy"
+        PayloadStore.open(self.payload_url, keys=ring(keys)).fetch(part.payload, copy)
+        return copy.read_bytes()
 
     def claim(self, job: Job[Any], keys: dict[str, str]) -> ClaimedPart:
         """Claim the first part of a job as a worker with these keys does."""
@@ -140,15 +184,13 @@ def test_a_client_without_the_key_is_told_which_setting(ward: Ward, keys: dict[s
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_spans_cover_every_row_once(ward: Ward, size: int) -> None:
-    for text in ("one", "two", "three"):
-        ward.read(text, keys={})
-    parts = sorted(str(row["part_id"]) for row in ward.rows("SELECT part_id FROM results"))
+    jobs = sorted(ward.client(NEW).submit(ReadDocument(DOCUMENT)).id for _ in range(3))
 
-    async def all_spans(database: AsyncEngine) -> list[tuple[str, str]]:
-        return [(span["after"], span["last"]) async for span in spans(database, RESULTS, size=size)]
+    async def all_spans(database: AsyncEngine) -> list[tuple[UUID, UUID]]:
+        return [(span["after"], span["last"]) async for span in spans(database, DATA_KEYS, size=size)]
 
     found = ward.ask(all_spans)
-    assert [last for _, last in found] == [parts[end - 1] for end in range(size, 3, size)] + [parts[-1]]
+    assert [last for _, last in found] == [jobs[end - 1] for end in range(size, 3, size)] + [jobs[-1]]
     assert [after for after, _ in found[1:]] == [last for _, last in found[:-1]]
 
 
@@ -159,154 +201,133 @@ def test_a_repeated_key_finds_its_job_under_any_encryption_key(ward: Ward, forme
     with pytest.raises(errors.IdempotencyConflictError):
         ward.client(NEW | former).submit(ReadDocument(VIDEO), idempotency_key="k")
     again = ward.client(NEW | former).submit(task, idempotency_key="k")
-    first.cancel()
     ward.rotate(NEW | former)
     rotated = ward.client(NEW).submit(task, idempotency_key="k")
     assert [(one.id, one.created) for one in (again, rotated)] == [(first.id, False)] * 2
 
 
-@pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
-def test_after_a_rotation_the_former_key_is_not_needed(ward: Ward, former: dict[str, str]) -> None:
-    job = ward.read(keys=former, fields=Asked, label=PLANTED)
-    name = next(iter(ward.files()))
-    assert ward.holdings() == {next(iter(former), None): (1, 1, 1)}
+def test_equal_tasks_of_two_jobs_have_nothing_in_common_but_the_stored_document(ward: Ward) -> None:
+    for _ in range(2):
+        ward.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked))
+    one, other = ward.rows("SELECT payload, task_digest, task->'source'->'secret' AS secret FROM jobs")
+    assert one["payload"] == other["payload"]
+    assert len(ward.files()) == 1
+    assert (one["task_digest"], one["secret"]) != (other["task_digest"], other["secret"])
 
-    assert ward.rotate(NEW | former) == Rekeyed(payloads=1, tasks=0, results=1)
 
-    assert ward.holdings() == {"new": (1, 1, 1)}
+@pytest.mark.parametrize("before", [False, True], ids=["of this version", "of one without data keys"])
+def test_after_a_rotation_the_former_key_is_not_needed(ward: Ward, *, before: bool) -> None:
+    given: dict[str, Any] = {"fields": Asked, "password": PLANTED}
+    job = ward.read_before(OLD, **given) if before else ward.read(keys=OLD, label=PLANTED, **given)
+    scanned, files = ward.query("SELECT content::text FROM results"), ward.files()
+    assert ward.client({}).job(job.id).label is None
+    assert ward.client(OLD).job(job.id).result(timeout=0).text == PLANTED
+    assert ward.holdings() == {None if before else "old": 1}
+
+    assert ward.rotate(NEW | OLD) == Rewrapped(jobs=1)
+
+    assert ward.holdings() == {"new": 1}
+    assert ward.rotate(NEW | OLD) == Rewrapped()
     rotated = ward.client(NEW).job(job.id)
     assert (rotated.label, rotated.result(timeout=0).text) == (PLANTED, PLANTED)
+    assert (ward.query("SELECT content::text FROM results"), ward.files()) == (scanned, files)
     assert PLANTED not in ward.tables()
-    assert ward.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
-        {"payload": name}
-    ]
 
 
-def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(ward: Ward, tmp_path: Path) -> None:
-    job = ward.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
-    job.cancel()
-    ward.rotate(NEW | OLD)
-    (former,) = ward.rows("SELECT payload FROM discarded_payloads")
-    store = PayloadStore.open(ward.payload_url, keys=ring(NEW))
-    store.delete(PayloadRef(sha256=former["payload"], size=0, media_type=None))
+@pytest.mark.parametrize("former", [{}, OLD], ids=["not encrypted", "under the former key"])
+def test_a_job_from_before_runs_again_after_a_rotation_and_is_encrypted_from_there(
+    ward: Ward, former: dict[str, str]
+) -> None:
+    job = ward.read_before(former, fields=Asked, password=PLANTED)
+    ward.query("UPDATE parts SET state = 'failed' WHERE stage = 'read'")
+    ward.query("UPDATE jobs SET state = 'failed', failed = 1, done = 0")
+    assert ward.rotate(NEW | former) == Rewrapped(jobs=1)
 
     ward.client(NEW).job(job.id).retry()
     part = ward.claim(job, NEW)
 
-    asyncio.run(store.download(part.payload, tmp_path / "copy"))
-    assert (tmp_path / "copy").read_bytes() == DOCUMENT
     assert isinstance(part.task, ReadDocument)
-    assert part.task.fields == Asked.model_json_schema()
-
-
-def test_a_document_stays_as_it_is_while_a_job_needs_it(ward: Ward) -> None:
-    done = ward.read(keys=OLD)
-    waiting = ward.client(OLD).submit(ReadDocument(DOCUMENT))
-
-    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1, results=1)
-    assert ward.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
-    assert len(ward.files()) == 1
-
-    waiting.cancel()
-    assert ward.rotate(NEW | OLD) == Rekeyed(payloads=1)
-    assert ward.holdings() == {"new": (1, 0, 1)}
-    assert ward.client(NEW).job(done.id).result(timeout=0).text == PLANTED
-
-
-def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(ward: Ward) -> None:
-    job = ward.client(OLD).submit(ReadDocument(DOCUMENT))
-    job.cancel()
-
-    async def retried_meanwhile(database: AsyncEngine) -> Rekeyed:
-        store = PayloadStore.open(ward.payload_url, keys=ring(NEW | OLD))
-        rekeying = Rekeying(database=database, store=store, keys=ring(NEW | OLD))
-        (span,) = [span async for span in spans(database, PAYLOADS)]
-        ((document, _),) = await payloads_due(database, span, rekeying.keys)
-        await asyncio.to_thread(job.retry)
-        await rekeying._document(document)
-        return rekeying.done
-
-    assert ward.ask(retried_meanwhile) == Rekeyed(in_use=1)
-    kept = ward.claim(job, OLD).payload
-    assert kept.key == "old"
-    discarded = ward.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL")
-    assert [row["payload"] for row in discarded] == [name for name in ward.files() if name != kept.sha256]
-
-
-@pytest.mark.parametrize("former", [{}, OLD], ids=["not encrypted", "under the former key"])
-@pytest.mark.parametrize(
-    "given",
-    [{"fields": Asked, "password": PLANTED}, {"instructions": PLANTED}],
-    ids=" ".join,
-)
-def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(
-    ward: Ward, former: dict[str, str], given: dict[str, Any]
-) -> None:
-    asked = ReadDocument(DOCUMENT, **given)
-    job = ward.client(former).submit(asked)
-    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
-    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1)
-    assert PLANTED not in ward.tables()
-    part = ward.claim(job, NEW)
-    assert isinstance(part.task, ReadDocument)
-    assert [getattr(part.task, name) for name in given] == [getattr(asked, name) for name in given]
+    assert isinstance(part.task.password, SecretStr)
+    assert (part.task.fields, part.task.password.get_secret_value()) == (Asked.model_json_schema(), PLANTED)
+    assert ward.document_of(part, NEW) == DOCUMENT
     assert PLANTED not in repr(part)
 
 
-def test_the_cache_forgets_what_it_found_by_the_former_key(ward: Ward) -> None:
-    ward.read(keys=OLD)
-    cached = "INSERT INTO result_cache (key, part_id) SELECT 'hash', part_id FROM results RETURNING part_id"
-    assert len(ward.rows(cached)) == 1
-    ward.rotate(NEW | OLD)
-    assert ward.rows("SELECT part_id FROM result_cache") == []
+def test_a_rotation_between_claim_and_commit_loses_nothing(ward: Ward) -> None:
+    job = ward.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+    ward.scribe(OLD).cut(job.id, 1)
+    (part,) = ward.waiting(job)
 
+    async def story(ledger: Ledger) -> None:
+        claim = await claimed(ledger, part)
+        await rewrap(ledger._database, ring(NEW | OLD), lambda _: None)
+        assert await ledger.commit(Finished(part=claim, outcome=Done(page(blocks=plain_blocks(PLANTED)))))
 
-def test_a_rotation_that_was_broken_off_goes_on_where_it_was(ward: Ward) -> None:
-    for text in ("one", "two", "three"):
-        ward.read(text, keys=OLD)
-    seen: list[int] = []
-
-    def break_off(number: int) -> None:
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ward.rotate(NEW | OLD, break_off)
-
-    assert ward.holdings() == {"new": (1, 0, 0), "old": (0, 0, 3)}
-    assert ward.rotate(NEW | OLD) == Rekeyed(results=3)
+    ward.play(story, keys=ring(OLD))
+    assert ward.client(NEW).job(job.id).result(timeout=0).text == PLANTED
+    assert PLANTED not in ward.tables()
 
 
 def test_two_rotations_at_once_do_everything_once_between_them(ward: Ward) -> None:
-    jobs = [ward.read(text, keys=OLD, fields=Asked) for text in ("one", "two", "three")]
-    keys = ring(NEW | OLD)
+    jobs = [ward.read(text, keys=OLD) for text in ("one", "two")] + [ward.read_before(OLD)]
 
-    async def twice(database: AsyncEngine) -> list[Rekeyed]:
-        store = PayloadStore.open(ward.payload_url, keys=keys)
-        rotations = [Rekeying(database=database, store=store, keys=keys) for _ in range(2)]
-        return await asyncio.gather(*(rotation.run(lambda _: None) for rotation in rotations))
+    async def twice(database: AsyncEngine) -> Sequence[Rewrapped]:
+        return await asyncio.gather(*(rewrap(database, ring(NEW | OLD), lambda _: None) for _ in range(2)))
 
-    one, other = ward.ask(twice)
+    ward.ask(twice)
 
-    assert (one.payloads + other.payloads, one.refused + other.refused) == (1, 0)
-    ward.rotate(NEW | OLD)  # what one of them held the other may have left
-    assert ward.holdings() == {"new": (1, 3, 3)}
-    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in jobs] == ["one", "two", "three"]
+    assert ward.holdings() == {"new": 3}
+    read = [ward.client(NEW).job(job.id).result(timeout=0).text for job in jobs]
+    assert read == ["one", "two", PLANTED]
 
 
 def test_what_cannot_be_decrypted_is_left_and_stops_nothing(ward: Ward) -> None:
-    lost = ward.read("lost", keys={"lost": new_key()})
+    ward.read("lost", keys={"lost": new_key()})
     kept = ward.read("kept", keys=OLD)
-    assert ward.rotate(NEW | OLD) == Rekeyed(payloads=1, results=1, refused=2)
-    assert ward.holdings() == {"lost": (1, 0, 1), "new": (1, 0, 1)}
+    assert ward.rotate(NEW | OLD) == Rewrapped(jobs=1, refused=1)
+    assert ward.holdings() == {"lost": 1, "new": 1}
     assert ward.client(NEW).job(kept.id).result(timeout=0).text == "kept"
-    assert lost.refresh().state == "succeeded"
 
 
-def test_a_result_that_somebody_holds_is_left_to_a_later_pass(ward: Ward) -> None:
-    held, free = ward.read("held", keys=OLD), ward.read("free", keys=OLD)
-    with psycopg.connect(ward.database_url) as holding:
-        holding.execute("SELECT FROM results WHERE job_id = %s FOR UPDATE", (held.id,))
-        assert ward.rotate(NEW | OLD).results == 1
-    assert ward.rotate(NEW | OLD).results == 1
-    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == ["held", "free"]
+def erase(ward: Ward, job: Job[Any]) -> None:
+    with ward.client(NEW) as client:
+        assert [one.document for one in client.purge([job])] == ["erased"]
+
+
+def expire(ward: Ward, _: Job[Any]) -> None:
+    for kind in (RESULTS, PAYLOADS):
+        assert ward.holdings() == {"new": 1}
+        ward.ask(partial(forget, kinds=[kind], age=timedelta(), limit=9))
+
+
+@pytest.mark.parametrize("end", [erase, expire])
+def test_a_copy_of_an_erased_jobs_rows_and_document_is_unreadable(ward: Ward, end: Any) -> None:
+    job = ward.read(keys=NEW, fields=Asked)
+    ward.query("CREATE TABLE jobs_copy AS SELECT * FROM jobs")
+    ward.query("CREATE TABLE results_copy AS SELECT * FROM results")
+    (((name, sealed)),) = ward.files().items()
+
+    end(ward, job)
+
+    assert ward.query("SELECT * FROM job_keys") == []
+    path = Path(ward.payload_url, key_of(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(sealed)
+    ward.query("""UPDATE jobs SET task = copy.task, payload = copy.payload, erased_at = NULL, payload_released_at = NULL
+                  FROM jobs_copy AS copy WHERE copy.id = jobs.id""")
+    ward.query("INSERT INTO results SELECT * FROM results_copy")
+    ward.query("DROP TABLE jobs_copy, results_copy")
+    with pytest.raises(errors.ConfigurationError, match="The data key of the job was erased"):
+        ward.client(NEW).job(job.id).result(timeout=0)
+    ((task,),) = ward.query("SELECT task FROM jobs")
+    with pytest.raises(KeyUnavailableError):
+        unseal_task(task, job.id, ring(NEW))
+    known = PayloadRef.model_validate({**task["source"], "secret": None})
+    with pytest.raises(PayloadCorruptError):
+        PayloadStore.open(ward.payload_url, keys=ring(NEW)).fetch(known, ward.spool / "copy")
+
+
+def test_a_document_that_another_job_holds_stays_readable_to_that_job(ward: Ward) -> None:
+    erased, kept = (ward.client(NEW).submit(ReadDocument(DOCUMENT)) for _ in range(2))
+    ward.client(NEW).purge([erased])
+    assert ward.document_of(ward.claim(kept, NEW), NEW) == DOCUMENT

@@ -31,7 +31,7 @@ from pecia_workers.ledger.outbox import (
     give_up,
     record_outcome,
 )
-from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
+from pecia_workers.ledger.rekeying import rewrap
 from pecia_workers.ledger.standing import lag
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.outgoing.places import Places
@@ -144,17 +144,11 @@ def test_secrets_are_encrypted_and_come_under_another_key(
         assert client.deliveries()[0].attempts[0].error == "secret_unreadable"
         assert client.endpoints()[0].failures == 0
         both = Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:]))
-        assert house.ask(lambda database: resealed(database, both)) == {"new": 2}
+        assert house.ask(lambda database: rewrap(database, both, lambda _: None)).secrets == 2
         with working(keyed(NEW)):
             eventually(lambda: client.deliveries()[0].state == "delivered")
 
     assert [verifies(receiver.requests[0], one.secret) for one in (former, current)] == [True, True]
-
-
-async def resealed(database: AsyncEngine, keys: Keyring) -> dict[str | None, int]:
-    async for span in spans(database, SECRETS):
-        assert (await reseal(database, SECRETS, span, keys))[1] == 0
-    return {one.key: one.secrets for one in await holdings(database) if one.secrets}
 
 
 def test_there_are_so_many_endpoints_and_no_more(outbox: Outbox) -> None:

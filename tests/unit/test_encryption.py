@@ -112,8 +112,72 @@ def test_no_two_rows_and_no_two_purposes_share_a_key() -> None:
     assert all(base64.b64encode(key).decode() not in (NEW, OLD) for key in derived)
 
 
-def derived_by_hand(info: bytes) -> bytes:
-    return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(NEW))
+@given(JSON, st.sampled_from([OLD, NEW]))
+def test_a_job_is_read_under_any_key_that_wraps_its_own_and_copies_of_it_under_none_of_the_fleets(
+    value: Any, first: str
+) -> None:
+    job = uuid4()
+    own, wrapped = ring(old=first).for_new_job(job)
+    stored = sealed(value, own)
+    anew = json.loads(ring(new=NEW, old=first).rewrapped(wrapped, f"{job} key"))
+    assert (stored["enc"], wrapped["enc"], anew["enc"]) == ("@job", "old", "new")
+    assert ring(old=first).of_job(job, wrapped).unseal(stored, PART) == value
+    assert ring(new=NEW).of_job(job, anew).unseal(stored, PART) == value
+    assert PLANTED not in json.dumps([stored, wrapped])
+    for keys in (ring(new=NEW, old=first), ring(old=first).for_new_job(job)[0]):
+        with pytest.raises((KeyUnavailableError, SealBrokenError)):
+            keys.unseal(stored, PART)
+
+
+@given(st.data())
+def test_a_data_key_is_of_one_job_and_no_bit_of_it_can_be_changed(data: st.DataObject) -> None:
+    _, wrapped = BOTH.for_new_job(PART)
+    with pytest.raises(SealBrokenError):
+        BOTH.of_job(uuid4(), wrapped)
+    content = bytearray(base64.b64decode(wrapped["data"]))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(SealBrokenError):
+        BOTH.of_job(PART, {**wrapped, "data": base64.b64encode(content).decode()})
+    with pytest.raises(SealBrokenError):
+        BOTH.of_job(PART, sealed("no key"))
+
+
+def test_a_job_without_a_data_key_has_the_keys_of_the_fleet_and_gets_one_beside_them() -> None:
+    before = sealed("before")
+    assert BOTH.of_job(PART, None) == BOTH
+    adopted = ring(newer=new_key()).of_job(PART, None)
+    assert adopted.current == "newer"
+    newer = json.dumps({"newer": OLD})
+    wrapped = Keyring.of(SecretStr(newer[:-1] + f', "new": "{NEW}"}}')).for_earlier_job(PART)
+    later = Keyring.of(SecretStr(newer)).of_job(PART, wrapped)
+    assert (later.current, later.unseal(before, PART)) == ("@job", "before")
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100))
+def test_a_document_has_the_same_key_and_name_for_every_job_and_no_other_document_has_them(
+    one: bytes, other: bytes
+) -> None:
+    def named(content: bytes, keys: Keyring = BOTH) -> tuple[str, str]:
+        sha256 = hashlib.sha256(content).hexdigest()
+        own = keys.of_document(sha256, "new")
+        assert Keyring.of_secret("new", own.secret("new")) == own
+        return own.name_of(sha256, "new"), own.secret("new")
+
+    assert (named(one) == named(other)) is (one == other)
+    assert not set(named(one)) & set(named(one, ring(new=OLD)))
+
+
+def test_the_key_of_a_document_is_sealed_in_its_job() -> None:
+    task = {"source": {"sha256": "ab", "key": "new", "secret": NEW}}
+    stored = seal_task(task, PART, BOTH)
+    assert NEW not in json.dumps(stored)
+    assert unseal_task(stored, PART, BOTH) == task
+    with pytest.raises(SealBrokenError):
+        unseal_task(stored, uuid4(), BOTH)
+
+
+def derived_by_hand(info: bytes, key: str = NEW) -> bytes:
+    return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(key))
 
 
 def test_rows_and_names_can_be_found_without_pecia_as_the_docs_say() -> None:
@@ -123,6 +187,8 @@ def test_rows_and_names_can_be_found_without_pecia_as_the_docs_say() -> None:
     sha256 = hashlib.sha256(PLANTED.encode())
     expected = hmac.digest(derived_by_hand(b"pecia fingerprint name"), sha256.digest(), "sha256").hex()
     assert BOTH.name_of(sha256.hexdigest(), "new") == expected
+    own = BOTH.of_document(sha256.hexdigest(), "new").secret("new")
+    assert base64.b64decode(own) == derived_by_hand(b"pecia document " + sha256.digest())
 
 
 def test_neither_a_documents_name_nor_a_tasks_digest_is_told_by_what_it_is_made_of() -> None:

@@ -153,7 +153,7 @@ class AsyncConnections(Inheritable):
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
         try:
             if len(new) == 1 and new[0].is_simple:
-                one = partial(submission.accept_one, new=new[0], keys=self.keys)
+                one = partial(submission.accept_one, new=new[0])
                 if (accepted := await self._database.alone(one)) is not None:
                     return [accepted]
             write = partial(submission.accept, batch=new, keys=self.keys, is_stored=self.holds)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia import store
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
-from pecia.handles import label_in
+from pecia.handles import WRAPPED, label_in
 from pecia.records import AuditAction, Listing
 from pecia.review.correcting import Decision, revised
 from pecia_schemas.encryption import DecryptionError, Keyring
@@ -25,10 +25,10 @@ _READ = """
     ) AS revised ON true
     WHERE parts.stage = 'read' AND parts.state = 'done' AND jobs.erased_at IS NULL AND {wanted}
 """
-_COLUMNS = """
+_COLUMNS = f"""
     parts.job_id, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
     jobs.task->>'document_type' AS document_type, coalesce(revised.number, 0) AS revision,
-    coalesce(revised.checked, false) AS checked, jobs.label
+    coalesce(revised.checked, false) AS checked, jobs.label, {WRAPPED} AS wrapped
 """
 _DOUBTFUL = f"""
     SELECT {_COLUMNS} {_READ} AND {NEEDS_REVIEW}
@@ -49,7 +49,8 @@ _LOCK = """
 """
 _NOW = """
     SELECT parts.id, results.content AS original, revised.id AS revision, revised.content,
-           (SELECT coalesce(max(number), 0) + 1 FROM revisions WHERE job_id = :job_id) AS next, clock_timestamp() AS at
+           (SELECT coalesce(max(number), 0) + 1 FROM revisions WHERE job_id = :job_id) AS next, clock_timestamp() AS at,
+           (SELECT wrapped FROM job_keys WHERE job_id = :job_id) AS wrapped
     FROM parts JOIN results ON results.part_id = parts.id
     LEFT JOIN LATERAL (
         SELECT id, content FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
@@ -125,21 +126,24 @@ class Reviews(store.Statements[store.D_co]):
     @store.transaction
     def look(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
         """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
-        _, original, now = self._read(connection, job_id, number)
+        _, _, original, now = self._read(connection, job_id, number)
         store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
         return original, now
 
-    def _read(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Any, Page, Page]:
+    def _read(
+        self, connection: store.Connection, job_id: UUID, number: int
+    ) -> tuple[Any, Keyring, Page, Page]:
         row = connection.execute(_NOW, {"job_id": job_id, "ordinal": number - 1}).first()
         if row is None:
             raise JobNotFoundError(job_id)
         try:
-            original = now = Page.model_validate(self._keys.unseal(row.original, row.id))
+            keys = self._keys.of_job(job_id, row.wrapped)
+            original = now = Page.model_validate(keys.unseal(row.original, row.id))
             if row.revision is not None:
-                now = Page.model_validate(self._keys.unseal(row.content, row.revision))
+                now = Page.model_validate(keys.unseal(row.content, row.revision))
         except DecryptionError as error:
             raise InvalidSettingError(f"A result cannot be read. {error}") from None
-        return row, original, now
+        return row, keys, original, now
 
     @store.unrepeatable
     def revise(
@@ -153,7 +157,7 @@ class Reviews(store.Statements[store.D_co]):
         job = connection.execute(_LOCK, {"job_id": job_id}).first()
         if job is not None and job.erased_at is not None:
             raise JobErasedError(job_id, job.erased_at)
-        row, _, page = self._read(connection, job_id, number)
+        row, keys, _, page = self._read(connection, job_id, number)
         if seen != (page.revision.number if page.revision else 0):
             raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
         page = revised(page, decision, number=row.next, by=self._client, at=row.at)
@@ -164,7 +168,7 @@ class Reviews(store.Statements[store.D_co]):
             "part_id": row.id,
             "number": row.next,
             "checked": bool(page.revision and page.revision.checked),
-            "content": self._keys.seal(page.stored_json(), own),
+            "content": keys.seal(page.stored_json(), own),
             "actor": f"client:{self._client}",
             "verdict": page.verdict,
             "doubts": len(page.doubts),
@@ -190,6 +194,8 @@ def _pages(
         query.format(wanted=store.sql(wanted)), store.given(wanted, **values)
     ).mappings()
     return [
-        ReviewPage.model_validate(row | {"label": label_in(row["label"], row["job_id"], keys)})
+        ReviewPage.model_validate(
+            row | {"label": label_in(row["label"], row["job_id"], row.pop("wrapped"), keys)}
+        )
         for row in rows
     ]

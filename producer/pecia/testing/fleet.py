@@ -269,7 +269,7 @@ class _Store:
             )
             self._jobs[new.id] = fleet._by_key[new.key] = job
             fleet._unfinished.append(job)
-        elif job.digest not in new.digests:
+        elif job.digest != new.row["digest"]:
             return errors.IdempotencyConflictError(job.submitted.id)
         return Accepted(view=job.view, created=job.submitted.id == new.id, flow=new.id)
 

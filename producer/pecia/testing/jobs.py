@@ -119,13 +119,13 @@ class FakeJob:
             expires=moment(options.expires, "expires"),
             client=options.client,
         )
-        self._view = view_of(new, MappingProxyType(row["metadata"]), now(), KEYS)
+        self._view = view_of(new, MappingProxyType(row["metadata"]), now())
         run_at = self.submitted.not_before or now()
         self.parts = [FakePart(id=row["part"], stage=row["stage"], run_at=run_at)]
         self.open = list(self.parts)
         """Those that are not over: kept, so that a step costs the same in a long document."""
         self.events: list[JobEvent] = []
-        self.digest, self.expires_at = new.digests[0], self.submitted.expires
+        self.digest, self.expires_at = row["digest"], self.submitted.expires
         self.script: Script | None = None
         """What comes of its parts in this run; None: it was not needed yet."""
         self._send = send

@@ -16,7 +16,6 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.encryption import Keyring
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, NOTIFIES_PARTS, PROMISE_PARTS, moving, settle
 from pecia_schemas.results import Page, Timings, TokenUsage
@@ -119,7 +118,7 @@ _GIVEN_UP: dict[str, Any] = {
 
 
 async def commit_parts(
-    database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring
+    database: AsyncEngine, worker: str, group: Sequence[Finished]
 ) -> tuple[set[Fence], dict[UUID, JobState]]:
     """Commit a group, all of it or nothing.
 
@@ -130,7 +129,7 @@ async def commit_parts(
 
     def commit(connection: Connection) -> tuple[set[Fence], dict[UUID, JobState]]:
         jobs = connection.execute(_LOCK_JOBS, {"job_ids": job_ids}).all()
-        values = {"actor": worker, "rows": _rows(group, keys)}
+        values = {"actor": worker, "rows": _rows(group)}
         moved = {(part, attempt) for part, attempt in connection.execute(_MOVE, values)}
         taken = [finished for finished in group if finished.part.fence in moved]
         if not taken:
@@ -163,7 +162,7 @@ async def commit_parts(
         return await connection.run_sync(commit)
 
 
-def _rows(group: Sequence[Finished], keys: Keyring) -> str:
+def _rows(group: Sequence[Finished]) -> str:
     """Return the group as a JSON array. A result is JSON already, and is put in as it is."""
     rows = []
     for finished in group:
@@ -174,7 +173,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
                 row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
-                content = keys.seal(result.stored_json(), part.id)
+                content = part.ring.seal(result.stored_json(), part.id)
             case Failed(failure=failure, retry_in=retry_in, spent=spent):
                 row |= {
                     "state": PartState.FAILED if retry_in is None else PartState.QUEUED,

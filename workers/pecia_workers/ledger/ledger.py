@@ -1,9 +1,10 @@
 """The ledger as one worker sees it: claims and commits in groups, and nothing is thrown away while Postgres is away."""
 
 import asyncio
+import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from datetime import timedelta
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards, tracing
 from pecia_schemas.connecting import Verdict, exceeds_limit, name_of, outage_suppressed, verdict_on
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import DecryptionError, Keyring, seal_source, unseal_source
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
@@ -51,8 +52,9 @@ def _claiming(chosen: str) -> TextClause:
         SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
                moved.deaths, moved.lane, moved.flow, moved.start_s, moved.end_s,
                CAST(greatest(0, extract(epoch FROM now() - moved.run_at)) AS float) AS queued_s,
-               jobs.kind, jobs.task AS stored_task, jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
-        FROM moved JOIN jobs ON jobs.id = moved.job_id
+               jobs.kind, jobs.task AS stored_task, jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent,
+               job_keys.wrapped
+        FROM moved JOIN jobs ON jobs.id = moved.job_id LEFT JOIN job_keys ON job_keys.job_id = moved.job_id
         """,
     )
 
@@ -126,8 +128,8 @@ _RUNNING = text(
 
 _FIND = text(
     """
-    SELECT result_cache.key, results.part_id, results.content, results.created_at
-    FROM result_cache JOIN results USING (part_id)
+    SELECT result_cache.key, results.part_id, results.job_id, results.content, results.created_at, job_keys.wrapped
+    FROM result_cache JOIN results USING (part_id) LEFT JOIN job_keys USING (job_id)
     WHERE result_cache.key = ANY(CAST(:keys AS bytea[]))
     """
 )
@@ -159,7 +161,8 @@ _TAKE_IN = text(
 
 _CAPTIONS = text(
     """
-    SELECT results.part_id, results.content FROM results JOIN parts ON parts.id = results.part_id
+    SELECT results.part_id, results.content, job_keys.wrapped
+    FROM results JOIN parts ON parts.id = results.part_id LEFT JOIN job_keys ON job_keys.job_id = results.job_id
     WHERE parts.job_id = :job_id AND parts.stage = 'caption' AND parts.state = 'done'
     ORDER BY parts.ordinal
     """
@@ -180,7 +183,7 @@ log = structlog.get_logger(__name__)
 class Ledger:
     """Claims, commits and requeues the parts of one worker. For the loop that made the database engine.
 
-    Results are encrypted under the current one of `keys`, if there are any.
+    Results are encrypted under their job's data key, which `keys` unwrap, if it has one.
     """
 
     def __init__(
@@ -260,7 +263,7 @@ class Ledger:
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
         began = time.time_ns()
         taken, jobs = await retry_unavailable(
-            partial(commit_parts, self._database, self._worker, group, self._keys),
+            partial(commit_parts, self._database, self._worker, group),
             limit_s=0 if len(group) > 1 else COMMIT_LIMIT_S,
         )
         traces = {finished.part.job_id: finished.part.traceparent for finished in group}
@@ -279,7 +282,7 @@ class Ledger:
         for (source,) in await retry_unavailable(
             partial(fetch, self._database, _DOCUMENT, **self._fence(part))
         ):
-            return source and PayloadRef.model_validate(source)
+            return source and _reference(source, part)
         raise PartLostError
 
     async def take_in(
@@ -301,10 +304,11 @@ class Ledger:
                 former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
                 ours = (await connection.execute(_LOCK_PART, self._fence(part))).scalar() is not None
                 if ours and former is None:
-                    given = {"payload": reference.sha256, "source": reference.model_dump_json()}
+                    source = seal_source(reference.model_dump(mode="json"), part.job_id, part.ring)
+                    given = {"payload": reference.sha256, "source": json.dumps(source)}
                     await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
                     return reference
-                kept = PayloadRef.model_validate(former) if ours else None
+                kept = _reference(former, part) if ours and former else None
                 if kept != reference:
                     await connection.execute(discards.DISCARD, payloads)
                 return kept
@@ -327,7 +331,7 @@ class Ledger:
         with outage_suppressed():  # reading once more is sooner done than waiting
             for row in await fetch(self._database, _FIND, keys=list(cache_keys)):
                 with suppress(DecryptionError):  # as good as not there
-                    content = self._keys.unseal(row.content, row.part_id)
+                    content = self._keys.of_job(row.job_id, row.wrapped).unseal(row.content, row.part_id)
                     found[bytes(row.key)] = Earlier(part=row.part_id, content=content, read_at=row.created_at)
         return [found.get(key) for key in cache_keys]
 
@@ -375,7 +379,12 @@ class Ledger:
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
         rows = await retry_unavailable(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
-        return [Segment.model_validate(self._keys.unseal(row.content, row.part_id)) for row in rows]
+        keys = self._keys.of_job(job_id, rows[0].wrapped) if rows else self._keys
+        return [Segment.model_validate(keys.unseal(row.content, row.part_id)) for row in rows]
+
+
+def _reference(stored: Mapping[str, Any], part: ClaimedPart) -> PayloadRef:
+    return PayloadRef.model_validate(unseal_source(stored, part.job_id, part.ring))
 
 
 async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:

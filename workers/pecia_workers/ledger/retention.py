@@ -47,8 +47,10 @@ PAYLOADS = text(
         ORDER BY finished_at LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED
     ), released AS (
-        UPDATE jobs SET payload_released_at = now(), task = task - 'password' - 'url'
-        FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
+        UPDATE jobs SET payload_released_at = now(), task = task - 'password' - 'url' #- '{source,secret}'
+        FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload, erased_at
+    ), keys_gone AS (
+        DELETE FROM job_keys USING released WHERE job_id = released.id AND erased_at IS NOT NULL
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT id, 'upkeep', 'retention', jsonb_build_object('documents', count(payload)) FROM released GROUP BY id
@@ -66,11 +68,11 @@ _UP_TO_THE_LIMIT = """
         WHERE before < :limit
 """
 
-# Of jobs that ended, whose counters stay.
+# Of jobs that ended, whose counters stay. A data key goes with the last that is encrypted under it.
 RESULTS = text(
     f"""
     WITH oldest AS (
-        SELECT id, total, finished_at FROM jobs
+        SELECT id, total, finished_at, payload_released_at FROM jobs
         WHERE finished_at < now() - :age AND erased_at IS NULL
         ORDER BY finished_at LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED
@@ -79,6 +81,9 @@ RESULTS = text(
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT job_id, 'upkeep', 'retention', jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
+    ), keys_gone AS (
+        DELETE FROM job_keys USING oldest JOIN due USING (id)
+        WHERE job_id = oldest.id AND payload_released_at IS NOT NULL
     )
     UPDATE jobs SET erased_at = now(), label = NULL FROM due WHERE jobs.id = due.id
     """  # noqa: S608  a constant of this module

@@ -54,7 +54,9 @@ class ClaimedPart:
     traceparent: str | None = None
     """The span that it was submitted in."""
     keys: Keyring = field(default=Keyring(), repr=False, compare=False)
-    """What the task may be encrypted under."""
+    """The keys of the fleet."""
+    wrapped: Any = field(default=None, repr=False)
+    """The data key of its job."""
 
     @property
     def fence(self) -> Fence:
@@ -68,7 +70,12 @@ class ClaimedPart:
         Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it, `DecryptionError` if
         this worker's keys do not decrypt it.
         """
-        return task_from_json(self.kind, unseal_task(self.stored_task, self.job_id, self.keys))
+        return task_from_json(self.kind, unseal_task(self.stored_task, self.job_id, self.ring))
+
+    @property
+    def ring(self) -> Keyring:
+        """The keys of its job. Raises `DecryptionError` if this worker's keys do not unwrap them."""
+        return self.keys.of_job(self.job_id, self.wrapped)
 
     @property
     def payload(self) -> PayloadRef:
