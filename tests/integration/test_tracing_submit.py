@@ -189,11 +189,12 @@ try:
     with tracing.exported(settings, "sending"):
         pass
 except tracing.TracingUnavailableError as error:
-    print(error)
+    from pecia.cli import endings
+    sys.exit(endings.after(error))
 """
 
 
 def test_the_sdk_is_needed_only_by_a_process_that_sends_its_own_spans() -> None:
     ran = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == ["None", f"needs OpenTelemetry: {install_command('otel')}"]
+    assert (ran.returncode, ran.stdout) == (4, "None\n")
+    assert ran.stderr == f"pecia: PECIA_TRACING needs OpenTelemetry: {install_command('otel')}\n"
