@@ -55,7 +55,10 @@ def resolve(
         names = ", ".join(f"PECIA_{name.upper()}" for name in missing)
         raise InvalidSettingError(f"Set {names} too: the three stores of a fleet belong together.")
     if settings.tracing:
-        tracing.enable()
+        try:
+            tracing.enable()
+        except tracing.TracingUnavailableError as error:
+            raise ConfigurationError(f"PECIA_TRACING {error}") from None
     return settings.with_stores(**given, found_in=found_in)
 
 

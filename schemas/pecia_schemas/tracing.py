@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, for client and fleet; while they are off, its no-op tracer makes the spans.
+"""Traces by OpenTelemetry, for client and fleet; while they are off, nothing of it is imported and nothing recorded.
 
 A job's trace is that of the span in which it was submitted. The job keeps the span as a W3C `traceparent`, and whatever
 happens to it later, in whichever process, hangs below. A job that was submitted without a span, or with one that is not
@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
 from importlib.metadata import version
 from threading import Thread
-from typing import TYPE_CHECKING, Final
-
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from typing import TYPE_CHECKING
 
 from pecia_schemas.installing import install_command
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings import ConnectionSettings
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import TracerProvider
 
-SpanKind = trace.SpanKind
+    from pecia_schemas.settings import ConnectionSettings
 
 Value = str | bool | int | float
 Attributes = Mapping[str, Value | None]
@@ -36,10 +34,19 @@ _FLUSH_S = 5.0
 
 
 class TracingUnavailableError(ValueError):
-    """PECIA_TRACING is on, and OpenTelemetry's SDK is not installed."""
+    """PECIA_TRACING is on, and OpenTelemetry is not installed."""
 
     def __init__(self) -> None:
         super().__init__(f"needs OpenTelemetry: {install_command('otel')}")
+
+
+class SpanKind(StrEnum):
+    """Who calls whom, by OpenTelemetry's names."""
+
+    INTERNAL = "internal"
+    CLIENT = "client"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
 
 
 class Span:
@@ -47,59 +54,125 @@ class Span:
 
     __slots__ = ("_span",)
 
-    def __init__(self, span: trace.Span = trace.INVALID_SPAN) -> None:
+    def __init__(self, span: trace.Span | None = None) -> None:
         self._span = span
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C header that makes spans of other processes its children; None if it is not recorded."""
-        if not self._span.is_recording():
+        """What spans of other processes hang below, as W3C writes it; None if it is not recorded."""
+        if self._span is None or not self._span.is_recording():
             return None
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Add attributes."""
-        self._span.set_attributes(_given(attributes))
+        if self._span is not None:
+            self._span.set_attributes(_given(attributes))
 
     def end(self) -> None:
         """End a span that was begun `apart`."""
-        self._span.end()
+        if self._span is not None:
+            self._span.end()
 
     def fail(self, code: str) -> None:
         """Record that it failed, by a code."""
-        self._span.set_attribute("error.type", code)
-        self._span.set_status(trace.StatusCode.ERROR)
+        if self._span is not None and _tracing is not None:
+            self._span.set_attribute("error.type", code)
+            self._span.set_status(_tracing.trace.StatusCode.ERROR)
 
 
 NO_SPAN = Span()
-_NOWHERE = Context()
-_PROPAGATOR = TraceContextTextMapPropagator()
-_OFF: Final = trace.NoOpTracer()
-_tracer: trace.Tracer = _OFF
+
+
+class _Tracing:
+    """OpenTelemetry's API, and our tracer."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        try:
+            from opentelemetry import context, trace  # noqa: PLC0415  an extra
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+        except ImportError:
+            raise TracingUnavailableError from None
+        self.trace = trace
+        self.nowhere = context.Context()
+        self._tracer = trace.get_tracer("pecia", version("pecia"), provider)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def below(self, traceparent: str | None) -> Context | None:
+        """Return the context of a span of another process; None if that is no traceparent."""
+        context = self._propagator.extract({"traceparent": traceparent}) if traceparent else self.nowhere
+        return context if self.trace.get_current_span(context).get_span_context().is_valid else None
+
+    def active(self) -> trace.Span | None:
+        """Return the span in progress here, if it is recorded."""
+        span = self.trace.get_current_span()
+        return span if span.is_recording() else None
+
+    def start(
+        self,
+        name: str,
+        attributes: Attributes | None,
+        kind: SpanKind,
+        context: Context | None = None,
+        *,
+        began: int | None = None,
+        links: Iterable[str] = (),
+    ) -> trace.Span:
+        """Begin a span in a context, None: that of the span in progress, which it does not replace."""
+        spans = [self.trace.get_current_span(one) for one in map(self.below, links) if one is not None]
+        return self._tracer.start_span(
+            name,
+            context,
+            kind=self.trace.SpanKind[kind.name],
+            attributes=_given(attributes),
+            links=[self.trace.Link(span.get_span_context()) for span in spans],
+            start_time=began,
+        )
+
+    @contextmanager
+    def opened(self, span: trace.Span, expected: tuple[type[Exception], ...] = ()) -> Iterator[Span]:
+        """Run the block in the span. Exceptions that are not `expected` make it fail."""
+        opened = Span(span)
+        with self.trace.use_span(
+            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ):
+            try:
+                yield opened
+            except Exception as error:
+                if not isinstance(error, expected):
+                    opened.fail(type(error).__name__)
+                raise
+
+
+_tracing: _Tracing | None = None
 
 
 def enable(provider: TracerProvider | None = None) -> None:
-    """Make spans in this process from now on; None: with the application's own provider."""
-    global _tracer  # noqa: PLW0603  as OpenTelemetry's provider, one for the process
-    if _tracer is _OFF or provider is not None:
-        _tracer = trace.get_tracer("pecia", version("pecia"), provider)
+    """Make spans in this process from now on; None: with the application's own provider.
+
+    Raises `TracingUnavailableError`.
+    """
+    global _tracing  # noqa: PLW0603  as OpenTelemetry's provider, one for the process
+    if _tracing is None or provider is not None:
+        _tracing = _Tracing(provider)
 
 
 def disable() -> None:
     """Make no more spans in this process."""
-    global _tracer  # noqa: PLW0603  as above
-    _tracer = _OFF
+    global _tracing  # noqa: PLW0603  as above
+    _tracing = None
 
 
 def is_on() -> bool:
     """Return whether spans are made in this process."""
-    return _tracer is not _OFF
+    return _tracing is not None
 
 
 def current() -> Span:
     """Return the span in progress here."""
-    return Span(trace.get_current_span()) if is_on() else NO_SPAN
+    active = _tracing and _tracing.active()
+    return Span(active) if active else NO_SPAN
 
 
 def headers() -> dict[str, str]:
@@ -112,9 +185,9 @@ def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
     """Run the block in a child of the span in progress; without one, in none."""
-    if current().traceparent is None:
+    if _tracing is None or _tracing.active() is None:
         return nullcontext(NO_SPAN)
-    return _opened(_begin(name, attributes, kind))
+    return _tracing.opened(_tracing.start(name, attributes, kind))
 
 
 def under(
@@ -130,16 +203,16 @@ def under(
 
     It began then, in nanoseconds since the epoch, if not now. Exceptions that are `expected` are no failure of it.
     """
-    if (context := _context_of(traceparent)) is None:
+    if _tracing is None or (context := _tracing.below(traceparent)) is None:
         return nullcontext(NO_SPAN)
-    return _opened(_begin(name, attributes, kind, context, began=began), expected)
+    return _tracing.opened(_tracing.start(name, attributes, kind, context, began=began), expected)
 
 
 def first(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
     """Run the block in a child of the application's span, or in the first span of a trace."""
-    return _opened(_begin(name, attributes, kind))
+    return _tracing.opened(_tracing.start(name, attributes, kind)) if _tracing else nullcontext(NO_SPAN)
 
 
 def apart(
@@ -150,7 +223,9 @@ def apart(
     links: Iterable[str] = (),
 ) -> Span:
     """Begin the first span of a trace, with links to others; the caller ends it, and it is not the one in progress."""
-    return Span(_begin(name, attributes, kind, _NOWHERE, links=links))
+    return (
+        Span(_tracing.start(name, attributes, kind, _tracing.nowhere, links=links)) if _tracing else NO_SPAN
+    )
 
 
 def past(
@@ -166,51 +241,10 @@ def past(
 
     It is a child of the span in progress, or of the one that is named.
     """
-    context = _context_of(below)
-    if context is not None or current().traceparent:
-        _begin(name, attributes, kind, context, began=began).end(ended)
-
-
-def _context_of(traceparent: str | None) -> Context | None:
-    """Return the context of a span of another process; None if that is no traceparent, or traces are off."""
-    if not (is_on() and traceparent):
-        return None
-    context = _PROPAGATOR.extract({"traceparent": traceparent})
-    return context if trace.get_current_span(context).get_span_context().is_valid else None
-
-
-def _begin(
-    name: str,
-    attributes: Attributes | None,
-    kind: SpanKind,
-    context: Context | None = None,
-    *,
-    began: int | None = None,
-    links: Iterable[str] = (),
-) -> trace.Span:
-    """Begin a span in a context, None: that of the span in progress, which it does not replace."""
-    linked = [trace.get_current_span(context) for context in map(_context_of, links) if context is not None]
-    return _tracer.start_span(
-        name,
-        context,
-        kind=kind,
-        attributes=_given(attributes),
-        links=[trace.Link(span.get_span_context()) for span in linked],
-        start_time=began,
-    )
-
-
-@contextmanager
-def _opened(span: trace.Span, expected: tuple[type[Exception], ...] = ()) -> Iterator[Span]:
-    """Run the block in the span. Exceptions that are not `expected` make it fail."""
-    opened = Span(span)
-    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        try:
-            yield opened
-        except Exception as error:
-            if not isinstance(error, expected):
-                opened.fail(type(error).__name__)
-            raise
+    if _tracing is not None:
+        context = _tracing.below(below)
+        if context is not None or _tracing.active() is not None:
+            _tracing.start(name, attributes, kind, context, began=began).end(ended)
 
 
 def messaging(operation: str, messages: int | None = None) -> dict[str, Value | None]:
@@ -240,12 +274,12 @@ def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  an extra
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider as Provider  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
         raise TracingUnavailableError from None
     resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
-    provider = Provider(resource=resource, shutdown_on_exit=False)  # an application brings its own
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # an application brings its own
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     enable(provider)
     try:

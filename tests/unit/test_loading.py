@@ -13,7 +13,7 @@ from tests.shared.command import ran
 from tests.shared.snippets import ROOT
 
 SLOW = (
-    *("alembic", "celery", "cryptography.hazmat", "jsonschema", "kombu", "opentelemetry.sdk"),
+    *("alembic", "celery", "cryptography.hazmat", "jsonschema", "kombu", "opentelemetry"),
     *("pecia_workers", "redis", "standardwebhooks"),
 )
 """What neither the client nor `pecia list` needs, loaded with it or not."""

@@ -14,7 +14,6 @@ from pecia import errors
 from pecia.errors import PeciaError
 from pecia.job import AnyJob
 from pecia_schemas.states import JobState
-from pecia_schemas.tracing import TracingUnavailableError
 
 
 class Ending(IntEnum):
@@ -76,9 +75,6 @@ def after(error: Exception) -> int:
     if isinstance(error, PeciaError):
         complain(str(error))
         return of(error)
-    if isinstance(error, TracingUnavailableError):
-        complain(f"PECIA_TRACING {error}")
-        return Ending.UNAVAILABLE
     if isinstance(error, OSError) and error.errno and error.filename:  # a path of the caller's
         complain(f"{os.fsdecode(error.filename)}: {os.strerror(error.errno)}.")
         return Ending.USAGE
