@@ -18,8 +18,9 @@ from pydantic import SecretStr
 from typer.testing import Result
 
 from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict, errors
-from pecia.configuration import resolve
-from pecia.review.app import Work, make_app
+from pecia.gateway.app import make_app
+from pecia.gateway.identity import GatewayConfiguration
+from pecia.review.app import Work, review_of
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason, Line, Source, Table, Word
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import ClientSettings
@@ -86,7 +87,7 @@ class Desk:
         self.http, self.loop = http, loop
 
     def get(self, path: str, **how: Any) -> httpx2.Response:
-        return self.loop.run(self.http.get(f"/{TOKEN}{path}", **how))
+        return self.loop.run(self.http.get(f"/review/{TOKEN}{path}", **how))
 
     def list(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.get("/api/pages").json()
@@ -97,7 +98,7 @@ class Desk:
         return page
 
     def decide(self, job: Job[Any], revision: int = 0, **decision: Any) -> httpx2.Response:
-        path = f"/{TOKEN}/api/pages/{job.id}/1"
+        path = f"/review/{TOKEN}/api/pages/{job.id}/1"
         return self.loop.run(self.http.post(path, json={"revision": revision, **decision}))
 
 
@@ -105,14 +106,11 @@ class Desk:
 def open_desk(house: House) -> Callable[..., Any]:
     @contextmanager
     def run(work: Work | None = None, **settings: Any) -> Iterator[Desk]:
-        given = ClientSettings.model_validate({**house.urls, "client_name": "eva", **settings})
+        given = GatewayConfiguration.model_validate({**house.urls, "client_name": "eva", **settings})
         with asyncio.Runner() as loop:
-            served: Any = make_app(
-                resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
-            )
+            served = make_app(given, review_of(work or Work(), TOKEN))
             transport = httpx2.ASGITransport(served)
-            inner = served._app._app
-            context = inner.router.lifespan_context(inner)
+            context = served.router.lifespan_context(served)
             loop.run(context.__aenter__())
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
             loop.run(context.__aexit__(None, None, None))
@@ -255,7 +253,11 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Make) -> None:
 
 @pytest.mark.parametrize(
     ("path", "headers"),
-    [("/other/", {}), ("/", {}), ("/token2/api/pages", {}), (f"/{TOKEN}/", {"host": "evil.example"})],
+    [
+        ("/review/other/", {}),
+        ("/review/token2/api/pages", {}),
+        (f"/review/{TOKEN}/", {"host": "evil.example"}),
+    ],
 )
 def test_without_token_or_by_another_name_is_nothing(desk: Desk, path: str, headers: dict[str, str]) -> None:
     answer = desk.loop.run(desk.http.get(path, headers=headers))

@@ -13,10 +13,9 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import common
 from pecia_workers.engines.simulated import IterationModel
-from pecia_workers.simulation.experiment import limits_of, simulated_cell
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.requests import Mix, drawn, poisson
-from pecia_workers.simulation.scenarios import simulated_seed
+from pecia_workers.simulation.scenarios import simulated_batches, simulated_seed
 from tests.shared.command import run_pecia
 
 
@@ -127,9 +126,9 @@ def test_a_batch_waits_about_as_long_as_the_formula_says(rate: float, window: fl
     roomy = IterationModel(
         max_num_seqs=10_000, kv_blocks=10_000_000, base_s=1e-5, prefill_token_s=0, decode_sequence_s=0
     )
-    cell = simulated_cell(arriving, roomy, limits_of(8, window, concurrent=1_000))
-    assert cell.waiting == pytest.approx(min((8 - 1) / (2 * rate), window), rel=0.45)
-    assert cell.waiting <= window + 1e-4
+    waiting = simulated_batches(arriving, roomy, size=8, window=window, concurrent=1_000).waiting.mean
+    assert waiting == pytest.approx(min((8 - 1) / (2 * rate), window), rel=0.45)
+    assert waiting <= window + 1e-4
 
 
 def test_a_rate_too_small_to_show_has_no_gain() -> None:

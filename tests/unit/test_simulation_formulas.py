@@ -8,7 +8,6 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, ContinuousPolicy, PolicyName
 from pecia_workers.engines.models import KvShape
-from pecia_workers.simulation.capacity import engines_for
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.scenarios import SLOTS, TOKEN_S, Figures, figures, seed_requests, simulated_seed
 from pecia_workers.simulation.simulator import Simulator, SlotMachine
@@ -45,11 +44,6 @@ def test_a_refill_at_once_gains_the_longest_by_the_mean() -> None:
 @pytest.mark.parametrize(("lengths", "padding"), [((100, 50, 50), 1 / 3), ((7, 7), 0)])
 def test_padding_is_what_is_missing_to_the_longest(lengths: tuple[int, ...], padding: float) -> None:
     assert of_slots(lengths, len(lengths), static=True).padding == pytest.approx(padding)
-
-
-def test_thirty_a_second_at_two_seconds_take_eight_gpus_of_eight() -> None:
-    assert engines_for(30 * 2, 8) == 8
-    assert engines_for(64, 8) == 8
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def certify(
 def client_settings() -> ClientSettings:
     """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
     settings = resolve()
+    refuse_gateway(settings)
+    return settings
+
+
+def refuse_gateway(settings: ClientSettings) -> None:
+    """Raise `ConfigurationError` for settings that reach the fleet by a gateway."""
     if settings.gateway_url:
         raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
-    return settings

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from typer import BadParameter, Option
 
 from pecia.cli import endings
-from pecia.cli.certify import Reviewed, Seed, client_settings
+from pecia.cli.certify import Reviewed, Seed, refuse_gateway
 from pecia.cli.endings import Ending
 from pecia.cli.values import grouped
 from pecia.configuration import resolve
@@ -20,11 +20,8 @@ from pecia.errors import InvalidSettingError
 from pecia.gateway import app as over_http
 from pecia.gateway import protocol
 from pecia.gateway.identity import GatewayConfiguration
-from pecia.review import app as reviewing
+from pecia.review.app import Work, review_of
 from pecia_schemas.settings import SettingsError, read_settings
-
-_BROWSERS = 100
-"""Connections to a review: a browser opens six."""
 
 
 def gateway() -> None:
@@ -35,11 +32,7 @@ def gateway() -> None:
 
     Example: `pecia gateway`
     """
-    try:
-        given = read_settings(GatewayConfiguration)
-    except SettingsError as error:
-        raise InvalidSettingError(str(error)) from None
-    settings = cast("GatewayConfiguration", resolve(given))
+    settings = _settings()
     with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
         app = over_http.make_app(settings)
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
@@ -64,10 +57,9 @@ def review(
 
     Example: `pecia review --since 7d`
     """
-    settings = client_settings()
-    work = reviewing.Work(
-        listing=reviewed.listing, job_ids=tuple(reviewed.job or ()), sample=sample, seed=seed
-    )
+    settings = _settings()
+    refuse_gateway(settings)
+    work = Work(listing=reviewed.listing, job_ids=tuple(reviewed.job or ()), sample=sample, seed=seed)
     token = secrets.token_urlsafe(32)
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
@@ -78,11 +70,19 @@ def review(
             "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     with _listener("review", str(address), port) as listener:
-        app = reviewing.make_app(settings, token, work)
+        app = over_http.make_app(settings, review_of(work, token))
         shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/{token}/")
+        typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/review/{token}/")
         sys.stdout.flush()
-        _serve(app, listener, _BROWSERS)
+        _serve(app, listener, settings.gateway_connections)
+
+
+def _settings() -> GatewayConfiguration:
+    try:
+        given = read_settings(GatewayConfiguration)
+    except SettingsError as error:
+        raise InvalidSettingError(str(error)) from None
+    return cast("GatewayConfiguration", resolve(given))
 
 
 def _listener(what: str, host: str, port: int) -> socket.socket:

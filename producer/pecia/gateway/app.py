@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 
 from pecia.errors import PeciaError
 from pecia.gateway import jobs, problems, submitting, webhooks
@@ -30,8 +31,8 @@ _WITHOUT_DOCUMENTS: Final = 1024**2
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
-def make_app(settings: GatewayConfiguration) -> FastAPI:
-    """Return the gateway of a fleet, as an ASGI application. It connects when it starts."""
+def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
+    """Return the gateway of a fleet, with `more` routes, as an ASGI application. It connects when it starts."""
 
     @asynccontextmanager
     async def open_stores(app: FastAPI) -> AsyncIterator[None]:
@@ -57,6 +58,7 @@ def make_app(settings: GatewayConfiguration) -> FastAPI:
     for router in (submitting.router, jobs.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
+    app.router.routes += more
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
     for kind in (
         PeciaError,

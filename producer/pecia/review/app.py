@@ -1,29 +1,26 @@
-"""The review's own small server: its page, and what that asks for. On loopback, behind a token in its address."""
+"""Review, as the gateway of `pecia review` serves it: on loopback, behind a token in its address."""
 
 import asyncio
 import hmac
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib import resources
 from typing import Final
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
-from pecia.errors import PeciaError
 from pecia.formats.facsimile import for_browsers
-from pecia.gateway import problems
-from pecia.gateway.bounds import BoundedBodies
+from pecia.gateway.identity import bearers_of
+from pecia.gateway.problems import ProblemError
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
@@ -32,7 +29,6 @@ from pecia.sources import Original, at_hand
 from pecia_schemas.media import NoPictureError
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.results import Page
-from pecia_schemas.settings import ClientSettings
 from pecia_schemas.threads import finish_in_thread
 
 _ASSETS: Final = {"": "review.html", "review.js": "review.js", "review.css": "review.css"}
@@ -40,7 +36,6 @@ _TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"
 _KEPT: Final = 6
 """Pictures in memory: the browser asks for the next page's ahead."""
 _QUALITY: Final = 85
-_MOST_BYTES: Final = 1_000_000
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -76,25 +71,18 @@ class _Body(BaseModel):
     checked: bool = False
 
 
-def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
-    """Return the server as an ASGI application. It connects when it starts."""
-    desk = _Desk(settings, work)
-    page = "/{token}/api/pages/{job:uuid}/{number:int}"
-    app = Starlette(
-        routes=[
-            Route("/{token}/api/pages", desk.pages),
-            Route(page, desk.look),
-            Route(page, desk.decide, methods=["POST"]),
-            Route("/{token}/pictures/{job:uuid}/{number:int}", desk.picture),
-            *(Route(f"/{{token}}/{path}", desk.asset) for path in _ASSETS),
-        ],
-        lifespan=desk.opened,
-        exception_handlers={
-            StaleReviewError: desk.answer_stale,
-            **dict.fromkeys((PeciaError, HTTPException, ClientDisconnect, Exception), problems.answer),
-        },
-    )
-    return BoundedBodies(_Guarded(app, token), lambda _: _MOST_BYTES)
+def review_of(work: Work, token: str) -> Mount:
+    """Return the routes of a review, for `make_app` of the gateway."""
+    desk = _Desk(work)
+    page = "/api/pages/{job:uuid}/{number:int}"
+    routes = [
+        Route("/api/pages", desk.pages),
+        Route(page, desk.look),
+        Route(page, desk.decide, methods=["POST"]),
+        Route("/pictures/{job:uuid}/{number:int}", desk.picture),
+        *(Route(f"/{path}", desk.asset) for path in _ASSETS),
+    ]
+    return Mount("/review/{token}", _Guarded(Router(routes), token))
 
 
 class _Guarded:
@@ -105,17 +93,13 @@ class _Guarded:
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
             await send(message)
 
         request = Request(scope)
-        given = scope["path"].lstrip("/").partition("/")[0].encode()
+        given = request.path_params["token"].encode()
         local = request.url.hostname in ("127.0.0.1", "::1", "localhost")
         if local and hmac.compare_digest(given, self._token):
             await self._app(scope, receive, with_headers)
@@ -126,28 +110,16 @@ class _Guarded:
 class _Desk:
     """Answers the requests of a review."""
 
-    _connections: AsyncConnections
-
-    def __init__(self, settings: ClientSettings, work: Work) -> None:
-        self._settings = settings
+    def __init__(self, work: Work) -> None:
         self._work = work
         self._drawing = asyncio.Lock()  # one process that decodes at a time
         self._pictures: OrderedDict[tuple[UUID, int], tuple[str, bytes]] = OrderedDict()
         self._seen: dict[tuple[UUID, int], Page] = {}
         """The page that was looked at last."""
 
-    @asynccontextmanager
-    async def opened(self, _app: Starlette) -> AsyncIterator[None]:
-        """Reach the fleet's stores meanwhile."""
-        self._connections = AsyncConnections(self._settings)
-        try:
-            yield
-        finally:
-            await self._connections.close()
-
-    async def pages(self, _request: Request) -> Response:
-        """Answer with what is to be reviewed."""
-        work, reviews = self._work, self._connections.reviews
+    async def pages(self, request: Request) -> Response:
+        """Answer with the pages to review."""
+        work, reviews = self._work, _connections(request).reviews
         if work.sample is None:
             found = await reviews.doubtful(work.listing, work.job_ids, work.limit)
         else:
@@ -156,12 +128,13 @@ class _Desk:
 
     async def look(self, request: Request) -> Response:
         """Answer with a page as it is now."""
-        return JSONResponse(shown(await self._look(*_place(request))))
+        return JSONResponse(shown(await self._look(request)))
 
-    async def _look(self, job_id: UUID, number: int) -> Page:
+    async def _look(self, request: Request) -> Page:
         """Return a page as it is now, noted in the audit trail."""
-        _, page = await self._connections.reviews.look(job_id, number)
-        self._seen = {(job_id, number): page}
+        place = _place(request)
+        _, page = await _connections(request).reviews.look(*place)
+        self._seen = {place: page}
         return page
 
     async def decide(self, request: Request) -> Response:
@@ -174,18 +147,21 @@ class _Desk:
         except ValidationError:
             raise HTTPException(422) from None
         decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
-        page = await self._connections.reviews.revise(*_place(request), body.revision, decision)
+        try:
+            page = await _connections(request).reviews.revise(*_place(request), body.revision, decision)
+        except StaleReviewError as error:
+            raise ProblemError(HTTPStatus.CONFLICT, "stale", str(error)) from None
         return JSONResponse(shown(page))
 
     async def picture(self, request: Request) -> Response:
         """Answer with a page's picture; 404 if there is none that can be drawn."""
-        job_id, number = key = _place(request)
+        key, connections = _place(request), _connections(request)
         async with self._drawing:
             if key not in self._pictures:
-                page = self._seen.get(key) or await self._look(job_id, number)
-                original = await self._connections.store.original(job_id)
+                page = self._seen.get(key) or await self._look(request)
+                original = await connections.store.original(key[0])
                 try:
-                    drawn = await finish_in_thread(_drawn, original, self._connections.payloads, page)
+                    drawn = await finish_in_thread(_drawn, original, connections.payloads, page)
                 except (NoPictureError, ChildProcessError):
                     raise HTTPException(404) from None
                 self._pictures[key] = drawn
@@ -200,9 +176,9 @@ class _Desk:
         content = resources.files("pecia.review").joinpath("assets", name).read_bytes()
         return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
-    async def answer_stale(self, _request: Request, error: Exception) -> Response:
-        """Answer that the page is another by now."""
-        return JSONResponse({"code": "stale", "detail": str(error)}, 409)
+
+def _connections(request: Request) -> AsyncConnections:
+    return bearers_of(request).connections
 
 
 def _place(request: Request) -> tuple[UUID, int]:

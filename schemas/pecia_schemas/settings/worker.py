@@ -379,12 +379,9 @@ class WorkerSettings(
     """Logs for people or for machines; never text of a document in either."""
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
-    termination_notice: str = ""
-    """Source of the notice that this machine will be taken away, so that its workers stop in time: `aws`, `gcp` or
-    `azure`, the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM
-    alone."""
-    termination_server: str = Field(default="", pattern=r"^(https?://\S+)?$")
-    """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
+    termination_notice: str = Field(default="", pattern=r"^(/.*)?$")
+    """Path, from the root, of a file that appears when this machine will be taken away: its workers then stop as if by
+    SIGTERM. Empty: they stop by SIGTERM alone."""
 
     lease: Duration = Field(default=timedelta(seconds=15), gt=timedelta())
     """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
@@ -417,13 +414,6 @@ class WorkerSettings(
     0: not at all."""
     metrics_address: str = "127.0.0.1"
     """The address it listens on. They show counts and no ids, and ask for no password."""
-
-    @field_validator("termination_notice")
-    @classmethod
-    def _is_known_notice(cls, notice: str) -> str:
-        if notice not in ("", "aws", "gcp", "azure") and not notice.startswith("/"):
-            raise ValueError("is aws, gcp, azure, or the path of a file from the root.")
-        return notice
 
     @field_validator("lane_shares")
     @classmethod

@@ -1,7 +1,7 @@
 """Real workers on real stores: who loses a part cannot end it, who leaves hands over, who dies of a page dies alone."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Program, Started
 from tests.shared.house import House
 from tests.shared.limits import WAIT_S
-from tests.shared.metadata_server import MetadataServer, metadata_server
 from tests.shared.pictures import encoded, note
 
 DEADLY_WORKER = Path(__file__).with_name("deadly_worker.py")
@@ -65,17 +64,15 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
 
 
 @pytest.fixture
-def cloud() -> Iterator[MetadataServer]:
-    with metadata_server() as cloud:
-        yield cloud
+def notice(tmp_path: Path) -> Path:
+    return tmp_path / "notice"
 
 
 @pytest.fixture
-def doomed(started: Started, cloud: MetadataServer) -> Callable[[str], Program]:
-    """Starts workers, whose lease is a minute, on a machine that its cloud takes away."""
+def doomed(started: Started, notice: Path) -> Callable[[str], Program]:
+    """Starts workers, whose lease is a minute, on a machine that will be taken away."""
     settings = {
-        "PECIA_TERMINATION_NOTICE": "aws",
-        "PECIA_TERMINATION_SERVER": cloud.url,
+        "PECIA_TERMINATION_NOTICE": str(notice),
         "PECIA_DRAIN_TIMEOUT": "0.5",
         "PECIA_LEASE": "60",
         **SIMULATED,
@@ -85,7 +82,7 @@ def doomed(started: Started, cloud: MetadataServer) -> Callable[[str], Program]:
 
 def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waited_for(  # noqa: PLR0917  fixtures
     doomed: Callable[[str], Program],
-    cloud: MetadataServer,
+    notice: Path,
     started: Started,
     client: Client,
     house: House,
@@ -98,7 +95,7 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
         client.submit(ReadDocument(printed, document_type=DocumentType.CHART, cache=False))
     eventually(lambda: [state for state, *_ in house.query(PARTS)] == ["running"] * 3)
 
-    cloud.going = True
+    notice.touch()
 
     assert worker.wait(WAIT_S) == 0
     assert house.query(PARTS) == [("queued", 0, 0)] * 3
@@ -109,11 +106,11 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
 
 
 def test_a_service_ends_when_it_is_told(
-    doomed: Callable[[str], Program], cloud: MetadataServer, house: House, eventually: Eventually
+    doomed: Callable[[str], Program], notice: Path, house: House, eventually: Eventually
 ) -> None:
     service = doomed("upkeep")
     eventually(lambda: house.query("SELECT 1 FROM workers"), what="the service")
-    cloud.going = True
+    notice.touch()
     assert service.wait(WAIT_S) == 0
     assert house.query("SELECT 1 FROM workers WHERE stopped_at IS NULL") == []
 

@@ -25,7 +25,6 @@ from pecia_workers.engines.profiles import (
     profile_named,
     profile_of,
 )
-from pecia_workers.engines.speed import Pace
 from pecia_workers.protocol.base import (
     EngineDeadError,
     EngineError,
@@ -164,18 +163,6 @@ def planned_engine(settings: WorkerSettings, gpu: str, *, captions: bool = False
     """
     profile, memory = machine_named(gpu or settings.profile)
     return plan_engine(settings, profile, memory, captions=captions or only_captions(settings))
-
-
-def pace_rows(paces: Iterable[Pace], planned: int) -> list[dict[str, str]]:
-    """Return what an engine does with more and more pages at a time, the planned number marked."""
-    return [
-        {
-            "pages at a time": f"{pace.pages:,}{' <' if pace.pages == planned else '  '}",
-            "pages/s": f"{pace.pages_per_s:.2f}",
-            "s a page": f"{pace.page_s:.1f}",
-        }
-        for pace in paces
-    ]
 
 
 def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:

@@ -113,8 +113,7 @@ def plan(
     record["speed"] = planned.speed and planned.speed.model_dump()
     tables = [common.described((name, escape(value)) for name, value in _plan_rows(planned))]
     if planned.paces:
-        paces = common.pace_rows(planned.paces, planned.pages_at_a_time)
-        tables += [common.aligned(paces), common.aligned(_format_rows(planned.formats))]
+        tables += [common.aligned(_pace_rows(planned)), common.aligned(_format_rows(planned.formats))]
     common.show(record, Group(*(part for table in tables for part in (table, ""))), as_json=as_json)
     if not planned.starts:
         raise typer.Exit(common.FAILED)
@@ -235,6 +234,18 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
         ("[red]no[/]", None if planned.starts else remedy),
     ]
     return [(name, value) for name, value in rows if value is not None]
+
+
+def _pace_rows(planned: EnginePlan) -> list[dict[str, str]]:
+    """Return what an engine does with more and more pages at a time, the planned number marked."""
+    return [
+        {
+            "pages at a time": f"{pace.pages:,}{' <' if pace.pages == planned.pages_at_a_time else '  '}",
+            "pages/s": f"{pace.pages_per_s:.2f}",
+            "s a page": f"{pace.page_s:.1f}",
+        }
+        for pace in planned.paces
+    ]
 
 
 def _format_rows(formats: Sequence[FormatPlan]) -> list[dict[str, str]]:

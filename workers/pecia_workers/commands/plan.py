@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Group
 
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.commands import common
 from pecia_workers.engines.plan import EnginePlan
-from pecia_workers.engines.speed import Pace, PageLoad, Speed, curve
+from pecia_workers.engines.speed import PageLoad, Speed
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation import capacity
 from pecia_workers.simulation.requests import Mix
@@ -23,23 +22,23 @@ class _Planned:
     engine: EnginePlan
     speed: Speed
     load: PageLoad
-    paces: tuple[Pace, ...]
     fleet: capacity.CapacityPlan
     price: float
 
-    def gpus(self, engines: int) -> int:
-        """Return how many GPUs so many engines take."""
-        return engines * self.engine.memory.gpus
+    @property
+    def gpus(self) -> int:
+        """GPUs of the fleet."""
+        return self.fleet.engines * self.engine.memory.gpus
 
     @property
     def witness_cores(self) -> float:
         """CPU cores that are busy if the CPU engine reads every page as a witness; text layers take none."""
         return self.fleet.rate * witness_cpu_s()
 
-    def cost(self, engines: int) -> float | None:
-        """Return what a million pages cost with so many engines; None without a price."""
-        gpus = self.gpus(engines)
-        return capacity.cost_per_million(gpus, self.fleet.rate, self.price) if self.price else None
+    @property
+    def cost(self) -> float | None:
+        """The cost of a million pages, in the currency of the price; None without one."""
+        return self.gpus * self.price / (self.fleet.rate * 3600) * 1e6 if self.price else None
 
 
 Rate = Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)]
@@ -62,8 +61,8 @@ def plan(
 ) -> None:
     """Work out how many GPUs read a load in time, and their cost, by simulating one of them.
 
-    What one GPU runs, and how fast, is `pecia engine plan`'s. A second table has what other numbers of pages at a time
-    would take, by Little's law and without waits. Exit 1 if no number of GPUs is enough.
+    `pecia engine plan` says what one GPU runs, how fast, and with how many pages at a time. Exit 1 if no number of
+    GPUs is enough.
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu h100 --price 2.5`
     """
@@ -78,16 +77,14 @@ def plan(
         raise common.refused(
             f"No number of these GPUs reads such a page in {latency:g} s on average.", common.FAILED
         )
-    paces = curve(speed, load, engine.paces[-1].pages, engine.pages_at_a_time)
-    planned = _Planned(engine=engine, speed=speed, load=load, paces=paces, fleet=fleet, price=price)
-    others = common.aligned(_others(planned))
-    common.show(_record(planned), Group(common.described(_rows(planned)), "", others), as_json=as_json)
+    planned = _Planned(engine=engine, speed=speed, load=load, fleet=fleet, price=price)
+    common.show(_record(planned), common.described(_rows(planned)), as_json=as_json)
 
 
 def _record(planned: _Planned) -> dict[str, Any]:
     return {
         "gpu": planned.engine.profile,
-        "gpus": planned.gpus(planned.fleet.engines),
+        "gpus": planned.gpus,
         "model": planned.engine.model,
         "in_flight": planned.fleet.in_flight,
         **asdict(planned.fleet),
@@ -95,8 +92,7 @@ def _record(planned: _Planned) -> dict[str, Any]:
         "speed": planned.speed.model_dump(),
         "speed_by": planned.engine.speed_by,
         "witness_cores": planned.witness_cores,
-        "cost_per_million_pages": planned.cost(planned.fleet.engines),
-        "paces": [asdict(pace) for pace in planned.paces],
+        "cost_per_million_pages": planned.cost,
     }
 
 
@@ -109,7 +105,7 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
     )
     cache, cores = engine.memory.kv_cache / _GIB, planned.witness_cores
     rows = [
-        ("GPUs", f"{planned.gpus(fleet.engines)} x {engine.profile}"),
+        ("GPUs", f"{planned.gpus} x {engine.profile}"),
         ("model", engine.model),
         ("a page", f"{load.prompt:,.0f} tokens in, {load.output:,.0f} out"),
         ("speed", steps),
@@ -130,23 +126,11 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         (
             "witness",
             (
-                f"{cores:.1f} CPU cores, {cores / planned.gpus(fleet.engines):.1f} for each GPU, "
+                f"{cores:.1f} CPU cores, {cores / planned.gpus:.1f} for each GPU, "
                 f"if the CPU engine reads every page too: an estimate; {TOO_FEW_CORES}"
             ),
         ),
     ]
-    if (cost := planned.cost(fleet.engines)) is not None:
+    if (cost := planned.cost) is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
-    return rows
-
-
-def _others(planned: _Planned) -> list[dict[str, str]]:
-    """Return the plan's table, with the GPUs and the cost of each number of pages at a time."""
-    rows = []
-    shown = common.pace_rows(planned.paces, planned.engine.pages_at_a_time)
-    for row, pace in zip(shown, planned.paces, strict=True):
-        engines = capacity.engines_for(planned.fleet.rate * pace.page_s, pace.pages)
-        cost = planned.cost(engines)
-        priced = "" if cost is None else f"{cost:,.0f}"
-        rows.append({**row, "GPUs at least": str(planned.gpus(engines)), "a million pages": priced})
     return rows

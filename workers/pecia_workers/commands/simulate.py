@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -28,10 +28,7 @@ from pecia_workers.simulation.requests import (
     poisson,
     read_trace,
 )
-from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
-
-if TYPE_CHECKING:
-    from pecia_workers.simulation.experiment import Cell
+from pecia_workers.simulation.scenarios import Result, simulated, simulated_batches, simulated_seed
 
 _SIZES: Final = (1, 4, 8)
 _WINDOWS_MS: Final = (0, 10, 50)
@@ -262,16 +259,15 @@ def experiment(
     """
     if plot:
         common.drawing_or_exit()
-    from pecia_workers.simulation.experiment import limits_of, simulated_cell  # noqa: PLC0415  heavy: not for the help
-
     requests = drawn(poisson(pages, rate, seed), Mix(types=common.weights(mix, DocumentType, "--mix")), seed)
-    grid = [
-        limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
+    cells = [
+        _cell(requests, most, wait / 1e3, concurrent)
+        for most in size or _SIZES
+        for wait in window or _WINDOWS_MS
     ]
-    cells = [simulated_cell(requests, IterationModel(), limits) for limits in grid]
     if as_json:
         for cell in cells:
-            typer.echo(json.dumps(asdict(cell)))
+            typer.echo(json.dumps(cell))
     else:
         Console(highlight=False).print(common.aligned([_cell_row(cell) for cell in cells]))
     if plot:
@@ -281,13 +277,28 @@ def experiment(
             typer.echo(f"Wrote {write_experiment(cells, plot)}.", err=True)
 
 
-def _cell_row(cell: Cell) -> dict[str, str]:
+def _cell(requests: list[Request], size: int, window: float, concurrent: int) -> dict[str, float]:
+    """Return the result of one size and one window; times in seconds."""
+    model = IterationModel()
+    found = simulated_batches(requests, model, size=size, window=window, concurrent=concurrent)
     return {
-        "size": str(cell.size),
-        "window ms": f"{1e3 * cell.window:.0f}",
-        "mean s": f"{cell.mean:.3f}",
-        "p95 s": f"{cell.p95:.3f}",
-        "waits s": f"{cell.waiting:.3f}",
-        "tokens/s": f"{cell.tokens_per_s:.1f}",
-        "use": f"{cell.utilisation:.1%}",
+        "size": size,
+        "window": window,
+        "mean": found.in_system.mean,
+        "p95": found.in_system.p95,
+        "waiting": found.waiting.mean,
+        "tokens_per_s": found.output_tokens_per_s,
+        "utilisation": found.requests_per_s * found.service.mean / model.max_num_seqs,  # Little's law
+    }
+
+
+def _cell_row(cell: dict[str, float]) -> dict[str, str]:
+    return {
+        "size": f"{cell['size']:.0f}",
+        "window ms": f"{1e3 * cell['window']:.0f}",
+        "mean s": f"{cell['mean']:.3f}",
+        "p95 s": f"{cell['p95']:.3f}",
+        "waits s": f"{cell['waiting']:.3f}",
+        "tokens/s": f"{cell['tokens_per_s']:.1f}",
+        "use": f"{cell['utilisation']:.1%}",
     }

@@ -54,16 +54,15 @@ def worker(
     }
     require("A worker needs its stores: set", stores, ", or run `pecia up`.")
     from pecia_schemas.tracing import TracingUnavailableError, exported  # noqa: PLC0415  heavy: help must not wait
-    from pecia_workers.processes.service import termination_heard, within_notice  # noqa: PLC0415
+    from pecia_workers.processes.service import termination_heard  # noqa: PLC0415
 
     _begin(settings)
-    settings = within_notice(settings)
     with ExitStack() as stack:
         try:
             stack.enter_context(exported(settings, f"pecia-{role}"))
         except TracingUnavailableError as error:
             raise refused(f"PECIA_TRACING {error}", UNAVAILABLE) from None
-        stack.enter_context(termination_heard(settings))
+        stack.enter_context(termination_heard(settings.termination_notice))
         if role in (Role.INGEST, Role.ENGINE):
             _run_stages(role, settings, name or role)
             return

@@ -14,7 +14,6 @@ from pydantic import SecretStr, TypeAdapter
 from pecia_schemas.settings import PREFIX, WorkerSettings
 from pecia_workers.local.home import kept_secret
 
-_STOP_S = 30.0
 _DURATION = TypeAdapter(timedelta)
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # nosec B104
 

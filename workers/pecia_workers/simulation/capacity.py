@@ -1,21 +1,16 @@
-"""How many engines a load needs: as many as make a page fast enough in the simulator, which has the plan's own speed.
-
-The arithmetic of `engines.speed` says where to begin: so many engines that each, with as many pages at a time as its
-memory holds and the latency allows, reads its share. It has no wait in it and all pages alike; the simulator has both.
-"""
+"""How many engines a load needs: simulated with the speed of the plan."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.plan import EnginePlan
-from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.speed import PageLoad, Speed, pace, within
+from pecia_workers.engines.simulated import IterationModel
+from pecia_workers.engines.speed import PageLoad, Speed, pace
 from pecia_workers.protocol.base import EngineUnavailableError
-from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn, poisson
+from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
 
 _MOST_ENGINES: Final = 100_000
@@ -24,18 +19,11 @@ _SAMPLE: Final = 4_000
 _SIMULATED: Final = 1_000
 
 
-def load_of(requests: Sequence[Request]) -> PageLoad:
-    """Return the tokens of a sample of pages."""
-    outputs = [request.output for request in requests]
-    mean, prompt = fmean(outputs), fmean(request.prompt for request in requests)
-    # Long ones are seen for longer.
-    held = prompt + fmean(output**2 for output in outputs) / (2 * mean)
-    return PageLoad(prompt=prompt, output=mean, held=held)
-
-
 def load_of_mix(mix: Mix) -> PageLoad:
     """Return the tokens of the pages of a mix."""
-    return load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+    requests = drawn(all_at_once(_SAMPLE), mix, 0)
+    prompt, output = (fmean(getattr(one, name) for one in requests) for name in ("prompt", "output"))
+    return PageLoad(prompt=prompt, output=output, held=prompt + output / 2)
 
 
 def planned_model(plan: EnginePlan) -> tuple[IterationModel, Speed]:
@@ -59,21 +47,6 @@ def planned_model(plan: EnginePlan) -> tuple[IterationModel, Speed]:
     return model, plan.speed
 
 
-def places_in(model: IterationModel, load: PageLoad) -> int:
-    """Return how many pages admission lets run at a time: as many as fill the KV cache with what they hold."""
-    return max(1, min(model.max_num_seqs, int(model.kv_blocks * BLOCK_TOKENS / load.held)))
-
-
-def engines_for(in_flight: float, places: int) -> int:
-    """Return how many engines of so many places hold the pages in flight; an exact multiple needs no more."""
-    return math.ceil(round(in_flight / places, 9))
-
-
-def cost_per_million(engines: int, rate: float, price_per_hour: float) -> float:
-    """Return what a million pages cost with so many engines kept running, in the currency of the price."""
-    return engines * price_per_hour / (rate * 3600) * 1e6
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
     """A fleet for a load, and one of its engines simulated. Times in seconds."""
@@ -95,17 +68,14 @@ def plan_capacity(
     model: IterationModel, speed: Speed, mix: Mix, *, rate: float, latency: float
 ) -> CapacityPlan | None:
     """Return the smallest fleet that is fast enough on average; None if no number of engines is."""
-    load = load_of_mix(mix)
-    pages = within(speed, load, latency, places_in(model, load))
-    if not pages:
-        return None
 
     def tried(engines: int) -> CapacityPlan:
         arriving = drawn(poisson(_SIMULATED, rate / engines, 0), mix, 1)
         figures = simulated(PolicyName.CONTINUOUS, arriving, model).figures
         return CapacityPlan(engines=engines, rate=rate, latency=latency, simulated=figures)
 
-    best = tried(math.ceil(rate / pace(speed, load, pages).pages_per_s))
+    fastest = pace(speed, load_of_mix(mix), model.max_num_seqs).pages_per_s
+    best = tried(math.ceil(rate / fastest))  # no fewer keep up
     few = best.engines - 1
     while best.simulated.in_system.mean > latency:
         few = best.engines

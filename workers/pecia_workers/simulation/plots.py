@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pecia_workers.simulation.scenarios import Result
-
-if TYPE_CHECKING:
-    from pecia_workers.simulation.experiment import Cell
 
 _SIZE: Final = (8.0, 4.5)
 _DPI: Final = 120
@@ -39,13 +36,14 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
     return [latency, busy]
 
 
-def write_experiment(cells: Sequence[Cell], folder: Path) -> Path:
+def write_experiment(cells: Sequence[Mapping[str, float]], folder: Path) -> Path:
     """Write latency against tokens a second, a line for each size of a batch over its windows; return where."""
     folder.mkdir(parents=True, exist_ok=True)
     series: dict[str, list[Point]] = {}
     for cell in cells:
-        series.setdefault(f"size {cell.size}, mean", []).append((cell.tokens_per_s, cell.mean))
-        series.setdefault(f"size {cell.size}, p95", []).append((cell.tokens_per_s, cell.p95))
+        for figure in ("mean", "p95"):
+            points = series.setdefault(f"size {cell['size']:.0f}, {figure}", [])
+            points.append((cell["tokens_per_s"], cell[figure]))
     path = folder / "wait_window.png"
     _draw(path, series, across="tokens per second", up="seconds from arrival to end", marker="o")
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
-from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.batching.policies import BatchLimits, BatchPolicy, PolicyName, policy_named
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.simulator import (
@@ -85,6 +86,20 @@ def simulated(
 ) -> Result:
     """Return what a policy makes of these requests on the simulated engine."""
     return _result(name, limits or BatchLimits(), IterationMachine(model), requests, ahead)
+
+
+def simulated_batches(
+    requests: Sequence[Request], model: IterationModel, *, size: int, window: float, concurrent: int
+) -> Figures:
+    """Return the figures of batches in the order of arrival, `concurrent` at a time.
+
+    The first page of a batch waits `window` seconds for others at most.
+    """
+    limits = BatchLimits(least=size, most=size, tokens=math.inf, concurrent=concurrent, window_s=window)
+    policy = BatchPolicy(limits, similar=False)
+    return figures(
+        Simulator(policy, IterationMachine(model), LearnedLengths(SHARE)).run(requests), batches=True
+    )
 
 
 def _result(
