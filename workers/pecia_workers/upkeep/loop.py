@@ -44,6 +44,7 @@ _BATCH = 1_000
 GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
+_SECOND_LOOK_S = 1.0
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 _MEASURE_EVERY_S = 5.0
@@ -208,8 +209,7 @@ class Reconciler:
     while a worker takes it from Redis and has not yet claimed it in Postgres.
     """
 
-    def __init__(self, *, second_look: timedelta = timedelta(seconds=1)) -> None:
-        self._second_look_s = second_look.total_seconds()
+    def __init__(self) -> None:
         self._not_before = 0.0
         self._at_latest = time.monotonic() + _LONGEST_WITHOUT_COMPARISON_S
         self._missing: set[str] = set()
@@ -233,7 +233,7 @@ class Reconciler:
         await publication.unpublish(stores.database, lost, before=expected.before)
         self._missing = missing - lost
         ended = time.monotonic()
-        self._not_before = ended + max(self._second_look_s, (ended - began) * _SHARE_OF_COMPARING)
+        self._not_before = ended + max(_SECOND_LOOK_S, (ended - began) * _SHARE_OF_COMPARING)
         self._at_latest = ended + _LONGEST_WITHOUT_COMPARISON_S
         return len(lost)
 
