@@ -210,9 +210,9 @@ class BusyWorker:
             asked = [ledger.claim(UUID(one.part)) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*asked) if part]
             requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[:2]])))
+            self._lists.put_back([one for one in claim.parts if one.part in requeued])
             done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
-            self._lists.put_back([one for one in claim.parts if one.part in requeued])
         await database.dispose()
 
 
@@ -222,7 +222,7 @@ def test_a_fleet_that_is_merely_busy_has_no_differences(  # noqa: PLR0917  fixtu
     settings: WorkerSettings,
     payload_url: str,
     run: Play,
-    look: Callable[[], Found],
+    play: Play,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(looking, "GRACE", timedelta())
@@ -232,8 +232,9 @@ def test_a_fleet_that_is_merely_busy_has_no_differences(  # noqa: PLR0917  fixtu
     with_payloads(tables, payload_url)
     run(relay)
 
+    second = timedelta(seconds=1)  # longer than a part is on its way from Redis to Postgres
     with BusyWorker(settings, redis) as worker:
-        found = [look() for _ in range(3)]
+        found = [play(lambda scene: differences(scene, second_look=second)) for _ in range(3)]
 
     assert found == [{}] * 3
     assert worker.committed > 0

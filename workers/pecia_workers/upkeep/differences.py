@@ -113,7 +113,8 @@ async def _dead_messages(scene: Scene) -> set[Hashable]:
 async def _earlier_keys(scene: Scene) -> set[Hashable]:
     redis = scene.stores.redis
     of_workers = await asyncio.to_thread(lambda: set(redis.scan_iter(EARLIER_PATTERN)))
-    return {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)} | of_workers
+    kept = {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)}
+    return {*kept, *of_workers}
 
 
 async def _strangers(scene: Scene) -> set[Hashable]:
