@@ -3,7 +3,6 @@
 import socket
 import time
 from contextlib import closing
-from datetime import timedelta
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -34,13 +33,10 @@ class Gate:
     def dispatch(self) -> None:
         """Begin with nothing."""
 
-    def overdue(self, part: str) -> None:
-        """Do nothing about it."""
-
 
 @pytest.fixture
 def keeper(redis: Redis) -> Keeper:
-    return Keeper(redis, hold_limit=timedelta(minutes=5))
+    return Keeper(redis)
 
 
 def value(name: str) -> float:
@@ -69,7 +65,6 @@ def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Re
 
     keeper.finish(claim.parts[0].part)
     keeper.requeue(claim.parts[1].part)
-    keeper.settle()
     assert keeper.held == 2
     assert keeper.moved_at > claimed_at
     assert value("pecia_parts_held") == 2
@@ -80,18 +75,6 @@ def test_a_claim_that_brings_nothing_is_no_move(keeper: Keeper) -> None:
     before = keeper.moved_at
     keeper.claim(QUEUES)
     assert keeper.moved_at == before
-
-
-def test_an_overdue_part_is_counted(redis: Redis) -> None:
-    publish(redis, messages(cost=20))
-    now = [0.0]
-    keeper = Keeper(redis, hold_limit=timedelta(minutes=5), clock=lambda: now[0])
-    keeper.gate = Gate()
-    keeper.claim(QUEUES)
-    counted = value("pecia_overdue_parts_total")
-    now[0] = 301.0
-    keeper.tend()
-    assert value("pecia_overdue_parts_total") - counted == 1
 
 
 def status(port: int, path: str) -> int:
@@ -119,7 +102,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     server = redis_server()
     settings = settings_with_a_page(server.url, database_url)
     with closing(connect(server.url)) as redis:
-        keeper = Keeper(redis, hold_limit=settings.part_timeout)
+        keeper = Keeper(redis)
         with worker_page(settings, "engine", keeper, QUEUES) as port:
             assert port
             assert (status(port, "/healthz"), status(port, "/readyz")) == (200, 503)

@@ -15,12 +15,12 @@ from pecia_workers.queue.lists import (
     SERVED,
     Claimed,
     LaneRules,
+    claimed_name,
     drainers_name,
-    hand_back,
     held_parts,
 )
 from tests.shared import queueing
-from tests.shared.queueing import let_go, messages
+from tests.shared.queueing import messages, put_back
 
 pytestmark = pytest.mark.gate
 
@@ -42,9 +42,8 @@ def ids(claimed: list[Claimed]) -> list[str]:
     return [one.part for one in claimed]
 
 
-def reap(redis: Redis, worker: str, held: list[Claimed]) -> None:
+def reap(redis: Redis, held: list[Claimed]) -> None:
     """Do what judge and relay do when a worker died on all that it held."""
-    let_go(redis, worker, finished=ids(held))
     publish(
         redis,
         [
@@ -121,12 +120,12 @@ def test_what_lost_two_workers_runs_alone_and_the_killer_last(redis: Redis) -> N
     suspects = send_suspects(redis, 3)
     shared = claim(redis, "second")
     assert ids(shared) == suspects
-    reap(redis, "second", shared)
+    reap(redis, shared)
 
     killer, *innocent = suspects
     alone = claim(redis, "third")
     assert ids(alone) == [killer]
-    reap(redis, "third", alone)
+    reap(redis, alone)
 
     taken = [ids(claim(redis, worker)) for worker in ("fourth", "fifth", "sixth")]
     assert taken == [[innocent[0]], [innocent[1]], [killer]]
@@ -157,14 +156,9 @@ def test_where_one_death_may_be_the_last_but_one_every_suspect_runs_alone(redis:
     assert ids(claim(redis, "one", rules=LaneRules(alone_from=1))) == suspects[:1]
 
 
-@pytest.mark.parametrize("way", ["given back", "handed back"])
-def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis, way: str) -> None:
+def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis) -> None:
     suspects = send_suspects(redis, 2)
-    claim(redis, "leaving")
-    if way == "given back":
-        let_go(redis, "leaving", unfinished=suspects)
-    else:
-        hand_back(redis, "leaving")
+    put_back(redis, claim(redis, "leaving"))
     claimed = claim(redis, "next")
     assert [(one.part, one.deaths, one.suspect) for one in claimed] == [(part, 1, True) for part in suspects]
 
@@ -197,10 +191,9 @@ def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
     parts = send_suspects(redis, 2)
     assert held_parts(redis) == set(parts)
     claim(redis, "busy", idle=False)
-    let_go(redis, "one", finished=ids(claim(redis, "one")))
+    claim(redis, "one")
     claim(redis, "busy", idle=False)
-    assert [hand_back(redis, worker) for worker in ("busy", "one")] == [0, 0]
-    assert set(redis.keys()) <= {"pecia:bell:read"}
+    assert set(redis.keys()) <= {"pecia:bell:read", claimed_name("one")}
 
 
 @given(count=st.integers(1, 40), poisons=st.integers(0, 2), workers=st.integers(1, 3), data=st.data())
@@ -231,12 +224,11 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
                 deaths[one.part] += 1
             shared_deaths.update(one.part for one in killers if not one.suspect)
             alone_deaths.update(one.part for one in killers if len(held) == 1)
-            reap(redis, worker, held)
+            reap(redis, held)
             names[number] += "'"
         elif data.draw(st.booleans()):
             continue
         else:
-            let_go(redis, worker, finished=ids(held))
             over.update(ids(held))
         holds[number] = []
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,21 +11,19 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from pecia_schemas.messages import BEHIND_TURNS, TURN, publish, rest_name, standing_name
-from pecia_workers.queue.lists import (
-    count_taken,
-    count_waiting,
-    hand_back,
-    held_parts,
-    mend_turns,
-)
-from tests.shared.queueing import claim, let_go, messages
+from pecia_workers.queue.lists import Claimed, claimed_name, count_waiting, held_parts, mend_turns
+from tests.shared.queueing import claim, messages, put_back
 
 QUEUE = "read.normal"
 FLOWS = [uuid4() for _ in range(4)]
 
 
+def ids(parts: Iterable[Claimed]) -> list[UUID]:
+    return [UUID(claimed.part) for claimed in parts]
+
+
 def claimed(redis: Redis, slots: int) -> list[UUID]:
-    return [UUID(one.part) for one in claim(redis, [QUEUE], slots=slots).parts]
+    return ids(claim(redis, [QUEUE], slots=slots).parts)
 
 
 def claim_all(redis: Redis) -> list[UUID]:
@@ -81,7 +80,7 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
     redis.flushall()
     sent: dict[UUID, list[UUID]] = defaultdict(list)
     done: list[UUID] = []
-    held: list[UUID] = []
+    held: list[Claimed] = []
     for what, *numbers in steps:
         match what:
             case "publish":
@@ -90,25 +89,22 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
                 publish(redis, new)
                 sent[flow] += [message.part for message in new]
             case "claim":
-                held += claimed(redis, numbers[0])
+                held += claim(redis, [QUEUE], slots=numbers[0]).parts
             case "give back":
-                let_go(redis, unfinished=held)
+                put_back(redis, held)
                 held = []
             case _:
-                let_go(redis, finished=held)
-                done, held = done + held, []
+                done, held = done + ids(held), []
         expect_markers_where_something_waits(redis)
-        left = {str(part) for parts in sent.values() for part in parts} - {str(part) for part in done}
-        assert held_parts(redis) == left
-        assert count_waiting(redis).total() + count_taken(redis).total() == len(left)
-    done += held + claim_all(redis)
-    let_go(redis, finished=done)
+        left = {part for parts in sent.values() for part in parts} - {*done, *ids(held)}
+        assert held_parts(redis) == set(map(str, left))
+        assert count_waiting(redis).total() == len(left)
+    done += ids(held) + claim_all(redis)
 
     for parts in sent.values():
         assert [part for part in done if part in set(parts)] == parts
     assert len(done) == sum(map(len, sent.values()))
-    assert hand_back(redis, "me") == 0
-    assert set(redis.keys()) <= {"pecia:bell:read"}
+    assert set(redis.keys()) <= {"pecia:bell:read", claimed_name("me")}
 
 
 @given(steps=st.lists(PUBLISH | CLAIM, max_size=25))

@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -181,9 +180,6 @@ class OpenGate:
     def dispatch(self) -> None:
         pass
 
-    def overdue(self, part: str) -> None:
-        pass
-
 
 def test_redis_serves_as_far_as_what_claims_reaches_it(
     pair: RedisPair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
@@ -191,7 +187,7 @@ def test_redis_serves_as_far_as_what_claims_reaches_it(
     monkeypatch.setattr(transport, "_AWAY_AFTER_S", 0.2)
     first, _ = pair.servers
     with connect(pair.url) as redis:
-        keeper = Keeper(redis, hold_limit=timedelta(minutes=1))
+        keeper = Keeper(redis)
         keeper.gate = OpenGate()
 
         def look() -> bool:

@@ -173,14 +173,10 @@ def test_it_sees_what_a_worker_threw_out(tmp_path: Path, line: str) -> None:
     assert judge_logs(tmp_path)[0].broken_by == (line,)
 
 
-def test_it_sees_any_key_in_redis_but_celerys_own_and_workers_that_have_nothing(redis_url: str) -> None:
+def test_it_sees_any_key_in_redis_but_celerys_own_and_the_last_claims(redis_url: str) -> None:
     with Redis.from_url(redis_url) as redis:
         redis.sadd("_kombu.binding.celery.pidbox", "worker")
-        redis.sadd("pecia:takers", "worker")
-        redis.hset("pecia:taken:worker", "#", "7")
+        redis.hset("pecia:claimed:worker", "number", "7")
         assert keys_left(redis) == []
-        redis.hset("pecia:taken:worker", "part", "held")
-        assert keys_left(redis) == ["pecia:taken:worker"]
-        redis.hdel("pecia:taken:worker", "part")
         redis.set("anything:else", "left")
         assert keys_left(redis) == ["anything:else"]

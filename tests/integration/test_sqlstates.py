@@ -279,9 +279,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
             async with asyncio.timeout(60):
                 while not OUTAGE.is_on:  # noqa: ASYNC110  the other side is a database
                     await asyncio.sleep(0.02)
-            before = OUTAGE.clock()
             await asyncio.sleep(0.2)
-            assert OUTAGE.clock() == pytest.approx(before, abs=0.01)
             assert not any(task.done() for task in committing)
         return await asyncio.gather(*committing)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,7 +16,15 @@ from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.turns import ALL_ALIKE, Call
-from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, clocked, limited, waited_s
+from pecia_workers.observability.metrics import REGISTRY
+from pecia_workers.protocol.attempts import (
+    PartCancelledError,
+    PartFailedError,
+    clocked,
+    limited,
+    worked_longer,
+)
+from pecia_workers.protocol.parts import ClaimedPart, Outcome
 from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
 from tests.shared.fixture_types import Picture
@@ -106,6 +114,32 @@ async def test_a_part_that_takes_too_long_fails_at_last(house: House, submit: Su
     assert (dead.failure.code, dead.attempts, dead.strikes) == (FailureCode.TIMEOUT, 2, 1)
 
 
+async def test_a_part_that_does_not_end_is_given_up_once_and_counted_as_a_death(
+    house: House, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, unwound = house.part_of(submit()), asyncio.Event()
+
+    async def hang(_part: ClaimedPart) -> Outcome:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await unwound.wait()
+        raise asyncio.CancelledError
+
+    def given_up() -> float:
+        return REGISTRY.get_sample_value("pecia_overdue_parts_total") or 0.0
+
+    before = given_up()
+    async with working(house, part_timeout=1, lease=1) as runtime, asyncio.timeout(WAIT_S):
+        monkeypatch.setattr(runtime._stages, "run", hang)
+        running = asyncio.create_task(runtime.run(part, deaths=0))
+        while house.query("SELECT state, deaths FROM parts") != [("queued", 1)]:  # noqa: ASYNC110  a database
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.5)  # it looks every second
+        unwound.set()
+        await asyncio.wait([running])
+    assert given_up() - before == 1
+
+
 async def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
     house: House, client: Client, picture: Picture
 ) -> None:
@@ -117,7 +151,8 @@ async def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
             reading = asyncio.create_task(runtime.run(house.part_of(job), deaths=0))
             done, _ = await asyncio.wait([reading], timeout=1.2 * limit.total_seconds())
             assert not done
-            assert waited_s(str(house.part_of(job))) >= limit.total_seconds()
+            assert worked_longer(0) == [house.part_of(job)]
+            assert worked_longer(limit.total_seconds()) == []
         await reading
     assert job.refresh().state is JobState.SUCCEEDED
 

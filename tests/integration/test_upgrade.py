@@ -79,6 +79,12 @@ class OldFleet:
         self._redis.zadd("pecia:leases", {str(part): self._redis.time()[0]})
         self._redis.hset("pecia:owners", str(part), "gone:7:abcdef")
 
+    def take(self, job: Job[Any]) -> None:
+        """Take the part by a numbered call, before it is begun in Postgres."""
+        part, message = self.lose(job)
+        self._redis.hset(f"pecia:taken:{self.name}", mapping={"#": 7, str(part): f"7 0 {QUEUE} {message}"})
+        self._redis.sadd("pecia:takers", self.name)
+
     def run(self, job: Job[Any]) -> None:
         """Begin what was leased."""
         self.lease(job)
@@ -117,6 +123,7 @@ def test_all_that_the_release_before_left_is_done(
     finish: Callable[..., None],
 ) -> None:
     done, waiting, behind, leased, running, suspect, unpublished, lost = map(submit, range(8))
+    taken = submit(17)
     later = submit(16, not_before=timedelta(seconds=2))
     uncut, cut = submit(9, 10, 11), submit(12, 13, 14)
     scribe.read(done.id, text="read before")
@@ -124,27 +131,29 @@ def test_all_that_the_release_before_left_is_done(
     old.lose(lost)
     old.stand_behind(behind)
     old.lease(leased)
+    old.take(taken)
     old.run(running)
     old.put_apart(suspect)
     house.query("UPDATE parts SET published_at = NULL WHERE job_id = %s", unpublished.id)
     house.query("UPDATE parts SET published_at = published_at - interval '1 minute'")
 
-    finish(waiting, behind, leased, running, suspect, unpublished, lost, later, uncut, cut)
+    finish(waiting, behind, leased, taken, running, suspect, unpublished, lost, later, uncut, cut)
 
     assert done.refresh().result().text == "read before"
     deaths = house.query("SELECT job_id, deaths FROM parts WHERE deaths > 0 ORDER BY job_id")
     assert deaths == sorted([(running.id, 1), (suspect.id, 1)])
-    assert len(house.query("SELECT part_id FROM results")) == 9 + 6
+    assert len(house.query("SELECT part_id FROM results")) == 10 + 6
 
 
 async def test_keys_of_the_release_before_are_found_and_forgotten(house: House, redis: Redis) -> None:
-    for key in EARLIER:
+    keys = {*EARLIER, "pecia:taken:engine@gone:7:abcdef"}
+    for key in keys:
         redis.hset(key, "part", "message")
     settings = house.settings()
     async with open_stores(settings) as stores:
         scene = Scene(stores=stores, payloads=PayloadStore.open(house.payload_url), settings=settings)
         found = await differences(scene, second_look=timedelta())
 
-        assert found == {Difference.EARLIER_KEYS: frozenset(EARLIER)}
+        assert found == {Difference.EARLIER_KEYS: frozenset(keys)}
         await mend(scene, found)
         assert await differences(scene, second_look=timedelta()) == {}

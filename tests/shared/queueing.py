@@ -9,7 +9,7 @@ from redis import Redis
 
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.queue.lists import QUEUES, Claim, Ended, LaneRules, Lists
+from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
 
 EVERY_LIST = tuple(QUEUES)
 _NUMBERS = count(1)
@@ -38,7 +38,6 @@ def claim(
     return Lists(redis, rules).claim(queues, worker=worker, number=number, slots=slots, idle=idle, **more)
 
 
-def let_go(redis: Redis, worker: str = "me", **parts: Sequence[object]) -> None:
-    """Have a worker let go of parts that are `finished` or `unfinished`, and claim none."""
-    ended = Ended(**{how: tuple(map(str, some)) for how, some in parts.items()})
-    claim(redis, (), worker=worker, slots=0, ended=ended)
+def put_back(redis: Redis, parts: Sequence[Claimed]) -> None:
+    """Have a worker put parts back to the heads of their lists."""
+    Lists(redis).put_back(parts)

@@ -13,7 +13,7 @@ import psutil
 from redis import Redis
 
 from pecia_schemas.states import JobState
-from pecia_workers.queue.lists import TAKERS, taken_name
+from pecia_workers.queue.lists import claimed_name
 from tests.soak.observer import Observer
 from tests.soak.producer import Accepted, Shape
 from tests.soak.receiver import Call
@@ -23,7 +23,7 @@ _THROWN_OUT = re.compile(r"thrown[ _]out")
 _KOMBU = b"_kombu."
 """Bindings of remote control, which Celery's workers keep as long as they live."""
 
-_TAKEN = taken_name("").encode()
+_CLAIMED = claimed_name("").encode()
 
 _JOBS = """
     SELECT id, state, total, (
@@ -191,10 +191,9 @@ def _is_deserved(one: Accepted, job: _Job) -> bool:
 
 
 def keys_left(redis: Redis) -> list[str]:
-    """Return the keys of Redis, but for Celery's own bindings and the names of workers that have nothing."""
+    """Return the keys of Redis, but for Celery's own bindings and the replies to workers' last claims, which expire."""
     found: Any = redis.scan_iter(count=1_000)
-    keys = [key for key in found if not key.startswith(_KOMBU) and key != TAKERS.encode()]
-    left = [key for key in keys if not key.startswith(_TAKEN) or redis.hkeys(key) != [b"#"]]
+    left = [key for key in found if not key.startswith((_KOMBU, _CLAIMED))]
     return sorted(key.decode(errors="replace") for key in left)
 
 

@@ -15,7 +15,7 @@ from pecia_workers.batching.batcher import Batcher, Meter, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
-from pecia_workers.protocol.attempts import clocked, waited_s
+from pecia_workers.protocol.attempts import _CLOCK, clocked
 from pecia_workers.protocol.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.protocol.parts import Done
 from tests.shared.limits import WAIT_S
@@ -208,7 +208,9 @@ async def test_a_part_that_waits_for_room_does_not_work() -> None:
     async def waited(number: int) -> float:
         with clocked(UUID(int=number)):
             await desk.batcher.generate(asked(number))
-            return waited_s(str(UUID(int=number)))
+            clock = _CLOCK.get()
+            assert clock is not None
+            return clock._past_s
 
     async with Desk(engine(slots=1)) as desk:
         assert min(await asyncio.gather(waited(1), waited(2))) > 0

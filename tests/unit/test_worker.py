@@ -16,7 +16,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.media.decoder import Spool
-from pecia_workers.protocol.attempts import clocked, limited, waited_s, waiting, worked_s
+from pecia_workers.protocol.attempts import clocked, limited, waiting, worked_longer, worked_s
 from pecia_workers.protocol.base import Budget
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
@@ -52,7 +52,7 @@ def test_a_wait_may_be_longer_than_the_limit() -> None:
     async def work() -> None:
         await wait()
         assert worked_s() < LIMIT_S
-        assert waited_s(str(PART)) >= LONG_S
+        assert (worked_longer(LIMIT_S), worked_longer(0)) == ([], [PART])
 
     run(work)
 
@@ -107,7 +107,7 @@ def test_the_store_may_take_longer_than_the_limit(tmp_path: Path, monkeypatch: p
 
 def test_outside_of_a_part_nothing_is_counted() -> None:
     asyncio.run(wait())
-    assert (worked_s(), waited_s(str(PART))) == (0.0, 0.0)
+    assert (worked_s(), worked_longer(0)) == (0.0, [])
 
 
 async def test_what_is_begun_ends_though_its_caller_is_cancelled_again_and_again() -> None:
@@ -205,9 +205,6 @@ class Unwinding:
         if self.requeued <= self.refuses:
             raise OSError
 
-    async def overdue(self, part: UUID) -> None:
-        """No part is held for too long here."""
-
     async def revoked(self, part: UUID) -> None:
         """Nobody revokes anything here."""
 
@@ -265,10 +262,10 @@ def test_a_part_that_comes_a_third_time_waits_for_its_first_run(pool: Pool, even
     part = uuid4()
     first = pool.deliver(part)
     eventually(lambda: pool.runtime.begun == [part])
-    first.interrupt(Interruption.LOST)
+    first.interrupt(Interruption.REVOKED)
     second = pool.deliver(part, former=first)
     eventually(lambda: second.task is not None)
-    second.interrupt(Interruption.LOST)
+    second.interrupt(Interruption.REVOKED)
     third = pool.deliver(part, former=second)
     eventually(lambda: any(job is second for job, _ in pool.ended))
     eventually(lambda: third.task is not None)
@@ -284,7 +281,7 @@ def test_a_part_goes_back_to_redis_once_it_is_queued_in_postgres(pool: Pool, eve
     pool.runtime.refuses = 2
     job = pool.deliver(uuid4())
     eventually(lambda: pool.runtime.begun)
-    job.interrupt(Interruption.LOST)
+    pool.runner._loop.call_soon_threadsafe(pool.runner._cancel, job)
     pool.let_go()
     eventually(lambda: pool.ended)
     assert pool.runtime.requeued == 3

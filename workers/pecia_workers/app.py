@@ -16,8 +16,6 @@ from kombu.entity import Exchange, Queue
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.ledger.database import OUTAGE
-from pecia_workers.protocol.attempts import waited_s
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES, LaneRules, celery_settings, connect
 from pecia_workers.queue.transport import Keeper, task_name
@@ -93,13 +91,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     @cached_property
     def keeper(self) -> Keeper:
         """What this process has taken from Redis."""
-        return Keeper(
-            connect(self._redis_url),
-            hold_limit=self.settings.part_timeout + self.settings.lease,
-            rules=LaneRules.of(self.settings),
-            clock=OUTAGE.clock,
-            waited_s=waited_s,
-        )
+        return Keeper(connect(self._redis_url), rules=LaneRules.of(self.settings))
 
     @property
     def stages(self) -> frozenset[Stage]:

@@ -1,9 +1,9 @@
 """Workers as processes, whose parts follow plans that the test writes."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,7 +14,7 @@ from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
-from pecia_workers.queue.lists import Ended, Lists, connect, count_taken, count_waiting, hand_back, taken_name
+from pecia_workers.queue.lists import connect, count_waiting
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Program, Programs, Started
 
@@ -32,6 +32,7 @@ class Fleet:
         self._started = Started(programs, directory, own)
         self.launch_program, self.log = self._started.start, self._started.log
         self.eventually = eventually
+        self._sent: dict[UUID, PartMessage] = {}
         (directory / "plans").mkdir()
         (directory / "journal").touch()
 
@@ -71,7 +72,8 @@ class Fleet:
             self.plan(part, "done")
 
     def publish(self, part: UUID, lane: Lane = Lane.NORMAL, cost: int = 1) -> None:
-        publish(self.redis, [PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost, flow=part)])
+        self._sent[part] = PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost, flow=part)
+        publish(self.redis, [self._sent[part]])
 
     def journal(self, part: UUID | None = None) -> list[dict[str, Any]]:
         lines = (self.directory / "journal").read_text().splitlines()
@@ -85,43 +87,24 @@ class Fleet:
         self.eventually(lambda: self.story(part) == list(story), what=f"{story} of {part}")
 
     def await_settled(self) -> None:
-        """Wait until nothing waits in Redis and no worker has anything."""
-        self.eventually(
-            lambda: not any(count_waiting(self.redis).values()) and not count_taken(self.redis),
-            what="an empty broker",
-        )
+        """Wait until nothing waits in Redis."""
+        self.eventually(lambda: not any(count_waiting(self.redis).values()), what="an empty broker")
 
     @property
     def left(self) -> list[str]:
-        """The lists in which something waits, and what workers have taken."""
-        patterns = ("read.*", "pecia:taken:*", "pecia:takers")
-        return [str(key) for pattern in patterns for key in self.redis.scan_iter(pattern)]
-
-    def taken(self, worker: Program) -> set[str]:
-        parts: Any = self.redis.hkeys(taken_name(f"w{worker.pid}"))
-        return set(parts) - {"#"}
+        """The lists in which something waits."""
+        return [str(key) for key in self.redis.scan_iter("read.*")]
 
     def reap(self, worker: Program) -> None:
-        """Kill a worker, and do what upkeep and relay do then: what it had taken comes again, as suspects."""
+        """Kill a worker, and do what judge and relay do then: what it ran comes again, as suspects."""
         worker.end()
-        name = f"w{worker.pid}"
-        held: Any = self.redis.hgetall(taken_name(name))
-        died_on = [json.loads(message[message.index("{") :]) for part, message in held.items() if part != "#"]
-        ended = Ended(finished=tuple(one["part"] for one in died_on))
-        Lists(self.redis).claim((), worker=name, number=sys.maxsize, slots=0, ended=ended)
-        hand_back(self.redis, name)
+        last = {UUID(entry["part"]): entry for entry in self.journal()}
         publish(
             self.redis,
             [
-                PartMessage(
-                    part=UUID(one["part"]),
-                    stage=Stage.READ,
-                    lane=Lane(one["lane"]),
-                    cost=one["cost"],
-                    flow=UUID(one["flow"]),
-                    deaths=one.get("deaths", 0) + 1,
-                )
-                for one in died_on
+                replace(self._sent[part], deaths=entry["deaths"] + 1)
+                for part, entry in last.items()
+                if (entry["what"], entry["pid"]) == ("run", worker.pid)
             ],
         )
 

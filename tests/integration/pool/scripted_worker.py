@@ -93,9 +93,6 @@ class ScriptedRuntime:
         for part in parts:
             self._note("given back", part)
 
-    async def overdue(self, part: UUID) -> None:
-        self._note("overdue", part)
-
     async def revoked(self, part: UUID) -> None:
         self._note("revoked", part)
 

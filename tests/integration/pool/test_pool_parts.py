@@ -107,16 +107,6 @@ def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
     fleet.await_settled()
 
 
-def test_a_part_that_is_held_for_too_long_is_given_up_and_runs_again(fleet: Any) -> None:
-    fleet.start(PECIA_PART_TIMEOUT="PT1S", PECIA_LEASE="PT1S")
-    part = fleet.send("wait")
-    fleet.eventually(lambda: fleet.story(part).count("run") > 1, what="another run")
-    fleet.finish(part)
-    fleet.await_settled()
-    first, *given_up, second = fleet.story(part)[:5]
-    assert (first, sorted(given_up), second) == ("run", ["cancelled", "given back", "overdue"], "run")
-
-
 def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
     fleet.start()
     parts = fleet.hold(3)

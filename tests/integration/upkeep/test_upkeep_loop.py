@@ -21,6 +21,7 @@ from pecia_workers.upkeep import loop
 from tests.shared.failing_writes import fail_writes, let_writes_pass
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.forking import Started
+from tests.shared.http_doubles import at_work
 from tests.shared.limits import WAIT_S
 from tests.shared.tables import Tables
 
@@ -38,17 +39,34 @@ def test_after_flushall_everything_is_back_within_seconds(
     assert count_waiting(redis).total() == 50, "some were published twice"
 
 
-def test_what_a_worker_took_that_is_gone_goes_back_and_what_it_ran_to_quarantine(  # noqa: PLR0917  fixtures
-    tables: Any, redis: Redis, claim_all: Make, settings_for: Make, eventually: Make, keeping: Make
+@pytest.mark.parametrize("upkeep", [True, False], ids=["by upkeep", "by a worker"])
+def test_what_a_worker_took_that_died_comes_again_and_what_it_ran_in_quarantine(  # noqa: PLR0917  fixtures
+    upkeep: bool, tables: Any, redis: Redis, claim_all: Make, run: Make, settings_for: Make, eventually: Make
 ) -> None:
+    """Killed between Redis and Postgres, it has left no trace of a part; and another message hides the gap."""
+    settings = settings_for(lease=timedelta(seconds=2))
     tables.add_worker("silent")
     tables.add_job(parts=2)
-    with keeping(settings_for(lease=timedelta(seconds=2))):
-        eventually(lambda: len(claim_all(owner="silent")) or redis.hlen("pecia:taken:silent") == 3)
-        tables.query(
-            "UPDATE parts SET state = 'running', attempt = 1, worker = 'silent', started_at = now() WHERE ordinal = 0"
-        )
-        eventually(lambda: (redis.llen("read.normal"), redis.llen("read.quarantine")) == (2, 1))
+    assert run(loop.relay) == 2
+    assert len(claim_all(owner="silent")) == 2
+    tables.publish_long_ago()
+    tables.query(
+        "UPDATE parts SET state = 'running', attempt = 1, worker = 'silent', started_at = now() WHERE ordinal = 0"
+    )
+    redis.lpush(QUEUE, "no message")
+
+    async def watch(stores: loop.Stores) -> None:
+        async with loop.workers_watched(stores.database, stores.bus, settings):
+            await asyncio.to_thread(eventually, are_back)
+
+    def are_back() -> bool:
+        return (redis.llen(QUEUE), redis.llen("read.quarantine")) == (2, 1)
+
+    if upkeep:
+        with at_work(loop.Upkeep(settings)):
+            eventually(are_back)
+    else:
+        run(watch)
     assert [part["deaths"] for part in tables.query("SELECT deaths FROM parts ORDER BY ordinal")] == [1, 0]
 
 
@@ -61,13 +79,13 @@ def test_a_watch_ends_though_a_library_swallows_the_first_cancel(
     async def story(stores: loop.Stores) -> None:
         connecting = asyncio.Event()
 
-        async def swallow(*_: Any) -> int:
+        async def swallow(*_: Any, **_options: Any) -> int:
             connecting.set()
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(WAIT_S)
             return 0
 
-        monkeypatch.setattr(loop, "hand_back_of_gone", swallow)
+        monkeypatch.setattr(loop, "relay_due", swallow)
         async with asyncio.timeout(WAIT_S), loop.workers_watched(stores.database, stores.bus, settings):
             await connecting.wait()
 

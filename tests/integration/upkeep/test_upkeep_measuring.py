@@ -23,6 +23,7 @@ def test_what_waits_and_for_how_long(tables: Any, run: Make, claim_all: Make) ->
     tables.query("UPDATE parts SET run_at = now() - interval '90 seconds' WHERE ordinal = 3")
     run(relay)
     claim_all(slots=2)
+    tables.query("UPDATE parts SET state = 'running', attempt = 1, worker = 'one' WHERE ordinal < 2")
 
     run(Measurement(window=WINDOW))
 

@@ -22,7 +22,7 @@ from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import change, open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import _DECLARE_DEAD, Judge, pardon
-from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, gone_of, is_gone, new_name, register
+from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, is_gone, new_name, register
 from pecia_workers.upkeep.loop import Stores, expire, relay
 from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, Make
@@ -133,7 +133,7 @@ def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
     assert taken_back == 2
     assert {(part["state"], part["deaths"]) for part in tables.parts(dead)} == {("queued", 1)}
     assert tables.parts(alive)[0]["state"] == "running"
-    assert house.ask(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
+    assert tables.query("SELECT name FROM workers WHERE lost_at IS NOT NULL") == [{"name": "dead"}]
 
 
 def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House) -> None:

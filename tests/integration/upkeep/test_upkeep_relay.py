@@ -103,27 +103,37 @@ def test_one_relay_works_at_a_time(tables: Any, relaying: Make) -> None:
     assert len(published) == 50
 
 
+def look_again(run: Make, reconciler: Reconciler) -> int:
+    reconciler._not_before = 0.0
+    lost: int = run(reconciler)
+    return lost
+
+
 def test_only_what_redis_lost_is_published_again(
     tables: Any, redis: Redis, run: Make, claim_all: Make
 ) -> None:
     tables.add_job(parts=10)
     run(relay)
     tables.publish_long_ago()
-    leased = claim_all(slots=4)
+    claimed = claim_all(slots=4)
     redis.rpop(QUEUE, 2)
     redis.lpush(QUEUE, "[" * 100_000)
 
     # The stranger's message hides one of the two lost ones; the other shows.
-    assert run(Reconciler()) == 2
+    reconciler = Reconciler()
+    assert run(reconciler) == 0
+    tables.query("UPDATE parts SET state = 'running' WHERE id = ANY(%s)", [UUID(part) for part in claimed])
+    assert look_again(run, reconciler) == 2
     assert run(relay) == 2
-    assert set(leased).isdisjoint(claim_all(owner="another"))
+    assert set(claimed).isdisjoint(claim_all(owner="another"))
 
 
 def test_a_fresh_message_is_not_missed(tables: Any, redis: Redis, run: Make) -> None:
     tables.add_job(parts=3)
     run(relay)
     redis.flushall()
-    assert run(Reconciler()) == 0
+    reconciler = Reconciler()
+    assert [run(reconciler), look_again(run, reconciler)] == [0, 0]
 
 
 def test_while_the_counts_agree_no_list_is_read(tables: Any, redis: Redis, run: Make) -> None:
@@ -145,9 +155,9 @@ def test_what_the_counts_cannot_show_is_found_by_the_regular_comparison(
     redis.lpush(QUEUE, "no message")
     reconciler = Reconciler()
 
-    assert run(reconciler) == 0
+    assert [run(reconciler), look_again(run, reconciler)] == [0, 0]
     reconciler._at_latest = 0
-    assert run(reconciler) == 1
+    assert [run(reconciler), look_again(run, reconciler)] == [0, 1]
 
 
 def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
@@ -157,7 +167,11 @@ def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
     run(relay)
     tables.publish_long_ago()
     redis.delete(QUEUE)
-    assert run(Reconciler()) == TURN  # what stood in the list; the others are where they were
+    reconciler = Reconciler()
+    assert [run(reconciler), look_again(run, reconciler)] == [
+        0,
+        TURN,
+    ]  # what stood in the list; the others are where they were
     assert run(relay) == TURN
     assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
 
@@ -265,7 +279,6 @@ def test_more_flows_than_there_is_room_for_are_served_in_turn(
         relay_once()
         served.append(sorted(flows_in(redis, tables)))
         claim_all()
-        redis.delete(*redis.scan_iter("pecia:taken:*"))
     assert served == [jobs[:WINDOW], jobs[WINDOW:], jobs[:WINDOW]]
 
 
@@ -296,7 +309,9 @@ def test_an_empty_redis_is_filled_by_flow_not_by_age(
     tables.publish_long_ago()
     redis.flushall()
 
-    run(Reconciler())
+    reconciler = Reconciler()
+    assert run(reconciler) == 0
+    assert look_again(run, reconciler) >= WINDOW
     relay_once()
 
     held = flows_in(redis, tables)

@@ -96,28 +96,20 @@ async def change(database: AsyncEngine, statement: TextClause, **values: Any) ->
 
 
 class Outage:
-    """How long this process has waited for Postgres. What is held meanwhile is neither hung nor overdue."""
+    """Whether this process waits for Postgres: then it claims nothing, and is not hung."""
 
     def __init__(self) -> None:
         self._waiting = 0
-        self._since = 0.0
-        self._past_s = 0.0
 
     @property
     def is_on(self) -> bool:
         """Whether something waits now."""
         return self._waiting > 0
 
-    def clock(self) -> float:
-        """Return the monotonic time, without that of outages."""
-        now = time.monotonic()
-        return now - self._past_s - (now - self._since if self.is_on else 0.0)
-
     @contextmanager
     def noted(self, error: Exception) -> Iterator[None]:
-        """Count the block as time of an outage, and say why if it is the first."""
+        """Count the block as part of an outage, and say why if it is the first."""
         if not self.is_on:
-            self._since = time.monotonic()
             if connecting.is_transient(error):
                 log.warning("database_unavailable", error=connecting.name_of(error))
             else:
@@ -126,8 +118,6 @@ class Outage:
         try:
             yield
         finally:
-            if self._waiting == 1:  # before the count: the clock must never run ahead
-                self._past_s += time.monotonic() - self._since
             self._waiting -= 1
 
 

@@ -95,7 +95,8 @@ _REQUEUE = moving(
         ORDER BY id FOR NO KEY UPDATE
     )
     """,
-    sets="deaths = deaths + CAST(died AS int), published_at = CASE WHEN NOT died THEN published_at END",
+    sets="deaths = deaths + CAST(died AS int),"
+    " published_at = CASE WHEN NOT (died OR CAST(:unpublish AS boolean)) THEN published_at END",
     ends=False,
 )
 
@@ -336,13 +337,20 @@ class Ledger:
         return [found.get(key) for key in cache_keys]
 
     async def requeue(
-        self, parts: Collection[UUID], *, died_on: Collection[UUID] = (), reason: str = "given_back"
+        self,
+        parts: Collection[UUID],
+        *,
+        died_on: Collection[UUID] = (),
+        reason: str = "given_back",
+        unpublish: bool = False,
     ) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.
 
         It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
+        The relay publishes those again; all of them, if `unpublish`.
         """
-        values = {"ids": list(parts), "actor": self._worker, "died_on": list(died_on), "reason": reason}
+        values = {"ids": list(parts), "died_on": list(died_on), "reason": reason, "unpublish": unpublish}
+        values["actor"] = self._worker
         return {
             row.id
             for row in await retry_unavailable(partial(fetch_changed, self._database, _REQUEUE, **values))

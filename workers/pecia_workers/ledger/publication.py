@@ -6,9 +6,9 @@ holds: the next look finds it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -88,9 +88,11 @@ _MARK = _set_unlocked(
     f"SELECT id FROM parts JOIN {REQUESTED} USING (id, attempt) WHERE parts.state = 'queued'",  # noqa: S608
 )
 
+# A worker that died, or stopped without Redis, may have had parts between Redis and Postgres.
 _EXPECTED = text(
     """
-    SELECT count(*) AS parts, now() - :grace AS before
+    SELECT count(*) AS parts, now() - :grace AS before,
+           EXISTS (SELECT FROM workers WHERE greatest(lost_at, stopped_at) > now() - interval '20 seconds') AS in_doubt
     FROM parts WHERE state = 'queued' AND published_at < now() - :grace
     """
 )
@@ -148,20 +150,30 @@ async def mark_published(connection: AsyncConnection, parts: Sequence[Fence]) ->
         await connection.execute(_MARK, requested(parts))
 
 
-async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> tuple[int, datetime]:
-    """Return how many parts Redis should hold that were published before a moment: `grace` ago, by Postgres's clock."""
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How many parts Redis should hold that were published `before` a moment, and whether to doubt the count."""
+
+    parts: int
+    before: datetime
+    """By Postgres's clock."""
+    in_doubt: bool
+    """Whether a worker ended lately."""
+
+
+async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
+    """Return what Redis should hold of what was published longer than `grace` ago."""
     (row,) = await fetch(database, _EXPECTED, grace=grace)
-    return row.parts, row.before
+    return Expected(parts=row.parts, before=row.before, in_doubt=row.in_doubt)
 
 
-async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *, before: datetime) -> int:
-    """Hand parts to the relay again that were published before that moment and are not `present`; return how many."""
-    missing = await find_missing(database, present, before)
+async def unpublish(database: AsyncEngine, parts: Collection[str], *, before: datetime) -> None:
+    """Hand parts to the relay again that were published before that moment."""
+    ids = list(parts)
     async with database.begin() as connection:
-        for start in range(0, len(missing), _ROWS_PER_FETCH):
-            ids = missing[start : start + _ROWS_PER_FETCH]
-            await connection.execute(_UNMARK, {"ids": ids, "before": before})
-    return len(missing)
+        for start in range(0, len(ids), _ROWS_PER_FETCH):
+            some = ids[start : start + _ROWS_PER_FETCH]
+            await connection.execute(_UNMARK, {"ids": some, "before": before})
 
 
 async def find_missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:

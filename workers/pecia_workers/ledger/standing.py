@@ -4,6 +4,7 @@ For operators, metrics and the screen of `pecia up`; on a plain connection, for 
 `AsyncConnection` has `run_sync`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_schemas.moves import COUNTED, OPEN, recount
 from pecia_schemas.running import ON_DUTY, UNSERVED, UNSIGNED, Lack
 from pecia_schemas.states import JobState, Lane, Stage
@@ -93,6 +95,11 @@ _OLDEST = text(
     """
 )
 
+# By the index of what runs.
+_RUNNING = text(
+    "SELECT stage, lane, deaths > 0 AS suspect, count(*) AS parts FROM parts WHERE state = 'running' GROUP BY 1, 2, 3"
+)
+
 _REMOVALS = text(
     """
     SELECT count(*) AS number, coalesce(extract(epoch FROM now() - min(discarded_at)), 0) AS seconds
@@ -121,6 +128,14 @@ _GLANCE = text(
 def oldest_waiting(connection: Connection) -> dict[str, float]:
     """Return for each lane in which something waits that could run for how long the oldest has, in seconds."""
     return {lane: float(seconds) for lane, seconds in connection.execute(_OLDEST, {"lanes": list(Lane)})}
+
+
+def count_running(connection: Connection) -> Counter[str]:
+    """Return how many parts run that came from each list, as far as Postgres knows."""
+    running: Counter[str] = Counter()
+    for stage, lane, suspect, parts in connection.execute(_RUNNING):
+        running[quarantine_name(stage) if suspect else queue_name(stage, lane)] += parts
+    return running
 
 
 def awaiting_removal(connection: Connection) -> tuple[int, float]:

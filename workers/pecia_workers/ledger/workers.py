@@ -289,18 +289,6 @@ def _here() -> str:
     return hashlib.sha256(where.encode()).hexdigest()[:8]
 
 
-_ALIVE = text(
-    f"SELECT name FROM workers WHERE name = ANY(CAST(:names AS text[])) AND {LIVING}"  # noqa: S608  a constant
-)
-
-
-async def gone_of(database: AsyncEngine, workers: set[str]) -> set[str]:
-    """Return those of the workers that have stopped, were taken for dead, or are unknown."""
-    if not workers:
-        return set()
-    return workers - {row.name for row in await fetch(database, _ALIVE, names=list(workers))}
-
-
 class Watch:
     """Finds the workers whose heartbeats stand still. Looks more than a third of a lease apart begin the watch anew."""
 

@@ -33,8 +33,8 @@ from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp, app
 from pecia_workers.ledger.database import open_for_questions
-from pecia_workers.ledger.standing import left_in_postgres
-from pecia_workers.queue.lists import connect, count_taken, count_waiting
+from pecia_workers.ledger.standing import count_running, left_in_postgres
+from pecia_workers.queue.lists import connect, count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,21 +59,22 @@ class Lanes:
         """Return a row for each lane, whether or not it is served, and for each quarantine that holds something.
 
         By Flower's names: `messages` are all parts, `messages_ready` those that wait, `messages_unacknowledged` those
-        in flight. What waits in Postgres for room in Redis is missing while Postgres is away. Raises
+        in flight. These, and what waits in Postgres for room in Redis, are missing while Postgres is away. Raises
         `redis.RedisError`.
         """
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> list[dict[str, Any]]:
         with connect(self._redis_url) as redis:
-            waiting, taken = count_waiting(redis), count_taken(redis)
+            waiting, running = count_waiting(redis), Counter[str]()
         with outage_suppressed(), open_for_questions(self._database_url).connect() as connection:
             for left in left_in_postgres(connection):
                 waiting[queue_name(left.stage, left.lane)] += left.parts
+            running = count_running(connection)
         rows = []
         for stage in Stage:
             for name in (*(queue_name(stage, lane) for lane in Lane), quarantine := quarantine_name(stage)):
-                ready, held = waiting[name], taken[name]
+                ready, held = waiting[name], running[name]
                 if ready or held or name != quarantine:
                     rows.append(
                         {

@@ -85,7 +85,7 @@ CLAIM_FILL = _histogram(
     "Share of the free tokens that a claim used; more than 1 for a part that is larger than the budget.",
     buckets=_SHARES,
 )
-PARTS_HELD = _gauge("pecia_parts_held", "Parts that this worker has taken and not let go of.")
+PARTS_HELD = _gauge("pecia_parts_held", "Parts that this worker has taken and neither finished nor requeued.")
 WORKERS_LOST = _counter(
     "pecia_workers_lost", "Workers that this process took for dead, with parts or without."
 )
@@ -198,7 +198,7 @@ QUEUE_PARTS = _fleet(
 QUEUE_OLDEST = _fleet(
     "pecia_queue_oldest_seconds", "How long the oldest part of a lane that could run has waited.", ["lane"]
 )
-LEASED_PARTS = _fleet("pecia_leased_parts", "Parts that workers hold.")
+LEASED_PARTS = _fleet("pecia_leased_parts", "Parts that run, as Postgres knows.")
 STRANGE_MESSAGES = _fleet("pecia_strange_messages", "Messages in Redis that were none and were put aside.")
 UNPUBLISHED = _fleet(
     "pecia_unpublished_parts",

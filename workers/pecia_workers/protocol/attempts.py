@@ -52,14 +52,10 @@ class _Clock:
         self._past_s = 0.0
 
     @property
-    def waited_s(self) -> float:
-        """Seconds for which it stood still. Read on any thread."""
-        return self._past_s + (monotonic() - self._since if self._waits else 0.0)
-
-    @property
     def worked_s(self) -> float:
         """Seconds for which it went."""
-        return monotonic() - self._began - self.waited_s
+        waited_s = self._past_s + (monotonic() - self._since if self._waits else 0.0)
+        return monotonic() - self._began - waited_s
 
     def stop(self) -> None:
         if not self._waits:
@@ -81,19 +77,19 @@ class _Clock:
 
 
 _CLOCK: Final[ContextVar[_Clock | None]] = ContextVar("part_clock", default=None)
-_clocks: Final[dict[str, _Clock]] = {}
+_clocks: Final[dict[UUID, _Clock]] = {}
 
 
 @contextmanager
 def clocked(part: UUID) -> Iterator[None]:
     """Clock the part that the block works on, with all tasks that it starts."""
-    clock = _clocks[str(part)] = _Clock()
+    clock = _clocks[part] = _Clock()
     token = _CLOCK.set(clock)
     try:
         yield
     finally:
         _CLOCK.reset(token)
-        del _clocks[str(part)]
+        del _clocks[part]
 
 
 @asynccontextmanager
@@ -129,10 +125,9 @@ def worked_s() -> float:
     return clock.worked_s if clock else 0.0
 
 
-def waited_s(part: str) -> float:
-    """Return the seconds for which a part that this process runs has waited. From any thread."""
-    clock = _clocks.get(part)
-    return clock.waited_s if clock else 0.0
+def worked_longer(seconds: float) -> list[UUID]:
+    """Return the parts of this process that have worked for longer than that."""
+    return [part for part, clock in _clocks.items() if clock.worked_s > seconds]
 
 
 _LONGEST_S = 600.0

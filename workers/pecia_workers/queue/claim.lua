@@ -1,16 +1,16 @@
--- Lets go of what a worker has ended, then takes parts while they fit: a part waits in a list or stands in `taken` of a worker.
--- Each call has a number; the same number again returns the same parts and does nothing else: the reply may have been lost.
+-- Takes parts out of their lists while they fit. Who runs a part, Postgres knows: Redis forgets what was taken.
+-- Each call has a number; that of the last call that took something returns the same parts again: its reply may have been lost.
 -- Lanes are served strictly in the order of the lists, but for what is due to a lower one: its share of all tokens, and one
--- part after a long wait. A message of a part that the worker has already waits until it lets go of that one.
+-- part after a long wait.
 -- Parts on which a worker died run apart from others: a worker that holds nothing takes suspects alone, together as long as
 -- each has lost few workers. Some that are busy run dry for them, and take no more than urgent parts until then.
--- KEYS: taken, takers, dead, credit, served; then each list and the wake-up key of its stage, in the order of service; then quarantine
+-- KEYS: claimed, dead, credit, served; then each list and the wake-up key of its stage, in the order of service; then quarantine
 -- and drainers of each stage
--- ARGV: worker; number; most parts; free tokens (-1: no limit); '1' if the worker holds nothing; lists; rules as JSON; how many
--- parts are finished; those, then parts that go back
--- Returns {part, list, lane, cost, deaths, trace, part, ...} and 1 if it stopped although more may be had at once.
-local TAKEN, TAKERS, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 5)
-local FIRST_LIST, FIRST_PART, FIELDS = 6, 9, 6
+-- ARGV: worker; number; most parts; free tokens (-1: no limit); '1' if the worker holds nothing; lists; rules as JSON
+-- Returns {part, flow, list, lane, cost, deaths, trace, part, ...} and 1 if it stopped although more may be had at once.
+local CLAIMED, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 4)
+local FIRST_LIST, FIELDS = 5, 7
+local CLAIMED_TTL_S = 600
 local MAX_BYTES, MAX_COST = 256, 2147483647
 local TRACE_BYTES = 55
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
@@ -25,7 +25,6 @@ local worker, number = ARGV[1], ARGV[2]
 local slots, tokens, idle = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
 local first_quarantine = FIRST_LIST + 2 * tonumber(ARGV[6])
 local rules = cjson.decode(ARGV[7])
-local finished = tonumber(ARGV[8])
 local limited = tokens >= 0
 local steps, TURN_STEPS = 1000, 10 -- what one call puts aside, so that it never keeps Redis for long
 local clock = redis.call('TIME')
@@ -62,7 +61,7 @@ local function read(list, raw)
   local trace = type(said.trace) == 'string' and #said.trace == TRACE_BYTES and said.trace or ''
   local deaths = type(said.deaths) == 'number' and said.deaths > 0 and math.min(math.floor(said.deaths), MAX_COST)
   deaths = list.lane == 'quarantine' and (deaths or rules.alone_from) or 0
-  return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace, deaths = deaths}
+  return {part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace, deaths = deaths}
 end
 
 -- The marker was taken from the head of the list, so that nothing of the flow stands there: its next turn lines up, and the
@@ -94,8 +93,7 @@ local function put_aside(list, raw, message)
     redis.call('LTRIM', DEAD, 0, DEAD_KEPT - 1)
   elseif not message.part then
     open_turn(list, message.flow)
-  else
-    redis.call('HSET', TAKEN, message.part .. '+', number .. ' 0 ' .. list.name .. ' ' .. raw)
+  else -- a repetition of one that this call has taken
     stand(list.name, message.flow, -1)
   end
 end
@@ -110,7 +108,7 @@ local function head(list)
     local message = raw and read(list, raw)
     if not raw then
       list.is_read = true
-    elseif message and message.part and not held[message.part] and redis.call('HEXISTS', TAKEN, message.part) == 0 then
+    elseif message and message.part and not held[message.part] then
       list.head = message
     else
       steps = steps - 1
@@ -126,8 +124,8 @@ end
 
 local function tell(list, message)
   local at = count * FIELDS
-  taken[at + 1], taken[at + 2], taken[at + 3] = message.part, list.name, message.lane
-  taken[at + 4], taken[at + 5], taken[at + 6] = message.cost, message.deaths, message.trace
+  taken[at + 1], taken[at + 2], taken[at + 3], taken[at + 4] = message.part, message.flow, list.name, message.lane
+  taken[at + 5], taken[at + 6], taken[at + 7] = message.cost, message.deaths, message.trace
   count = count + 1
 end
 
@@ -136,7 +134,7 @@ local function take(list)
   list.head = nil
   list.passed = list.passed + 1
   list.flows[message.flow] = (list.flows[message.flow] or 0) + 1
-  held[message.part] = number .. ' ' .. count .. ' ' .. list.name .. ' ' .. message.raw
+  held[message.part] = true
   tell(list, message)
   tokens = limited and math.max(0, tokens - message.cost) or tokens
   list.since = now
@@ -242,13 +240,9 @@ local function guarded()
   return mine
 end
 
--- Writes down what the worker took, before anything is removed from its list.
-local function hold(quarantine)
-  local fields, emptied = {}, {}
-  for part, message in pairs(held) do
-    fields[#fields + 1], fields[#fields + 2] = part, message
-  end
-  call_with('HSET', TAKEN, fields)
+-- Removes what was taken from the lists, and forgets the counts of those that are empty.
+local function remove(quarantine)
+  local emptied = {}
   if quarantine then remove_passed(quarantine) end
   for _, list in ipairs(lists) do
     remove_passed(list)
@@ -278,36 +272,6 @@ local function keep(quarantine)
   call_with('HDEL', SERVED, forgotten)
 end
 
--- A message of a finished part that came meanwhile goes back to its list: whether there is more to do, Postgres knows.
-local function end_parts()
-  local fields = {}
-  for i = FIRST_PART, #ARGV do
-    fields[#fields + 1], fields[#fields + 2] = ARGV[i], ARGV[i] .. '+'
-  end
-  local messages = call_with('HMGET', TAKEN, fields)
-  call_with('HDEL', TAKEN, fields)
-  for i = 1, #fields, 2 do
-    local again = messages[i + 1]
-    if i > 2 * finished then again = messages[i] or again end
-    if again then put_back(again) end
-  end
-end
-
--- Returns what the call with this number took when it was made first.
-local function told_before()
-  local all, fields = {}, redis.call('HGETALL', TAKEN)
-  for i = 1, #fields, 2 do
-    local call, place, name, raw = unpacked(fields[i + 1])
-    if call == tonumber(number) and string.sub(fields[i], -1) ~= '+' then
-      local list = {name = name, lane = string.match(name, '[^.]+$')}
-      all[#all + 1] = {place = place, list = list, message = read(list, raw)}
-    end
-  end
-  table.sort(all, function(a, b) return a.place < b.place end)
-  for _, one in ipairs(all) do tell(one.list, one.message) end
-  return {taken, 1}
-end
-
 local function claim()
   look()
   local more = 0
@@ -321,7 +285,7 @@ local function claim()
     if not at_once then more = serve(urgent) end
     if idle and count == 0 then serve_suspects(quarantine) end
   end
-  hold(quarantine)
+  remove(quarantine)
   keep(quarantine)
   for _, list in ipairs(lists) do
     if count > 0 and list.waits and redis.call('LLEN', list.wakeup) == 0 then wake(list.name) end
@@ -329,8 +293,11 @@ local function claim()
   return more
 end
 
-if redis.call('HGET', TAKEN, '#') == number then return told_before() end
-redis.call('HSET', TAKEN, '#', number)
-redis.call('SADD', TAKERS, worker)
-end_parts()
-return {taken, slots > 0 and claim() or 0}
+local last = redis.call('HMGET', CLAIMED, 'number', 'taken')
+if last[1] == number then return {cjson.decode(last[2]), 1} end
+local more = slots > 0 and claim() or 0
+if count > 0 then
+  redis.call('HSET', CLAIMED, 'number', number, 'taken', cjson.encode(taken))
+  redis.call('EXPIRE', CLAIMED, CLAIMED_TTL_S)
+end
+return {taken, more}

@@ -1,14 +1,12 @@
-"""How the fleet reaches Redis, its lists, and what workers took out of them.
+"""How the fleet reaches Redis, and its lists.
 
 One URL in redis-py's form serves our own scripts and kombu alike. Every connection has timeouts, keepalive and health
 checks, so that a half-open one heals within seconds, and ends as soon as its server takes no writes.
 
-A part waits in a list, or stands in `taken` of a worker until the worker lets go of it; who runs it, Postgres knows.
+A part waits in a list; a claim takes it out, and who runs it, Postgres knows. What is lost in between, upkeep finds.
 Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
 
-    pecia:taken:<worker>     hash: part, the call that took it, its place, its list and message; `#`: the last call;
-                             part and `+`: a message of it that came meanwhile
-    pecia:takers             set: workers that took something
+    pecia:claimed:<worker>   hash: the number of its last claim that took something, and the reply; expires
     pecia:drainers:<stage>   sorted set: workers that run dry for suspects of the stage, and when they said so
     pecia:dead               list: the last thousand messages that were none
     pecia:standing:<list>    hash: flow, how many of its messages stand in that list; `#`: how many stand behind turns,
@@ -27,12 +25,13 @@ from datetime import timedelta
 from importlib.resources import files
 from typing import Any, Self
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 from redis import Redis
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 
 from pecia_schemas import messages, redis_connections
-from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_schemas.messages import PartMessage, quarantine_name, queue_name
 from pecia_schemas.redis_connections import CONNECT_TIMEOUT_S, HEALTH_CHECK_S, SOCKET_TIMEOUT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
@@ -98,15 +97,15 @@ CREDIT = "pecia:credit"
 DEAD = "pecia:dead"
 RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
-TAKERS = "pecia:takers"
-
 EARLIER = (
-    *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners")),
+    *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners", "takers")),
     *(f"pecia:warden:{stage}" for stage in Stage),
 )
-"""What versions before one lease kept; this one reads none of it."""
+"""What earlier versions kept; this one reads none of it."""
+EARLIER_PATTERN = "pecia:taken:*"
+"""More of that: a key for each worker."""
 
-_FIELDS = 6
+_FIELDS = 7
 """Of each part that a claim brings."""
 _NAMES = (
     f"local WAKEUP_PREFIX, WAKEUP_TTL_MS = '{messages.WAKEUP_PREFIX}', {messages.WAKEUP_TTL_MS}\n"
@@ -154,9 +153,9 @@ class LaneRules:
         )
 
 
-def taken_name(worker: str) -> str:
-    """Return the key of what a worker took."""
-    return f"pecia:taken:{worker}"
+def claimed_name(worker: str) -> str:
+    """Return the key of what a worker's last claim took."""
+    return f"pecia:claimed:{worker}"
 
 
 def drainers_name(stage: Stage) -> str:
@@ -166,9 +165,10 @@ def drainers_name(stage: Stage) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """One part that this worker has now."""
+    """One part that a claim took, and the rest of its message."""
 
     part: str
+    flow: str
     stage: Stage
     lane: Lane
     cost: int
@@ -184,6 +184,19 @@ class Claimed:
         """The list of its stage and lane."""
         return queue_name(self.stage, self.lane)
 
+    @property
+    def message(self) -> PartMessage:
+        """What stands in Redis if the part goes back."""
+        return PartMessage(
+            part=UUID(self.part),
+            stage=self.stage,
+            lane=self.lane,
+            cost=self.cost,
+            flow=UUID(self.flow),
+            deaths=self.deaths,
+            traceparent=self.traceparent,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -194,27 +207,13 @@ class Claim:
     """Whether another call may bring more at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """Parts that a worker lets go of."""
-
-    finished: tuple[str, ...] = ()
-    unfinished: tuple[str, ...] = ()
-    """In the order of claim: they go back to the heads of their lists."""
-
-    def __bool__(self) -> bool:
-        return bool(self.finished or self.unfinished)
-
-
-_NOTHING = Ended()
-
-
 class Lists:
     """What Redis does for a worker. The client must decode responses."""
 
     def __init__(self, redis: Redis, rules: LaneRules | None = None) -> None:
         self._rules = (rules or LaneRules()).encode()
         self._claim = redis.register_script(_source("claim"))
+        self._put_back = redis.register_script(_source("put_back"))
 
     def claim(
         self,
@@ -225,30 +224,27 @@ class Lists:
         slots: int,
         tokens: int | None = None,
         idle: bool = False,
-        ended: Ended = _NOTHING,
     ) -> Claim:
-        """Let go of what has ended; then take parts of these lists in the order of lanes, by the rules.
+        """Take parts out of these lists in the order of lanes, by the rules.
 
         Stops at the first part that does not fit; one that costs more than `tokens` is taken alone, if `idle`. The same
-        `number` again does nothing, and returns what was taken the first time: for a call whose reply was lost.
+        `number` again returns what was taken the first time, and takes nothing: for a call whose reply was lost.
         """
-        keys = [taken_name(worker), TAKERS, DEAD, CREDIT, SERVED]
+        keys = [claimed_name(worker), DEAD, CREDIT, SERVED]
         for queue in queues:
             keys += queue, messages.wakeup_key(QUEUES[queue][0])
         for stage in dict.fromkeys(QUEUES[queue][0] for queue in queues):
             keys += quarantine_name(stage), drainers_name(stage)
         free = -1 if tokens is None else tokens
-        given: list[str | int] = [worker, number, slots, free, int(idle), len(queues), self._rules]
-        # The last goes back first, so that the first of them is served first.
-        parts = *ended.finished, *reversed(ended.unfinished)
-        taken, more = self._claim(keys, [*given, len(ended.finished), *parts])
+        taken, more = self._claim(keys, [worker, number, slots, free, int(idle), len(queues), self._rules])
         claimed = []
         for start in range(0, len(taken), _FIELDS):
-            part, queue, lane, cost, deaths, trace = taken[start : start + _FIELDS]
+            part, flow, queue, lane, cost, deaths, trace = taken[start : start + _FIELDS]
             suspect = queue in QUARANTINES
             claimed.append(
                 Claimed(
                     part=part,
+                    flow=flow,
                     stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
                     lane=Lane(lane),
                     cost=cost,
@@ -259,17 +255,10 @@ class Lists:
             )
         return Claim(parts=tuple(claimed), more=bool(more) or 0 < slots == len(claimed))
 
-
-def takers(redis: Redis) -> set[str]:
-    """Return the workers that took something and have not handed it back."""
-    names: Any = redis.smembers(TAKERS)
-    return set(names)
-
-
-def hand_back(redis: Redis, worker: str) -> int:
-    """Put everything back that a worker took and has not ended; return how much. It counts as no death."""
-    script = redis.register_script(_source("hand_back"))
-    return int(script([taken_name(worker), TAKERS], [worker]))
+    def put_back(self, parts: Sequence[Claimed]) -> None:
+        """Put parts back to the heads of their lists, so that the first of them is served first."""
+        messages = [claimed.message for claimed in reversed(parts)]
+        self._put_back(args=[text for one in messages for text in (one.queue, str(one.flow), one.encode())])
 
 
 def count_waiting(redis: Redis) -> Counter[str]:
@@ -283,15 +272,10 @@ def count_waiting(redis: Redis) -> Counter[str]:
     return Counter({queue: max(0, length + int(behind or 0)) for queue, length, behind in found})
 
 
-def count_taken(redis: Redis) -> Counter[str]:
-    """Return how many parts that came from each list are with workers."""
-    return Counter(held.split(" ", 3)[2] for part, held in _taken(redis) if not part.endswith("+"))
-
-
 def held_parts(redis: Redis) -> set[str]:
-    """Return the ids of all parts that wait in a list or are with a worker.
+    """Return the ids of all parts that wait in a list.
 
-    In the order in which they move, so that none is missed: behind a turn, in a list, taken.
+    In the order in which they move, so that none is missed: behind a turn, in a list.
     """
     held: set[str] = set()
     rests = [messages.rest_name(*rest) for rest in _rests(redis)]
@@ -304,13 +288,7 @@ def held_parts(redis: Redis) -> set[str]:
                 with suppress(ValueError, KeyError, TypeError, RecursionError):  # the claim sorts it out
                     held.add(str(json.loads(message)["part"]))
             start += len(waiting)
-    return held.union(part.removesuffix("+") for part, _ in _taken(redis))
-
-
-def _taken(redis: Redis) -> Iterator[tuple[str, str]]:
-    for worker in takers(redis):
-        held: Any = redis.hgetall(taken_name(worker))
-        yield from ((part, message) for part, message in held.items() if part != "#")
+    return held
 
 
 def mend_turns(redis: Redis) -> int:

@@ -1,6 +1,6 @@
 """Celery's Redis transport with parts instead of messages: claimed under a budget, and never only in a socket.
 
-The keeper has what this process has taken, under numbered calls; a channel asks it for more. Only channels that
+The keeper has what this process has taken; a channel asks it for more. Only channels that
 consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
 """
 
@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
-from itertools import islice
 from queue import Empty
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -30,14 +28,13 @@ from pecia_schemas.messages import wakeup_key
 from pecia_schemas.redis_connections import writing
 from pecia_schemas.states import Stage
 from pecia_workers.observability import metrics
-from pecia_workers.queue.lists import QUEUES, Claim, Claimed, Ended, LaneRules, Lists, hand_back
+from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
 
 _log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
-"""Most parts that one call takes or lets go of, so that the script never keeps Redis for long."""
+"""Most parts that one call takes, so that the script never keeps Redis for long."""
 
-_RETRY_S = 1.0
 _AWAY_AFTER_S = 4.0
 """Without an answer of Redis, for which Celery's event loop asks every second."""
 _NOTHING = "pecia:nothing"
@@ -75,31 +72,15 @@ class Gate(Protocol):
     def dispatch(self) -> None:
         """Begin with what came; called after all parts of one claim were delivered."""
 
-    def overdue(self, part: str) -> None:
-        """Hear once of a part that has been held for too long."""
-
 
 class Keeper:
-    """The parts that one process has taken from Redis. Claims and settles on the thread of Celery's event loop.
+    """The parts that one process has taken from Redis. Claims and puts back on the thread of Celery's event loop.
 
-    It outlives connections and channels: what is in flight stays taken while Celery reconnects. Each call to Redis has
-    a number, and one whose reply was lost is made again until it has come.
+    It outlives connections and channels: what is in flight stays taken while Celery reconnects. Each claim has a
+    number, and one whose reply was lost is made again until it has come.
     """
 
-    def __init__(
-        self,
-        redis: Redis,
-        *,
-        hold_limit: timedelta,
-        rules: LaneRules | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        waited_s: Callable[[str], float] = lambda _part: 0.0,
-    ) -> None:
-        """Report a part to the gate that has been held for longer than `hold_limit`.
-
-        `clock` measures how long parts are held: it stands still while they wait for Postgres. `waited_s` is how long
-        one of them has waited for others besides.
-        """
+    def __init__(self, redis: Redis, *, rules: LaneRules | None = None) -> None:
         self.key = uuid4().hex
         _keepers[self.key] = self
         self.worker = self.key
@@ -107,28 +88,19 @@ class Keeper:
         self.gate: Gate | None = None
         self._redis = redis
         self._lists = Lists(redis, rules)
-        self._hold_limit_s = hold_limit.total_seconds()
-        self._clock = clock
-        self._waited_s = waited_s
-        self._held: dict[str, float] = {}
-        self._overdue: set[str] = set()
+        self._held: dict[str, Claimed] = {}
+        self._unfinished: list[Claimed] = []
+        """Parts that go back to their lists."""
         self.moved_at = time.monotonic()
         """When a part was last claimed, finished or requeued, by the monotonic clock."""
         self.reached_at = time.monotonic()
         """When Redis last took a write and the last claim had not failed, by the monotonic clock."""
         self._can_claim = True
-        self._finished: dict[str, None] = {}
-        self._unfinished: dict[str, None] = {}
         self._number = 1
-        self._reporting: Ended | None = None
-        """What the call in flight lets go of, or the one whose reply was lost."""
-        self._unseen: list[Claimed] = []
-        """Parts of a call that was made to settle, because its first try had been to claim."""
-        self._settle_after = 0.0
 
     @property
     def held(self) -> int:
-        """How many parts this process has taken and not let go of."""
+        """How many parts this process has taken, and neither finished nor requeued."""
         return len(self._held)
 
     @property
@@ -151,21 +123,12 @@ class Keeper:
         return time.monotonic() - self.reached_at < _AWAY_AFTER_S
 
     def claim(self, queues: Sequence[str]) -> Claim:
-        """Take what the gate admits, and report to Redis what has ended. Raises `redis.RedisError`."""
+        """Put back what was requeued, then take what the gate admits. Raises `redis.RedisError`."""
+        self.put_back()
         capacity = self.capacity
-        if not capacity.is_open:
-            return Claim()
-        if self._unseen:
-            unseen, self._unseen = tuple(self._unseen), []
-            return Claim(parts=unseen, more=True)
-        return self._call(queues, capacity)
+        return self._call(queues, capacity) if capacity.is_open else Claim()
 
     def _call(self, queues: Sequence[str], capacity: Capacity) -> Claim:
-        if self._reporting is None:
-            finished, unfinished = (
-                islice(noted, CLAIM_LIMIT) for noted in (self._finished, self._unfinished)
-            )
-            self._reporting = Ended(finished=tuple(finished), unfinished=tuple(unfinished))
         self._can_claim = False
         claim = self._lists.claim(
             queues,
@@ -174,86 +137,76 @@ class Keeper:
             slots=min(capacity.slots, CLAIM_LIMIT),
             tokens=capacity.tokens,
             idle=capacity.idle,
-            ended=self._reporting,
         )
         self._can_claim = True
         self._number += 1
-        reported, self._reporting = self._reporting, None
-        for noted, parts in ((self._finished, reported.finished), (self._unfinished, reported.unfinished)):
-            for part in parts:
-                self._held.pop(part, None)
-                self._overdue.discard(part)
-                noted.pop(part, None)
         if claim.parts:
             self._took(claim.parts, capacity.tokens)
-        if reported or claim.parts:
-            self.moved_at = time.monotonic()
-            metrics.PARTS_HELD.set(len(self._held))
         return claim
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
-        now, cost = self._clock(), sum(claimed.cost for claimed in parts)
-        self._held.update((claimed.part, now) for claimed in parts)
+        cost = sum(claimed.cost for claimed in parts)
+        self._held.update((claimed.part, claimed) for claimed in parts)
+        self._moved()
         # A claim serves many jobs: a trace of its own, with a link to each of theirs.
         if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
             about = tracing.messaging("receive", len(parts)) | {"pecia.cost": cost}
             tracing.apart("receive", about, kind=tracing.SpanKind.CLIENT, links=links).end()
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
-        if free:  # none is, by a call that was made to settle
+        if free:
             metrics.CLAIM_FILL.observe(cost / free)
         for claimed in parts:
             metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
 
     def finish(self, part: str) -> None:
-        """Note that a part is finished; the next claim reports it to Redis, or `settle`."""
-        self._finished[part] = None
+        """Let go of a part that is finished: Redis has forgotten it already."""
+        if self._held.pop(part, None):
+            self._moved()
 
     def requeue(self, part: str) -> None:
-        """Note that a part goes back to its list."""
-        self._unfinished[part] = None
+        """Note that a part goes back to its list, with the next claim or within a second."""
+        if claimed := self._held.pop(part, None):
+            self._unfinished.append(claimed)
+            self._moved()
 
-    def settle(self) -> bool:
-        """Report to Redis what has ended; return whether it has all of it now. The rest is reported later."""
-        while self._finished or self._unfinished:
-            if time.monotonic() < self._settle_after:
-                return False
-            try:
-                self._unseen += self._call((), _CLOSED).parts
-            except RedisError as error:
-                if not self._settle_after:
-                    name = type(error).__name__
-                    _log.warning("could not report to Redis what ended, trying until it succeeds: %s", name)
-                self._settle_after = time.monotonic() + _RETRY_S
-                return False
-        self._settle_after = 0.0
-        return True
+    def _moved(self) -> None:
+        self.moved_at = time.monotonic()
+        metrics.PARTS_HELD.set(len(self._held))
+
+    def put_back(self) -> None:
+        """Put back what was requeued; twice if a reply is lost, for Postgres refuses the repetition.
+
+        Raises `redis.RedisError`.
+        """
+        if self._unfinished:
+            self._lists.put_back(self._unfinished)
+            self._unfinished.clear()
 
     def tend(self) -> None:
-        """Settle, ask Redis whether it takes a write, and report what has been held for too long.
+        """Put back what was requeued, and ask Redis whether it takes a write.
 
         Celery's event loop calls it every second.
         """
-        if self.settle() and self._can_claim:
-            with suppress(RedisError):
+        with suppress(RedisError):
+            self.put_back()
+            if self._can_claim:
                 self._redis.set(_NOTHING, "", px=1)
                 self.reached_at = time.monotonic()
-        since = self._clock() - self._hold_limit_s
-        for part, begun in self._held.items():
-            known = part in self._overdue or part in self._finished
-            if not known and begun + self._waited_s(part) < since:
-                self._overdue.add(part)
-                metrics.OVERDUE_PARTS.inc()
-                _log.error("held for too long: %s", part, extra={"part": part})
-                if self.gate:
-                    self.gate.overdue(part)
 
-    def stop(self) -> None:
-        """Hand everything back that Redis still has for this worker. If Redis is away, upkeep does it later."""
+    def stop(self) -> bool:
+        """Put back what was requeued, and what a claim took whose reply was lost; return whether Redis has it.
+
+        If Redis is away, upkeep finds it later.
+        """
         try:
-            hand_back(self._redis, self.worker)
+            if not self._can_claim:
+                self._unfinished += self._call((), _CLOSED).parts
+            self.put_back()
         except RedisError as error:
-            _log.warning("could not hand parts back: %s", type(error).__name__)
+            _log.warning("could not put parts back: %s", type(error).__name__)
+            return False
+        return True
 
 
 _claiming: WeakSet[Channel] = WeakSet()
@@ -327,7 +280,7 @@ def kick() -> None:
 
 
 class QoS(stock.QoS):
-    """Notes what ended in the keeper: an acknowledgement is nothing that Redis waits for."""
+    """Lets the keeper know what ended: an acknowledgement is nothing that Redis waits for."""
 
     channel: Channel
     restore_at_shutdown = False
@@ -340,12 +293,12 @@ class QoS(stock.QoS):
         """Do nothing: the claim took the part."""
 
     def ack(self, delivery_tag: str) -> None:
-        """Note that the part is finished; a message of remote control is none, whatever tag it bears."""
+        """Let the keeper know that the part is finished; a message of remote control is none, whatever tag it bears."""
         if self.channel in _claiming:
             self.channel.keeper.finish(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Note that the part goes back, or that it is finished."""
+        """Let the keeper know that the part goes back, or that it is finished."""
         if not requeue:
             self.ack(delivery_tag)
         elif self.channel in _claiming:

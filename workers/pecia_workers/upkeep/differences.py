@@ -20,10 +20,10 @@ from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import fetch
-from pecia_workers.ledger.publication import expected_in_redis, find_missing
+from pecia_workers.ledger.publication import expected_in_redis, unpublish
 from pecia_workers.ledger.recovery import Judge, find_orphaned
-from pecia_workers.queue.lists import DEAD, EARLIER, held_parts
-from pecia_workers.upkeep.loop import GRACE, Stores, relay, republish_lost
+from pecia_workers.queue.lists import DEAD, EARLIER, EARLIER_PATTERN, held_parts, mend_turns
+from pecia_workers.upkeep.loop import GRACE, Stores, find_lost, relay
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000
@@ -101,10 +101,8 @@ async def _look(scene: Scene, kinds: tuple[Difference, ...]) -> Found:
 
 
 async def _lost_messages(scene: Scene) -> set[Hashable]:
-    database = scene.stores.database
-    _, before = await expected_in_redis(database, grace=GRACE)
-    present = await asyncio.to_thread(held_parts, scene.stores.redis)
-    return set(await find_missing(database, present, before))
+    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
+    return set(await find_lost(scene.stores, before=expected.before))
 
 
 async def _dead_messages(scene: Scene) -> set[Hashable]:
@@ -114,7 +112,9 @@ async def _dead_messages(scene: Scene) -> set[Hashable]:
 
 async def _earlier_keys(scene: Scene) -> set[Hashable]:
     redis = scene.stores.redis
-    return {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)}
+    of_workers = await asyncio.to_thread(lambda: set(redis.scan_iter(EARLIER_PATTERN)))
+    kept = {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)}
+    return {*kept, *of_workers}
 
 
 async def _strangers(scene: Scene) -> set[Hashable]:
@@ -147,9 +147,10 @@ async def mend(scene: Scene, found: Found) -> None:
     await relay(scene.stores)
 
 
-async def _publish_lost(scene: Scene, _items: Items) -> None:
-    _, before = await expected_in_redis(scene.stores.database, grace=GRACE)
-    await republish_lost(scene.stores, before=before)
+async def _publish_lost(scene: Scene, parts: Items) -> None:
+    await asyncio.to_thread(mend_turns, scene.stores.redis)
+    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
+    await unpublish(scene.stores.database, parts, before=expected.before)
 
 
 async def _requeue(scene: Scene, _items: Items) -> None:

@@ -28,7 +28,7 @@ from pecia_schemas.threads import end
 from pecia_workers.ledger import publication, recovery, standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
 from pecia_workers.ledger.retention import retention_steps
-from pecia_workers.ledger.workers import forget_gone, gone_of
+from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.observability import metrics
 from pecia_workers.observability.metrics import LIVENESS
 from pecia_workers.processes.service import serve
@@ -44,6 +44,7 @@ _BATCH = 1_000
 GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
+_SECOND_LOOK_S = 1.0
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 _MEASURE_EVERY_S = 5.0
@@ -157,7 +158,6 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     seen = {"measure": partial(Measurement(window=settings.window), stores)} if settings.metrics_port else {}
     gone = {"forget": partial(forget_gone, stores.database, age=settings.keep_workers)}
     return {
-        "taken": partial(hand_back_of_gone, stores.database, stores.redis),
         "expire": partial(expire, stores),
         **(gone if settings.keep_workers else {}),
         "flows": partial(publication.forget_flows, stores.database),
@@ -170,12 +170,6 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
 def run_upkeep(settings: WorkerSettings) -> None:
     """Run upkeep until SIGTERM or SIGINT."""
     asyncio.run(serve("upkeep", Upkeep, settings))
-
-
-async def hand_back_of_gone(database: AsyncEngine, redis: Redis) -> int:
-    """Put back what workers took that are gone, and had not begun; return how much. Raises `redis.RedisError`."""
-    gone = await gone_of(database, await asyncio.to_thread(lists.takers, redis))
-    return sum([await asyncio.to_thread(lists.hand_back, redis, worker) for worker in gone])
 
 
 async def expire(stores: Stores) -> int:
@@ -201,36 +195,47 @@ async def relay(stores: Stores) -> int:
     return total
 
 
-async def republish_lost(stores: Stores, *, before: datetime) -> int:
-    """Hand parts to the relay that were published before that moment and are not in Redis; return how many."""
-    await asyncio.to_thread(lists.mend_turns, stores.redis)
+async def find_lost(stores: Stores, *, before: datetime) -> set[str]:
+    """Return the parts that were published before that moment, are queued, and are not in Redis."""
     present = await asyncio.to_thread(lists.held_parts, stores.redis)
-    return await publication.unpublish_missing(stores.database, present, before=before)
+    return set(await publication.find_missing(stores.database, present, before))
 
 
 class Reconciler:
-    """Finds parts whose message Redis has lost: after FLUSHALL, a restart without data, the last second of the log.
+    """Finds parts that are queued in Postgres and not in Redis: lost by Redis, or on their way to a worker that died.
 
-    Two counts show whether anything can be missing; only then, and every five minutes, all ids are compared.
+    Two counts show whether anything can be missing; only then, after an outage of Redis or the end of a worker, and
+    every five minutes, all ids are compared. What is missing at two looks is published again: a part is missing once
+    while a worker takes it from Redis and has not yet claimed it in Postgres.
     """
 
     def __init__(self) -> None:
         self._not_before = 0.0
         self._at_latest = time.monotonic() + _LONGEST_WITHOUT_COMPARISON_S
+        self._missing: set[str] = set()
 
     async def __call__(self, stores: Stores) -> int:
         """Hand lost parts to the relay; return how many."""
-        # Redis first: what is committed between the two counts lowers only the second.
-        held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
-        expected, before = await publication.expected_in_redis(stores.database, grace=GRACE)
+        try:
+            # Redis first: what is committed between the two counts lowers only the second.
+            held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
+        except (RedisError, OSError):
+            self._at_latest = 0.0
+            raise
+        expected = await publication.expected_in_redis(stores.database, grace=GRACE)
         began = time.monotonic()
-        if began < self._at_latest and (held >= expected or began < self._not_before):
+        in_doubt = held < expected.parts or expected.in_doubt or self._missing
+        if began < self._at_latest and (not in_doubt or began < self._not_before):
             return 0
-        lost = await republish_lost(stores, before=before)
+        await asyncio.to_thread(lists.mend_turns, stores.redis)
+        missing = await find_lost(stores, before=expected.before)
+        lost = missing & self._missing
+        await publication.unpublish(stores.database, lost, before=expected.before)
+        self._missing = missing - lost
         ended = time.monotonic()
-        self._not_before = ended + (ended - began) * _SHARE_OF_COMPARING
+        self._not_before = ended + max(_SECOND_LOOK_S, (ended - began) * _SHARE_OF_COMPARING)
         self._at_latest = ended + _LONGEST_WITHOUT_COMPARISON_S
-        return lost
+        return len(lost)
 
 
 class Measurement:
@@ -253,7 +258,6 @@ class Measurement:
         for queue, stage in lists.QUARANTINES.items():
             metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
         strange: Any = await asyncio.to_thread(stores.redis.llen, lists.DEAD)
-        metrics.LEASED_PARTS.set((await asyncio.to_thread(lists.count_taken, stores.redis)).total())
         metrics.STRANGE_MESSAGES.set(strange)
         metrics.MEASURED.set_to_current_time()
         self._not_before = time.monotonic() + _MEASURE_EVERY_S
@@ -266,6 +270,7 @@ class Measurement:
             metrics.QUEUE_OLDEST.labels(lane).set(oldest_s.get(lane, 0.0))
         for role in _ROLES:
             metrics.WORKERS.labels(role).set(roles.get(role, 0))
+        metrics.LEASED_PARTS.set(standing.count_running(connection).total())
         removals, removals_s = standing.awaiting_removal(connection)
         metrics.REMOVALS.set(removals)
         metrics.REMOVALS_OLDEST.set(removals_s)
@@ -281,12 +286,13 @@ class Measurement:
 
 @asynccontextmanager
 async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> AsyncIterator[None]:
-    """Judge, relay and hand back in a worker while the block runs and no upkeep is on duty.
+    """Judge, reconcile and relay in a worker while the block runs and no upkeep is on duty.
 
     What needs Redis has a task of its own: one that hangs must not interrupt the watch. No `TaskGroup`: it cancels a
     task once, and redis-py swallows a cancel while it connects; `end` repeats it.
     """
     judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
+    reconciler = Reconciler()
 
     async def take_back() -> None:
         await asyncio.sleep(judge.every_s)
@@ -298,7 +304,7 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
     async def publish() -> None:
         await due.wait()
         due.clear()
-        await hand_back_of_gone(database, redis)
+        await reconciler(Stores(database=database, redis=redis, bus=bus))
         await relay_due(database, bus, limit=_BATCH)
 
     with lists.connect(settings.redis_url.get_secret_value()) as redis:

@@ -31,11 +31,11 @@ from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, PartInF
 _log = logging.getLogger(__name__)
 
 _SHUTDOWN_EVERY_S = 0.2
-_SETTLE_AGAIN_S = 0.2
+_PUT_BACK_AGAIN_S = 0.2
 _PUMP_S = 0.01
 _GATHER_S = 0.02
 """How long ends are gathered before the hub hears of them; the engine lives on what was claimed ahead meanwhile."""
-_SETTLE_S = 5.0
+_PUT_BACK_S = 5.0
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
@@ -142,9 +142,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             soft=bool(limits) and min(limits) == soft_s,
             started=started,
         )
-        if former := self._jobs.get(job.part):
-            job.former = former
-            former.interrupt(Interruption.LOST)
+        job.former = self._jobs.get(job.part)
         self._jobs[job.part] = job
         self._tokens += job.cost
         self._suspects += job.suspect
@@ -171,7 +169,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             asyncio.get_running_loop().call_later(_GATHER_S, lambda: self._hub.call_soon(self._collect))
 
     def _collect(self) -> None:
-        """Report to Celery what has ended; then claim into the freed capacity, which reports to Redis too."""
+        """Report to Celery what has ended; then put back what did not, and claim into the freed capacity."""
         self._woken = False
         while self._priced:
             part, tokens = self._priced.popleft()
@@ -182,7 +180,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._run_ready()
         with suppress(RedisError):  # Celery's own poll will find out, and reconnect
             kick()
-        self._keeper.settle()
 
     def _finish_all(self) -> None:
         while self._begun:
@@ -212,12 +209,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._hub:
             for item in self._hub._pop_ready():  # noqa: SLF001  nothing else runs them once the hub has stopped
                 item()
-
-    def overdue(self, part: str) -> None:
-        """Give a part up that has been held for too long."""
-        if job := self._jobs.get(UUID(part)):
-            job.interrupt(Interruption.LOST)
-            self._runner.overdue(job.part)
 
     def _on_revoked(self, *, request: Any, signum: Any = None, **_signal: Any) -> None:
         if signum == CANCELLED:
@@ -253,7 +244,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 break
             self._finish_all()
             self._run_ready()
-            self._keeper.settle()
+            with suppress(RedisError):
+                self._keeper.put_back()
             time.sleep(_PUMP_S)
         self._close_down()
 
@@ -274,12 +266,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         for job in list(self._jobs.values()):
             self._finish(job, Ending.requeued(time.monotonic() - job.started))
         self._run_ready()
-        deadline = time.monotonic() + _SETTLE_S
-        while not self._keeper.settle() and time.monotonic() < deadline:
-            time.sleep(_SETTLE_AGAIN_S)
+        deadline = time.monotonic() + _PUT_BACK_S
+        while not self._keeper.stop() and time.monotonic() < deadline:
+            time.sleep(_PUT_BACK_AGAIN_S)
         task_revoked.disconnect(self._on_revoked)
         self._keeper.gate = None
-        self._keeper.stop()
         self._runner.stop()
 
     def _get_info(self) -> dict[str, Any]:

@@ -43,8 +43,6 @@ class Interruption(Enum):
 
     REVOKED = auto()
     """An operator revoked it: Celery has acknowledged it already."""
-    LOST = auto()
-    """It is no longer ours, or has been held for too long."""
     STOPPED = auto()
     """The worker stops."""
 
@@ -186,10 +184,6 @@ class PartRunner:
     def revoke(self, part: UUID) -> None:
         """Notify the runtime that an operator revoked a part."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
-
-    def overdue(self, part: UUID) -> None:
-        """Have the runtime give a part up that does not end, not even cancelled."""
-        self._loop.call_soon_threadsafe(self._in_background, self._runtime.overdue(part))
 
     def abandon(self, jobs: Collection[PartInFlight]) -> None:
         """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""

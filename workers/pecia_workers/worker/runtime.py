@@ -33,6 +33,7 @@ from pecia_workers.ledger.database import OUTAGE, open_database, retry_unavailab
 from pecia_workers.ledger.ledger import Ledger, PartLostError
 from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
+from pecia_workers.observability import metrics
 from pecia_workers.observability.tracing import about_part, ended, processing
 from pecia_workers.protocol.attempts import (
     PartCancelledError,
@@ -40,6 +41,7 @@ from pecia_workers.protocol.attempts import (
     RuntimeLostError,
     StorageUnavailableError,
     clocked,
+    worked_longer,
 )
 from pecia_workers.protocol.base import Budget, EngineDeadError, EngineDistrustedError
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
@@ -120,6 +122,8 @@ class Runtime:
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
+        self._overdue: set[UUID] = set()
+        """Parts that run here and were given up."""
         self._requeue_reason = "given_back"
         self._committed = 0
         self._storage = _Storage()
@@ -182,8 +186,14 @@ class Runtime:
         self._resources.push_async_callback(end, asyncio.ensure_future(work))
 
     async def _keep_turning(self) -> None:
+        limit_s = (self._settings.part_timeout + self._settings.lease).total_seconds()
         while True:
             self._turned_at = monotonic()
+            for part in worked_longer(limit_s):
+                if part in self._running and part not in self._overdue:
+                    self._overdue.add(part)
+                    self._running[part][1].cancel()
+                    self._in_background(self._give_up(part))
             await asyncio.sleep(_TURN_EVERY_S)
 
     def _is_turning(self) -> bool:
@@ -198,7 +208,7 @@ class Runtime:
                 unseen = await self._ledger.running(age=_CLAIMED_AGO) - self._claimed
                 if unseen:
                     log.warning("parts_unseen", parts=len(unseen))
-                    await self._ledger.requeue(unseen)
+                    await self._ledger.requeue(unseen, unpublish=True)
             except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
                 log.info("look_failed", error=name_of(error))
 
@@ -360,6 +370,7 @@ class Runtime:
         finally:
             del self._running[part.id]
             self._cancelled.discard(part.id)
+            self._overdue.discard(part.id)
 
     async def _publish_parts(self) -> None:
         """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
@@ -376,15 +387,18 @@ class Runtime:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
         Those that the engine died on count it as a death, or one page could take down engine after engine; their
-        messages are the relay's.
+        messages are the relay's, and so are all while Redis is away. The pool puts the others back into Redis.
         """
         died_on = self._died_on.intersection(parts)
-        await self._ledger.requeue(parts, died_on=died_on, reason=self._requeue_reason)
+        unpublish = not self._redis_serves()
+        await self._ledger.requeue(parts, died_on=died_on, reason=self._requeue_reason, unpublish=unpublish)
         if died_on:
             await self._publish_parts()
 
-    async def overdue(self, part: UUID) -> None:
-        """Queue a part elsewhere that has been held for too long; it counts as a death."""
+    async def _give_up(self, part: UUID) -> None:
+        """Queue a part elsewhere that does not end, perhaps not even cancelled; it counts as a death."""
+        metrics.OVERDUE_PARTS.inc()
+        log.error("part_overdue", part=str(part))
         self._died_on.add(part)
         await self.requeue([part])
         self._died_on.discard(part)
