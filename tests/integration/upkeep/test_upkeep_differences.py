@@ -209,9 +209,12 @@ class BusyWorker:
             claim = self._lists.claim(tuple(QUEUES), worker="busy", number=next(numbers), slots=20)
             asked = [ledger.claim(UUID(one.part)) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*asked) if part]
-            requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[:2]])))
+            # The last ones: put back to the heads of their lists, they are the first of the next claim, and end there.
+            requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[2:][-2:]])))
             self._lists.put_back([one for one in claim.parts if one.part in requeued])
-            done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
+            done = [
+                Finished(part=part, outcome=Done(_PAGE)) for part in parts if str(part.id) not in requeued
+            ]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
         await database.dispose()
 
