@@ -266,6 +266,10 @@ class Exhibit:
     lane: Lane
     text: str | None
     """What stands on it, a form feed between pages; None for the one that cannot be read."""
+    least: float = 0.99
+    """Share of its characters that must be right."""
+    misread: bool = False
+    """Whether the engine is known to misread it: then the page has to need review."""
 
     def accuracy(self, read: str) -> float:
         """Return how well a text agrees with what stands on it: 1.0 is exact."""
