@@ -152,12 +152,14 @@ def demo(
             raise typer.Exit(1)
         read = sum(showing.job.state is JobState.SUCCEEDED for showing in showings)
         misread = sum(showing.exhibit.misread for showing in showings)
-        console.print(
-            f"[green]All as it should be:[/] {read} documents read, "
-            + (f"{misread} of them misread and marked for review, " if misread else "")
-            + f"{len(showings) - read} refused as damaged, {len(showings)} signed callbacks verified"
-            + (f"; the urgent one, sent last, was over before: {', '.join(overtaken)}." if overtaken else ".")
-        )
+        outcomes = [
+            f"{read} documents read",
+            f"{misread} of them misread and marked for review" if misread else "",
+            f"{len(showings) - read} refused as damaged" if read < len(showings) else "",
+            f"{len(showings)} signed callbacks verified",
+        ]
+        end = f"; the urgent one, sent last, was over before: {', '.join(overtaken)}." if overtaken else "."
+        console.print(f"[green]All as it should be:[/] {', '.join(filter(None, outcomes))}{end}")
 
 
 def _follow(showings: Sequence[Showing], console: Console) -> None:
