@@ -39,7 +39,7 @@ from vllm_job import Answer, Job  # noqa: E402  programs of that directory impor
 SIDES = {"LLM.chat": "offline_chat.py", "run-batch": "run_batch.py", "Pecia": "pecia_fleet.py"}
 
 
-WARM_UP = 32
+WARM_UP = 16
 SLIPS = 20261129
 """Seed of the slips, which no other benchmark draws."""
 
