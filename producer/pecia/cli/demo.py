@@ -30,7 +30,7 @@ from pecia_schemas.results import Document
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
-_TIMEOUT_S = 180
+_TIMEOUT_S = 600
 _MOST_MISTAKES = 8
 
 
