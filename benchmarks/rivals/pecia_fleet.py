@@ -17,7 +17,7 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
 from vllm_job import Answer, Job, timed
 
-READY_S = 300
+READY_S = 900
 DONE_S = 900
 
 
