@@ -23,13 +23,16 @@ define install
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo demo-engine up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet and check every result
 	$(BIN)/pecia demo
+
+demo-engine: $(ENGINE_VENV)/.installed  ## Read printed slips with real vLLM and a small model, without a GPU, and check every character
+	$(ENGINE_VENV)/bin/pecia demo --engine vllm
 
 up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
@@ -92,6 +95,8 @@ bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: 
 
 bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation, real errors
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
+	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py --checkpoint 115M --pages 64 --rounds 2
+	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py --checkpoint reader --pages 96 --rounds 3
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
 	$(ENGINE_VENV)/bin/python benchmarks/slips.py

@@ -16,24 +16,22 @@ import asyncio
 import math
 import os
 import re
-import sys
 import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import cast
+from statistics import fmean
+from typing import NamedTuple, cast
 
 from PIL import Image
 from rapidfuzz.distance import Levenshtein
 
+from harness.engines import READER, drawn_slips
 from harness.report import Report, Table, parser
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from pecia import Page, ReadDocument, Verdict
 from pecia_schemas.blocks import Doubt
 from pecia_schemas.payloads import PayloadStore
@@ -47,39 +45,49 @@ from pecia_workers.reading.page import ReadPage
 from pecia_workers.witness.tokens import tokens_of
 from pecia_workers.witness.witnesses import Witnesses
 from tests.shared.parts import claimed_part
-from tests.shared.slips import Slip, slips
+from tests.shared.slips import Slip
 
-READER = Path(__file__).resolve().parents[1] / "tests" / "engine" / "reader"
 SETS = {"clean": (20261126, 40, 0.0), "spoilt": (20261127, 80, 0.7), "unseen": (20261128, 40, 0.7)}
 """Seed, number and hardness. No threshold was chosen by the last."""
 AT_ONCE = 16
 SHORT = 3
 """Characters of a wrong run that is of single letters and digits."""
-THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99, 1.0)
+"""Of a word's probability, that of its least likely token."""
 _PIECE = re.compile(r"\d+(?:[.,:/]\d+)*|[^\W\d_]+")
 
 
 def main() -> None:
     """Read the slips and print what came of them."""
-    arguments = parser(__doc__).parse_args()
-    read = asyncio.run(_read())
+    made = parser(__doc__)
+    made.add_argument(
+        "--no-witness", action="store_true", help="doubts of the model's own probabilities alone"
+    )
+    arguments = made.parse_args()
+    read = asyncio.run(_read(Witness.NONE if arguments.no_witness else Witness.AUTO))
     scores = {name: _score(pages) for name, pages in read.items()}
     kinds = sorted({kind for score in scores.values() for kind in score.runs})
     columns = [score.shown(kinds) for score in scores.values()]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     words = [word for pages in read.values() for page in pages for word in page.words()]
-    lines = [[f"{limit:g}", *_below(words, limit)] for limit in THRESHOLDS]
+    kept = [word for word in words if word.run <= SHORT]
+    title = f"AUC {_auc(kept):.3f}; with the words of longer wrong runs {_auc(words):.3f}"
     tables = [
         Table(headings=("", *scores), rows=rows),
         Table(
-            headings=("word's least token below", "wrong", "right"),
-            rows=lines,
-            title=f"AUC {_auc(words):.3f}",
+            headings=("word's probability", "words", "wrong", "said", "right"), rows=_bins(kept), title=title
         ),
     ]
-    Report(tables=tables, figures={name: score.figures() for name, score in scores.items()}).tell(
-        as_json=arguments.json
-    )
+    figures = {name: score.figures() for name, score in scores.items()}
+    Report(tables=tables, figures=figures).tell(as_json=arguments.json)
+
+
+class Word(NamedTuple):
+    """A word of an answer, and the wrong characters beside it."""
+
+    probability: float
+    run: int
+    """Characters of the longest wrong run that touches it; 0: it is right."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +98,10 @@ class Read:
     page: Page
     generation: Generation
 
-    def words(self) -> Iterator[tuple[float, bool]]:
-        """Yield how likely each word of the answer is, by its least likely token, and whether it is right.
+    def words(self) -> Iterator[Word]:
+        """Yield the words of the answer, each as likely as its least likely token.
 
-        Words of longer wrong runs are left out: a line that is skipped, or read twice, is written with confidence.
+        Those of longer runs say little: a line that is skipped, or read twice, is written with confidence.
         """
         shown = [(text, logged) for text, logged in self.generation.tokens if text]
         text = "".join(text for text, _ in shown)
@@ -107,8 +115,7 @@ class Read:
                 for run in runs
                 if run[2] < end and start < max(run[3], run[2] + 1)
             ]
-            if max(lengths, default=0) <= SHORT:
-                yield least, not lengths
+            yield Word(math.exp(least), max(lengths, default=0))
 
 
 class _Recorder:
@@ -128,7 +135,7 @@ class _Recorder:
         return generation
 
 
-async def _read() -> dict[str, list[Read]]:
+async def _read(choice: Witness) -> dict[str, list[Read]]:
     settings = WorkerSettings(
         engine="vllm",
         model=os.environ.get("BENCH_READER") or str(READER),
@@ -139,12 +146,11 @@ async def _read() -> dict[str, list[Read]]:
         kv_cache_bytes=1 << 28,
         log_level="warning",
     )
-    fonts = Path(os.environ.get("BENCH_FONTS") or "/usr/share/fonts")
     engine, witness, decoder = create_engine(settings), create_witness(settings, 1), Decoder(settings)
     with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
         store = PayloadStore.open(scratch)
         recorder, places = _Recorder(engine), asyncio.Semaphore(AT_ONCE)
-        witnesses = Witnesses(Witness.AUTO, witness, 1)
+        witnesses = Witnesses(choice, witness, 1)
         witnesses.spare = AT_ONCE  # a benchmark may wait
         read_page = ReadPage(
             Spool(store, Path(scratch)), decoder, recorder, settings, ResultCache.off(), witnesses=witnesses
@@ -163,7 +169,7 @@ async def _read() -> dict[str, list[Read]]:
             for starting in (engine, witness, decoder):
                 await starting.start()
             return {
-                name: await asyncio.gather(*map(read, slips(seed, count, fonts, hardness=hardness)))
+                name: await asyncio.gather(*map(read, drawn_slips(seed, count, hardness=hardness)))
                 for name, (seed, count, hardness) in SETS.items()
             }
         finally:
@@ -299,19 +305,25 @@ def _score(pages: Sequence[Read]) -> Score:
     return score
 
 
-def _below(words: Sequence[tuple[float, bool]], limit: float) -> list[str]:
-    """Return how many of the wrong and of the right words are less likely than this."""
-    counts = []
-    for is_right in (False, True):
-        likely = [math.exp(logged) for logged, right in words if right is is_right]
-        counts.append(f"{sum(one < limit for one in likely)} of {len(likely)}")
-    return counts
+def _bins(words: Sequence[Word]) -> list[list[str]]:
+    """Return how many words lie in each bin, how many of them are wrong, and their probability as said and as it is."""
+    rows = []
+    for low, high in pairwise(BINS):
+        inside = [word for word in words if low < word.probability <= high]
+        wrong = sum(word.run > 0 for word in inside)
+        said, right = (
+            (f"{fmean(word.probability for word in inside):.2f}", f"{1 - wrong / len(inside):.2f}")
+            if inside
+            else ("", "")
+        )
+        rows.append([f"{low:g} to {high:g}", str(len(inside)), str(wrong), said, right])
+    return rows
 
 
-def _auc(words: Sequence[tuple[float, bool]]) -> float:
+def _auc(words: Sequence[Word]) -> float:
     """Return how often a right word is likelier than a wrong one."""
-    wrong = [logged for logged, right in words if not right]
-    right = [logged for logged, is_right in words if is_right]
+    wrong = [word.probability for word in words if word.run]
+    right = [word.probability for word in words if not word.run]
     above = sum((one > other) + (one == other) / 2 for one in right for other in wrong)
     return above / (len(right) * len(wrong))
 

@@ -4,65 +4,69 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from pecia import Client, Document, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
-from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
-from vllm_job import Answer, Job
+from vllm_job import Answer, Job, timed
 
-READY_S = 300
+READY_S = 900
 DONE_S = 900
 
 
-def _settings(job: Job) -> WorkerSettings:
-    return WorkerSettings(
-        engine="vllm",
-        model=job.model,
-        max_model_len=job.max_model_len,
-        max_num_seqs=job.max_num_seqs,
-        max_num_batched_tokens=job.max_num_batched_tokens,
-        kv_cache_bytes=job.kv_cache_bytes,
-        max_output_tokens=job.most_tokens,
-        enforce_eager=True,
-        engine_options={"load_format": job.load_format, "limit_mm_per_prompt": {"image": 1, "video": 0}},
-        max_readings=1,  # the others do not read a cut page again either
-        flower_port=0,
-        log_format="json",
-    )
-
-
-def _submit(client: Client, pages: list[str]) -> JobGroup[Document]:
-    greedy = GenerationOptions(temperature=0)
-    return client.submit_many(
-        ReadDocument(Path(page), document_type=DocumentType.PRESCRIPTION, options=greedy) for page in pages
-    )
-
-
-def _run(job: Job, home: Path) -> Answer:
+@contextmanager
+def fleet_of(job: Job, home: Path) -> Iterator[tuple[LocalFleet, Client]]:
+    """Run a fleet with the job's engine worker, ready, and a client of it."""
     with ExitStack() as stack:
-        fleet = stack.enter_context(LocalFleet(home, settings=_settings(job), announce=False))
+        fleet = stack.enter_context(LocalFleet(home, settings=job.settings, announce=False))
         fleet.wait_ready(READY_S)
         urls = fleet.settings
         client = stack.enter_context(
             Client(urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url)
         )
-        _submit(client, job.warm_up).wait(timeout=DONE_S)
-        started = perf_counter()
-        jobs = _submit(client, job.pages)
+        yield fleet, client
+
+
+def submit(client: Client, job: Job, pages: Sequence[str], lane: Lane = Lane.NORMAL) -> JobGroup[Document]:
+    """Hand pages over."""
+    options = GenerationOptions(temperature=job.temperature)
+    return client.submit_many(
+        (
+            ReadDocument(Path(page), document_type=DocumentType.PRESCRIPTION, options=options)
+            for page in pages
+        ),
+        priority=lane,
+    )
+
+
+def read(client: Client, job: Job) -> Answer:
+    """Read the job's pages after those to warm up with."""
+    submit(client, job, job.warm_up).wait(timeout=DONE_S)
+    with timed() as clock:
+        jobs = submit(client, job, job.pages)
         jobs.wait(timeout=DONE_S)
-        seconds = perf_counter() - started
-        pages = [document.pages[0] for document in jobs.results()]
-    use = _use(home)
+    usages = [document.pages[0].usage for document in jobs.results()]
     return Answer(
-        seconds=seconds,
-        prompt_tokens=[page.usage.prompt for page in pages],
-        output_tokens=[page.usage.output for page in pages],
+        seconds=clock.seconds,
+        cpu_seconds=clock.cpu_seconds,
+        prompt_tokens=[usage.prompt for usage in usages],
+        output_tokens=[usage.output for usage in usages],
+    )
+
+
+def _run(job: Job, home: Path) -> Answer:
+    with fleet_of(job, home) as (_, client):
+        answer = read(client, job)
+    use = _use(home)
+    return replace(
+        answer,
         packing=use["packing"],
         preemptions=use["preemptions"],
         drifted=use["drifted"],

@@ -9,14 +9,13 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.run_batch import parse_args, run_batch
 from vllm.usage.usage_lib import UsageContext
 
-from vllm_job import Answer, Job, data_url
+from vllm_job import Answer, Job, data_url, timed
 
 
 def _requests(pages: list[str], job: Job) -> str:
@@ -27,17 +26,18 @@ def _request(number: int, page: str, job: Job) -> dict[str, Any]:
     picture = {"type": "image_url", "image_url": {"url": data_url(page)}}
     content = [picture, {"type": "text", "text": job.instruction}]
     body = {
-        "model": job.model,
+        "model": job.worker["model"],
         "messages": [{"role": "user", "content": content}],
-        "temperature": 0,
+        "temperature": job.temperature,
         "max_tokens": job.most_tokens,
+        "logprobs": job.log_probabilities,
     }
     return {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
 def _flags(job: Job) -> list[str]:
     flags = []
-    for name, value in job.engine.items():
+    for name, value in job.engine_arguments.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
             flags.append(flag)
@@ -54,12 +54,12 @@ async def _run(job: Job, directory: Path) -> Answer:
         requests.write_text(_requests(job.warm_up, job))
         await run_batch(engine, arguments)
         requests.write_text(_requests(job.pages, job))
-        started = perf_counter()
-        await run_batch(engine, arguments)
-        seconds = perf_counter() - started
+        with timed() as clock:
+            await run_batch(engine, arguments)
     usages = [json.loads(line)["response"]["body"]["usage"] for line in responses.read_text().splitlines()]
     return Answer(
-        seconds=seconds,
+        seconds=clock.seconds,
+        cpu_seconds=clock.cpu_seconds,
         prompt_tokens=[usage["prompt_tokens"] for usage in usages],
         output_tokens=[usage["completion_tokens"] for usage in usages],
     )

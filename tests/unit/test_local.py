@@ -195,3 +195,8 @@ def test_a_throw_away_fleet_that_cannot_start_says_why(monkeypatch: pytest.Monke
     monkeypatch.setattr(ScratchDirectory, "create", none)
     ran = run_pecia("demo")
     assert (ran.returncode, "set TMPDIR" in ran.stderr) == (4, True)
+
+
+def test_the_demo_of_vllm_says_where_its_model_is_if_it_is_not_here(tmp_path: Path) -> None:
+    ran = run_pecia("demo", "--engine", "vllm", env={"PECIA_MODEL": str(tmp_path)})
+    assert (ran.returncode, "tests/engine/reader of a clone" in " ".join(ran.stderr.split())) == (2, True)

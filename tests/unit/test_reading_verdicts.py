@@ -1,10 +1,12 @@
 """How far a reading can be trusted, and what the log-probabilities of a model's tokens say of its words."""
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -197,3 +199,15 @@ def test_however_words_are_cut_into_tokens_the_same_words_are_doubtful(text: str
     cut = [(text[start:end], -9.0) for start, end in pairwise(ends) if start < end]
     whole = [(text, -9.0)] if text else []
     assert doubtful(cut) == doubtful(whole)
+
+
+RECORDED = json.loads((Path(__file__).parents[1] / "shared" / "far_from_slips.json").read_text())
+"""By what was on the page: text and log-probabilities of an answer of `tests/engine/reader`, a token a letter."""
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_what_a_model_makes_up_of_a_page_that_it_cannot_read_is_not_ok(kind: str) -> None:
+    text, logged = RECORDED[kind]
+    tokens = tuple(zip([*text, "<|im_end|>"], logged, strict=False))
+    came_to_its_end = Generation(text=text, verdict=Verdict.OK, tokens=tokens)
+    assert judged(came_to_its_end).verdict.needs_review

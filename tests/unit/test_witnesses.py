@@ -61,6 +61,21 @@ async def test_what_the_cpu_engine_sees_struck_out_is_a_doubt_on_a_page_that_a_m
     assert compared.verdict is Verdict.REVIEW
 
 
+async def test_one_of_twelve_lines_that_are_alike_is_missed_by_the_witness() -> None:
+    # As the reader of tests/engine/reader copied them: eleven, each letter all but certain.
+    line = "Paracetamol 500 mg 1 tablet"
+    seen = tuple(
+        Line(text=line, box=Box(left=0, top=20 * number, right=290, bottom=20 * number + 16))
+        for number in range(12)
+    )
+    blocks = plain_blocks("\n".join([line] * 12), seen, source=Source.OCR)
+    witnesses = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: replace(READ, blocks=blocks)), 1)
+
+    compared = await hear(witnesses).compared(page("\n".join([line] * 11)))
+
+    assert compared.verdict is Verdict.INCOMPLETE
+
+
 class Slow(ScriptedEngine):
     """Reads one page after another, each when it is let."""
 

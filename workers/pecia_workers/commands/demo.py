@@ -1,16 +1,19 @@
 """A throw-away fleet, for `pecia eval`, and with documents whose text is known, for `pecia demo`."""
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Final, Self
 
 import pypdfium2
 from pydantic import SecretStr
 
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.commands.common import UNAVAILABLE, refused, settings_or_exit
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, settings_or_exit
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.local.process import EmbeddedError
@@ -36,6 +39,9 @@ def own_text(path: Path) -> list[tuple[str, str]]:
 
 
 _LOOPBACK = ("127.0.0.0/8",)
+_READY_S: Final = 120
+_LOADING_S: Final = 900
+"""A language model is downloaded at its first start."""
 
 
 class ThrowAwayFleet:
@@ -69,7 +75,7 @@ class ThrowAwayFleet:
             self._documents.mkdir(mode=0o700)
             fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, report=self._report)
             starting.enter_context(fleet)
-            fleet.wait_ready()
+            fleet.wait_ready(_LOADING_S if self._settings.engine == "vllm" else _READY_S)
             self.database_url = fleet.settings.database_url.get_secret_value()
             self.redis_url = fleet.settings.redis_url.get_secret_value()
             self.payload_url = fleet.settings.payload_url
@@ -80,16 +86,57 @@ class ThrowAwayFleet:
         self._resources.close()
 
 
+_READER: Final = Path(__file__).parents[3] / "tests" / "engine" / "reader"
+"""Of a clone: a model that reads slips, and slips."""
+_SMALL: Final[dict[str, Any]] = {
+    "engine": "vllm",
+    "enforce_eager": True,
+    "kv_cache_bytes": 1 << 28,
+    "max_model_len": 2048,
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 8,
+    "max_output_tokens": 400,
+}
+
+
 class DemoStage(ThrowAwayFleet):
     """A throw-away fleet that may call back to this machine, and documents for it."""
 
-    def __init__(self, *, webhook_secret: str, report: Callable[[str], None]) -> None:
+    def __init__(self, engine: str, *, webhook_secret: str, report: Callable[[str], None]) -> None:
+        self._slips = reader_of_slips() / "slips" if engine == "vllm" else None
+        reading = {**_SMALL, "model": str(self._slips.parent.resolve())} if self._slips else {}
         # Not the user's own settings: the demo is the same everywhere.
         settings = WorkerSettings.model_construct(
-            webhook_secret=SecretStr(webhook_secret), webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
+            webhook_secret=SecretStr(webhook_secret),
+            webhook_allow=_LOOPBACK,
+            webhook_ports=(),
+            flower_port=0,
+            **reading,
         )
         super().__init__(settings, report=report)
 
     def draw(self) -> list[Exhibit]:
         """Draw the documents, in the order in which they are to be handed over: bulk first, the urgent one last."""
-        return write_exhibits(self._documents)
+        if self._slips is None:
+            return write_exhibits(self._documents)
+        return [
+            Exhibit(
+                title=f"slip {path.stem}",
+                path=path,
+                document_type=DocumentType.PRESCRIPTION,
+                lane=Lane.NORMAL,
+                text=path.with_suffix(".txt").read_text(encoding="utf-8"),
+                least=1,
+                misread=path.stem.startswith("wrong"),
+            )
+            for path in sorted(self._slips.glob("*.png"))
+        ]
+
+
+def reader_of_slips() -> Path:
+    """Return the directory of the model that reads slips, or exit: it comes with a clone, not with a wheel."""
+    model = Path(os.environ.get("PECIA_MODEL") or _READER)
+    if any(model.glob("slips/*.png")):
+        return model
+    why = f"{model} is no model with `slips`. It is tests/engine/reader of a clone of Pecia, and in no wheel"
+    raise refused(f"{why}: set PECIA_MODEL to that directory.", USAGE)

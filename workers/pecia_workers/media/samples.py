@@ -266,6 +266,10 @@ class Exhibit:
     lane: Lane
     text: str | None
     """Its text, a form feed between pages; None for the unreadable document."""
+    least: float = 0.99
+    """Share of its characters that must be right."""
+    misread: bool = False
+    """Whether the engine is known to misread it: then the page has to need review."""
 
     def accuracy(self, read: str) -> float:
         """Return how well a text agrees with what stands on it: 1.0 is exact."""
