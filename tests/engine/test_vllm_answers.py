@@ -88,6 +88,17 @@ def test_every_token_is_counted(reading: tuple[asyncio.Runner, Engine]) -> None:
     assert 0 < (answer.first_token_s or 0) < 60
 
 
+def test_the_tokens_of_an_answer_make_its_text_each_with_its_log_probability(
+    reading: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = reading
+    for number in range(4):
+        answer = runner.run(engine.generate(asked(number, log_probabilities=True)))
+        assert "".join(text for text, _ in answer.tokens) == answer.text
+        assert len(answer.tokens) == answer.usage.output == MOST_TOKENS
+        assert all(logged <= 0 for _, logged in answer.tokens)
+
+
 def test_a_repeated_page_is_read_out_of_the_cache_and_nothing_of_another_tenants(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
