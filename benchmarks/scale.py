@@ -236,8 +236,8 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             await connection.run_sync(Measurement(window=20_000).show_postgres)
 
     async def reconcile() -> None:
-        _, before = await expected_in_redis(database, grace=timedelta())
-        await find_missing(database, {str(part) for part in ids}, before)
+        expected = await expected_in_redis(database, grace=timedelta())
+        await find_missing(database, {str(part) for part in ids}, expected.before)
 
     forget = partial(retention.forget, database, age=timedelta(days=29))
     steps: dict[str, Callable[[], Awaitable[object]]] = {

@@ -244,6 +244,14 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="worker-loop",
+        script="worker_loop.py",
+        heading="What the worker's own process takes of a page and of a token",
+        about="CPU seconds by stage and thread, with a stand-in for vLLM's core that answers at once.",
+        sizes={Size.FULL: ()},
+        needs="vllm",
+    ),
+    Benchmark(
         name="log-probabilities",
         script="log_probabilities.py",
         heading="What the log-probabilities of every token cost",

@@ -88,6 +88,17 @@ def test_every_token_is_counted(reading: tuple[asyncio.Runner, Engine]) -> None:
     assert 0 < (answer.first_token_s or 0) < 60
 
 
+def test_the_tokens_of_an_answer_make_its_text_each_with_its_log_probability(
+    reading: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = reading
+    for number in range(4):
+        answer = runner.run(engine.generate(asked(number, log_probabilities=True)))
+        assert "".join(text for text, _ in answer.tokens) == answer.text
+        assert len(answer.tokens) == answer.usage.output == MOST_TOKENS
+        assert all(logged <= 0 for _, logged in answer.tokens)
+
+
 def test_a_repeated_page_is_read_out_of_the_cache_and_nothing_of_another_tenants(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
@@ -105,20 +116,20 @@ def test_a_repeated_page_is_read_out_of_the_cache_and_nothing_of_another_tenants
 def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
 
-    async def story() -> tuple[int, Load, TokenUsage]:
+    async def story() -> tuple[int, Load, int, TokenUsage]:
         request = await engine.fit(asked(2, max_output_tokens=250))
         cost = engine.cost(request)
         answering = asyncio.create_task(engine.generate(request))
         while not sum((load := engine.load()).written.values()):  # noqa: ASYNC110  an engine wakes no one
             await asyncio.sleep(0.005)
-        return cost, load, (await answering).usage
+        return cost, load, load.written[request.id], (await answering).usage
 
-    cost, load, usage = runner.run(story())
+    cost, load, written, usage = runner.run(story())
 
     assert cost == usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
     assert load.kv_used
     assert 0 < load.kv_used < 1
-    assert 0 < load.written[asked(2).id] <= usage.output
+    assert 0 < written <= usage.output
     assert engine.load().written == {}
 
 

@@ -21,6 +21,7 @@ from checkpoints import make_adapter, make_glm_ocr, make_smolvlm
 from fleets import READY_S
 from offline import PAGES, SCHEMA, asked, clip
 from pecia_workers.engines.requests import Prepared
+from pecia_workers.engines.vllm.engine import Preparers
 from pecia_workers.media.frames import CallFailedError, InvalidMemoryError, mapped, plain, sealed
 from pecia_workers.protocol.base import Engine, Generation
 from tests.shared import hostile_code
@@ -158,14 +159,18 @@ def test_a_preparer_reaches_nothing(asking: Asking, call: tuple[Any, ...]) -> No
 def test_preparers_that_render_otherwise_are_left_out(
     make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  only where vLLM is
+    begin = Preparers.begin
 
-    def coarser(session: Any) -> Any:
-        config = copy.deepcopy(session._llm.vllm_config)
-        config.model_config.multimodal_config.mm_processor_kwargs = {"max_pixels": 56 * 56}
-        return config
+    def begin_coarser(preparers: Preparers, configuring: asyncio.Future[Any]) -> None:
+        async def coarser() -> tuple[Any, ...]:
+            arguments, config, gpus = await configuring
+            config = copy.deepcopy(config)
+            config.model_config.multimodal_config.mm_processor_kwargs = {"max_pixels": 56 * 56}
+            return arguments, config, gpus
 
-    monkeypatch.setattr(VllmSession, "config", property(coarser))
+        begin(preparers, asyncio.ensure_future(coarser()))
+
+    monkeypatch.setattr(Preparers, "begin", begin_coarser)
     engine = make_vllm(checkpoint, preparers=1)
 
     with structlog.testing.capture_logs() as logged, started(engine) as runner:

@@ -14,17 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pecia.gateway import bounds, protocol
+from pecia.gateway.app import make_app
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.problems import ProblemError
-from pecia.review import app as review
-from pecia.review.app import Work
-from pecia_schemas.settings import ClientSettings
+from pecia.review.app import Work, review_of
 from tests.shared.gateways import listening
 from tests.shared.limits import WAIT_S
 
 GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
-STORES = ClientSettings().with_stores(database_url="postgresql://x/x", redis_url="redis://x", payload_url="x")
+STORES = GatewayConfiguration().with_stores(
+    database_url="postgresql://x/x", redis_url="redis://x", payload_url="x"
+)
 """Which nothing here reaches."""
 ENDLESS = 64 * 1024**2
 """More than sockets hold on both sides: a server that reads it all has no bound."""
@@ -123,10 +124,10 @@ def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch, first: 
     monkeypatch.setattr(bounds, "IDLE_S", 0.1)
     monkeypatch.setattr(bounds, "_LINGER_S", 0.1)
     with (
-        listening(review.make_app(STORES, "token", Work())) as port,
+        listening(make_app(STORES, review_of(Work(), "token"))) as port,
         connected(port) as connection,
     ):
-        path = b"/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1"
+        path = b"/review/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1"
         connection.sendall(
             POST.replace(b"/ ", path + b" ", 1)[:-2] + b"Content-Type: application/json\r\n\r\n"
         )
@@ -201,14 +202,3 @@ def test_what_is_no_request_is_answered_and_not_logged() -> None:
         assert code_of(all_of(connection)) == (400, "no_request")
     logging.getLogger("uvicorn.error").removeHandler(handler)
     assert not said
-
-
-def test_the_review_reads_no_more_than_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_LINGER_S", 0.1)
-    with listening(review.make_app(STORES, "token", Work())) as port:
-        for path in (b"/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1", b"/guessed"):
-            with connected(port) as connection:
-                connection.sendall(
-                    b"POST " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000000\r\n\r\n"
-                )
-                assert code_of(all_of(connection)) == (413, "too_large")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preset
 from pecia_workers.engines.models import KvShape, kv_tokens, layers_planned
-from pecia_workers.engines.plan import EnginePlan, plan_engine
+from pecia_workers.engines.plan import WORKER_PAGE_S, WORKER_TOKEN_S, EnginePlan, plan_engine
 from pecia_workers.engines.profiles import GIB, merged, profile_file, profile_named
 from pecia_workers.engines.reader_cards import presets
 from pecia_workers.protocol.base import EngineUnavailableError
@@ -73,6 +73,13 @@ def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages:
     assert planned.pages_at_a_time == pages
     assert planned.page_kept == planned.page_tokens
     assert planned.kv_share == pytest.approx(pages * planned.page_tokens / planned.kv_tokens)
+
+
+def test_a_plan_says_what_a_workers_process_serves_whatever_the_gpu() -> None:
+    small, large = plan("l4"), plan("h200")
+    assert small.worker_pages_per_s == large.worker_pages_per_s
+    seconds = WORKER_PAGE_S + small.load.output * WORKER_TOKEN_S
+    assert small.worker_pages_per_s * seconds == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ class ContinuousPolicy(Policy):
         starts: list[Start] = []
         admission = Admission(self._running, capacity)
         self._held = False
-        while following := self._following(capacity):
+        while len(self._running) < capacity.slots and (following := self._following(capacity)):
             yields = self._unread.yield_to(self._running, following, capacity, now)
             allowed = self._unread.allow(following, self._running, capacity)
             self._held = not allowed or (yields and not self._queue.was_overtaken(following))

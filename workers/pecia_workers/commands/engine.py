@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TUNED: Final = frozenset({"vllm", "simulated"})
 _GIB: Final = 2**30
-_DERIVED: Final = ("starts", "kv_share")
+_DERIVED: Final = ("starts", "kv_share", "worker_pages_per_s")
 _REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
 
 engine = typer.Typer(
@@ -231,6 +231,7 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
             f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}",
         ),
         ("speed", planned.speed_by),
+        ("worker", f"its process serves about {planned.worker_pages_per_s:.0f} such pages/s"),
         ("[red]no[/]", None if planned.starts else remedy),
     ]
     return [(name, value) for name, value in rows if value is not None]

@@ -19,6 +19,12 @@ from pecia_workers.engines.reader_cards import card_of, readers_for
 from pecia_workers.engines.speed import FP8_FROM, KNEE, Pace, PageLoad, Speed, curve, knee, pace, stored_as
 from pecia_workers.protocol.base import EngineUnavailableError
 
+WORKER_PAGE_S: Final = 0.024
+WORKER_TOKEN_S: Final = 20e-6
+"""CPU of the worker's process for a page, and for a token that was written, with its log-probability.
+
+Measured: `benchmarks/worker_loop.py` and, for 15 ms of the page, its way through a fleet with a simulated engine.
+"""
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
 
 
@@ -91,6 +97,11 @@ class EnginePlan:
     def starts(self) -> bool:
         """Whether the KV cache holds one request of the largest size, without which vLLM does not start."""
         return self.kv_tokens >= self.context_kept
+
+    @property
+    def worker_pages_per_s(self) -> float:
+        """Pages a second that the worker's own process can serve, whatever the GPU."""
+        return 1 / (WORKER_PAGE_S + self.load.output * WORKER_TOKEN_S)
 
     @property
     def kv_share(self) -> float:

@@ -306,7 +306,7 @@ class Load:
     accepted: int = 0
     """Of these, tokens that the model would have written itself."""
     written: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that each request in flight has written, by its id, of an engine that reports it."""
+    """Tokens that each request in flight has written, by its id, of an engine that reports it; may go on counting."""
 
     @property
     def acceptance(self) -> float | None:

@@ -80,7 +80,6 @@ class Stages:
         sweeps = asyncio.ensure_future(keep_swept(spool, partial(unheld, self.database)))
         self.resources.push_async_callback(end, sweeps)
         decoder = Decoder(settings)
-        await decoder.start()
         self.resources.push_async_callback(decoder.stop)
 
         async def served() -> frozenset[Stage]:
@@ -98,9 +97,9 @@ class Stages:
             fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
             language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
         )
-        if (
-            self.engine is None
-        ):  # twice the decoders, for a slow document must not hold all that may be claimed
+        if self.engine is None:
+            await decoder.start()
+            # Twice the decoders, for a slow document must not hold all that may be claimed.
             budget = base.Budget(slots=2 * decoder.slots, tokens=None)
         else:
             budget = await self._start_reading(self.engine, spool, decoder, priced)
@@ -111,7 +110,10 @@ class Stages:
         self, engine: base.Engine, spool: Spool, decoder: Decoder, priced: Priced
     ) -> base.Budget:
         settings, enter = self.settings, self.resources.enter_async_context
-        await self._started(engine)
+        # Beside each other: a model takes a minute.
+        _, _, fallback, (witnesses, seconds) = await asyncio.gather(
+            decoder.start(), self._started(engine), self._fallback(), self._witnesses(engine, priced)
+        )
         lengths = await enter(shared_lengths(self.database, settings.output_quantile))
         policy = policy_named(
             PolicyName(settings.admission), BatchLimits.of(settings), settings.beside_urgent
@@ -125,12 +127,6 @@ class Stages:
             generator = self.canaries = Canaries(generator, slots, settings, lambda part: priced(part, 0))
             self.resources.push_async_callback(self.canaries.stop)
             await self.canaries.prove()
-        fallback: base.Generator | None = None
-        if settings.fallback_engine not in ("", settings.engine) and Stage.READ in self.identity.stages:
-            changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
-            second = create_engine(settings.model_copy(update=changed))
-            fallback = self.meter.on(TracedGenerator(await self._started(second)))
-        witnesses, seconds = await self._witnesses(engine, priced)
         engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
         cache = self.cache = ResultCache(self.ledger.earlier, settings, engines)
         self.handlers[Stage.READ] = ReadPage(
@@ -151,6 +147,14 @@ class Stages:
         self.resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         return engine
+
+    async def _fallback(self) -> base.Generator | None:
+        settings = self.settings
+        if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self.identity.stages:
+            return None
+        changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
+        engine = create_engine(settings.model_copy(update=changed))
+        return self.meter.on(TracedGenerator(await self._started(engine)))
 
     async def _witnesses(
         self, engine: base.Engine, priced: Priced

@@ -12,14 +12,15 @@ import gc
 import os
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import structlog
 from pydantic import TypeAdapter
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.models import gpus_per_worker, visible_gpus, vllm_revision
+from pecia_workers.engines.models import Gpu, gpus_per_worker, visible_gpus, vllm_revision
 from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.requests import Preparation, Prepared, probe
 from pecia_workers.engines.vllm.processes import (
@@ -86,23 +87,27 @@ class Preparers:
             largest_file=_LARGEST_PROMPT,
             environment=kept | _ENVIRONMENT,
         )
-        self._importing: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Begin with what takes longest, the import of vLLM, while the engine loads its model."""
-        self._importing = asyncio.create_task(self._processes.load(_import_renderer))
+    def begin(self, configuring: asyncio.Future[Any]) -> None:
+        """Begin to start them, beside the engine, whose configuration is awaited."""
+        self._loading = asyncio.create_task(self._load(configuring))
+
+    async def _load(self, configuring: asyncio.Future[Any]) -> None:
+        await self._processes.load(_import_renderer)
+        _, config, _ = await asyncio.shield(configuring)
+        from pecia_workers.engines.vllm.rendering import load_renderer  # noqa: PLC0415  imported by then
+
+        await self._processes.load(load_renderer, config)
+        await self._processes.start()
 
     async def start(self, session: VllmSession) -> None:
-        """Start them for an engine that is loaded.
+        """Return when they are ready for an engine that is loaded.
 
         Raises `PreparersDifferError` if they render otherwise than it does, and whatever else stands in the way.
         """
-        from pecia_workers.engines.vllm.rendering import load_renderer  # noqa: PLC0415  imports vLLM
-
-        if self._importing:
-            await self._importing
-        await self._processes.load(load_renderer, session.config, session.takes_clips)
-        await self._processes.start()
+        assert self._loading is not None  # noqa: S101  `begin` comes first
+        await self._loading
         side = _PROBE_SIDE
         picture = np.linspace(0, 255, side * side * 3).astype(np.uint8).reshape(side, side, 3)
         times = base.ClipTimes(fps=2.0, indices=tuple(range(_PROBE_FRAMES)), duration=_PROBE_FRAMES / 2)
@@ -114,9 +119,9 @@ class Preparers:
     async def stop(self) -> None:
         """End them."""
         await self._processes.stop()
-        if self._importing:
-            self._importing.cancel()
-            await asyncio.wait([self._importing])
+        if self._loading:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
 
     async def render(self, request: base.EngineRequest) -> Rendered:
         """Return the request's prompt, rendered in one of them. Raises `EngineError`."""
@@ -155,25 +160,30 @@ class VllmEngine(base.Engine):
         budget = base.Budget(slots=settings.max_num_seqs or 1, tokens=None)
         super().__init__(capabilities, budget, settings.max_output_tokens)
         self._settings = settings
+        self._is_here = Path(settings.model).is_dir()
+        """Whether the model's files are here before the engine starts."""
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
         self._preparation: Preparation | None = None
         self._fitting = 0
 
     async def start(self) -> None:
-        """Load the model in a thread, for it takes up to minutes; then start what prepares its pages."""
+        """Load the model in threads, for it takes up to minutes, and beside it what prepares its pages."""
+        settings = self._settings
+        configuring = asyncio.create_task(asyncio.to_thread(_configure, settings))
         if self._preparers:
-            self._preparers.begin()
-        self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
+            self._preparers.begin(configuring)
+        self._opening = asyncio.create_task(self._open(configuring))
+        identifying = asyncio.create_task(self._identify(configuring if self._is_here else self._opening))
         try:
             session = await asyncio.shield(self._opening)
             self.budget = await session.budget()
-            gpus = await asyncio.to_thread(visible_gpus)
-            revision = await asyncio.to_thread(vllm_revision, self._settings)
+            _, _, gpus = configuring.result()
+            revision = await identifying
         except base.EngineUnavailableError:
             raise
         except Exception as error:
-            raise start_failure(error, self._settings) from error
+            raise start_failure(error, settings) from error
         if self._preparers:
             try:
                 await self._preparers.start(session)
@@ -184,14 +194,22 @@ class VllmEngine(base.Engine):
         count = self.capabilities.preparers if self._preparers else 0
         device = session.config.device_config.device_type  # such as `cpu` or `cuda`
         if device == "cuda" and gpus:
-            device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(self._settings)])
-        known = language_model(
-            "vllm", self._settings, self._settings.model
-        )  # by its files, which are here now
+            device = ", ".join(gpu.name for gpu in gpus[: gpus_per_worker(settings)])
+        known = language_model("vllm", settings, settings.model)  # by its files, which are here now
         self.capabilities = replace(known, device=device, revision=revision, preparers=count)
         render = self._preparers.render if self._preparers else session.render
-        self._preparation = Preparation(render, count or 1, self._settings.prepared_bytes)
+        self._preparation = Preparation(render, count or 1, settings.prepared_bytes)
         self._session = session
+
+    async def _open(self, configuring: asyncio.Future[Any]) -> VllmSession:
+        arguments, config, _ = await configuring
+        return await asyncio.to_thread(_open, self._settings, arguments, config, warm=not self._preparers)
+
+    async def _identify(self, after: asyncio.Future[Any]) -> str | None:
+        """Return the revision, once what it needs has been done; its files may be many gigabytes."""
+        await asyncio.wait([after])
+        is_void = after.cancelled() or after.exception()
+        return None if is_void else await asyncio.to_thread(vllm_revision, self._settings)
 
     async def stop(self) -> None:
         """End every request and every process; callers get `asyncio.CancelledError`."""
@@ -247,14 +265,22 @@ class VllmEngine(base.Engine):
         return replace(load, running=now.running, waiting=now.waiting, written=self._session.written)
 
 
-def _open(settings: WorkerSettings) -> VllmSession:
-    on_cpu = not visible_gpus() and gpus_per_worker(settings) == 1
+def _configure(settings: WorkerSettings) -> tuple[Any, Any, tuple[Gpu, ...]]:
+    """Return vLLM's arguments, its configuration, and the GPUs. Imports it."""
+    gpus = visible_gpus()
+    on_cpu = not gpus and gpus_per_worker(settings) == 1
     os.environ.update(engine_environment(settings.log_level, on_cpu=on_cpu))
     gc.disable()  # a sixth of the time of the import is collections that find nothing
     try:
-        from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
+        from pecia_workers.engines.vllm import session  # noqa: PLC0415  imports vLLM, for seconds
     finally:
         gc.enable()
     gc.freeze()  # or each later collection goes through all that was imported, and holds the loop up meanwhile
+    return *session.configured(settings), gpus
+
+
+def _open(settings: WorkerSettings, arguments: Any, config: Any, *, warm: bool) -> VllmSession:
+    from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  imports vLLM
+
     with cores_last_words():
-        return VllmSession.open(settings)
+        return VllmSession.open(settings, arguments, config, warm=warm)

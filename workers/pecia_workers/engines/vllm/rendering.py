@@ -81,15 +81,16 @@ class Rendered:
 class Renderer:
     """Renders one request at a time."""
 
-    def __init__(self, renderer: Any, *, takes_clips: bool) -> None:
-        """`takes_clips`: whether the frames of a clip go in as one video."""
+    def __init__(self, renderer: Any) -> None:
         self._renderer = renderer
-        self._takes_clips = takes_clips
+        processor = renderer.mm_processor
+        self.takes_clips = processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
+        """Whether the frames of a clip go in as one video."""
 
     def render(self, request: EngineRequest, name: str) -> Rendered:
         """Return the request by the checkpoint's processor, its pixels called `name`. Raises `MediaError`."""
         try:
-            if self._takes_clips and (times := request.clip):
+            if self.takes_clips and (times := request.clip):
                 words = self._renderer.get_tokenizer().apply_chat_template(
                     request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
                 )
@@ -204,14 +205,14 @@ def _buffers(memory: memoryview) -> Iterator[memoryview]:
 _renderer: Renderer | None = None
 
 
-def load_renderer(config: Any, takes_clips: bool) -> None:
+def load_renderer(config: Any) -> None:
     """Make this process, and those forked from it, ready to render as the engine with this configuration does."""
     global _renderer  # noqa: PLW0603  the processes that are forked find it there
     if _renderer is None:
         torch.set_num_threads(1)
         renderer = renderer_from_config(config)
         renderer.warmup(_CHAT)
-        _renderer = Renderer(renderer, takes_clips=takes_clips)
+        _renderer = Renderer(renderer)
 
 
 def render(request: EngineRequest, name: str) -> Sealed:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
@@ -16,8 +18,12 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import EngineCoreClient
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
+from vllm.v1.executor import Executor
 from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
@@ -25,7 +31,7 @@ from pecia_schemas.results import TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.models import layers_of
 from pecia_workers.engines.requests import LOOPS, RequestLimits, check_adapter, verdict_of
-from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments
+from pecia_workers.engines.vllm.processes import deaf_to_ctrl_c, engine_arguments, kill_cores
 from pecia_workers.engines.vllm.rendering import Rendered, Renderer, name_of
 from pecia_workers.media.pages import MediaError
 from pecia_workers.protocol import base
@@ -35,6 +41,42 @@ log = structlog.get_logger(__name__)
 _GRAMMAR: Final = "Grammar error"
 _DEAD: Final = "The engine's process has ended: see the worker's log."
 _NO_MEMORY: Final = ("OutOfMemoryError", "MemoryError")
+
+
+def configured(settings: WorkerSettings) -> tuple[AsyncEngineArgs, Any]:
+    """Return vLLM's arguments and configuration. Raises `EngineUnavailableError` and whatever vLLM raises."""
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    arguments = AsyncEngineArgs(**engine_arguments(settings, known))
+    return arguments, arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+
+
+@contextmanager
+def _core_first(config: Any, *, warm: bool) -> Iterator[None]:
+    """Start the core, and have an `AsyncLLM` that is made meanwhile load its tokenizer and processor beside it.
+
+    By itself vLLM starts the core when they are loaded. `warm`: whether the processor is tried out beside it too.
+    """
+    started, make = threading.Event(), EngineCoreClient.make_async_mp_client
+
+    def join(*_: Any, renderer: Any, **__: Any) -> Any:
+        if warm:
+            renderer.start_mm_warmup_in_background()
+        return starting.result()
+
+    # vLLM tells the renderer when the core's process is there: the configuration has been passed to it.
+    told = SimpleNamespace(start_mm_warmup_in_background=started.set)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="core") as thread:
+        starting = thread.submit(make, config, Executor.get_class(config), log_stats=True, renderer=told)
+        starting.add_done_callback(lambda _: started.set())
+        started.wait()
+        EngineCoreClient.make_async_mp_client = staticmethod(join)
+        try:
+            yield
+        except BaseException:
+            kill_cores()
+            raise
+        finally:
+            EngineCoreClient.make_async_mp_client = staticmethod(make)
 
 
 class VllmSession:
@@ -48,18 +90,25 @@ class VllmSession:
             name: LoRARequest(name, number, directory)
             for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
         }
-        self._renderer = Renderer(llm.renderer, takes_clips=self.takes_clips)
+        self._renderer = Renderer(llm.renderer)
         self._rendering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
         """One thread, also beside a request that was given up and is still being rendered."""
 
     @classmethod
-    def open(cls, settings: WorkerSettings) -> VllmSession:
-        """Load the model; takes seconds to minutes. Raises `EngineUnavailableError` and whatever vLLM raises."""
-        known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-        arguments = AsyncEngineArgs(**engine_arguments(settings, known))
+    def open(cls, settings: WorkerSettings, arguments: Any, config: Any, *, warm: bool) -> VllmSession:
+        """Load the model; takes seconds to minutes. Raises whatever vLLM raises.
+
+        `warm`: whether pages will be rendered in this process.
+        """
         gauge = _Gauge()
-        with deaf_to_ctrl_c():
-            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: gauge])
+        with deaf_to_ctrl_c(), _core_first(config, warm=warm):
+            llm = AsyncLLM.from_vllm_config(
+                config,
+                usage_context=UsageContext.ENGINE_CONTEXT,
+                stat_loggers=[lambda *_: gauge],
+                enable_log_requests=arguments.enable_log_requests,
+                disable_log_stats=arguments.disable_log_stats,
+            )
         # It adds one for Prometheus, whose registry no one reads here, to those that it is given.
         kept = (one for one in llm.logger_manager.stat_loggers if not isinstance(one, PrometheusStatLogger))
         llm.logger_manager.stat_loggers = list(kept)
@@ -94,11 +143,9 @@ class VllmSession:
         return self._gauge.load
 
     @property
-    def written(self) -> dict[str, int]:
+    def written(self) -> Mapping[str, int]:
         """Tokens that each request in flight has written."""
-        # AsyncLLM takes them in step by step, though it hands an answer out as a whole.
-        states = self._llm.output_processor.request_states.values()
-        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+        return _Written(self._llm.output_processor)
 
     @property
     def limits(self) -> RequestLimits:
@@ -110,9 +157,8 @@ class VllmSession:
 
     @property
     def takes_clips(self) -> bool:
-        """Whether a clip's frames go in as one video."""
-        processor = self._llm.renderer.mm_processor
-        return processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
+        """Whether the frames of a clip go in as one video."""
+        return self._renderer.takes_clips
 
     def _salt(self, request: base.EngineRequest) -> dict[str, str]:
         """Return what parts the engine's caches by tenant, and by page one that leaves its processes."""
@@ -141,6 +187,8 @@ class VllmSession:
             structured_outputs=StructuredOutputsParams(json=dict(request.schema)) if request.schema else None,
             skip_clone=True,  # it is this request's alone
             logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
+            flat_logprobs=True,
+            detokenize=bool(request.sampling.stop),  # else once, at the end
             **request.sampling.parameters,
         )
         # Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A
@@ -159,7 +207,43 @@ class VllmSession:
         with self._classified(request):
             # To its end, for a generator that is left alone aborts its request once more.
             (output,) = [output async for output in answering]
-            return _generation(rendered, output)
+            return self._generation(rendered, output, params)
+
+    def _generation(self, rendered: Rendered, output: Any, params: SamplingParams) -> base.Generation:
+        (answer,) = output.outputs
+        pieces = self._pieces(output, params)
+        text = answer.text if params.detokenize else "".join(pieces)
+        logged = answer.logprobs
+        early = f"The engine ended the request early: {answer.finish_reason}."
+        usage = TokenUsage(
+            prompt=rendered.tokens,
+            image=rendered.image_tokens,
+            cached=output.num_cached_tokens or 0,
+            output=len(answer.token_ids),
+        )
+        return base.Generation(
+            text=text,
+            verdict=verdict_of(answer.finish_reason, text, otherwise=early),
+            usage=usage,
+            # The first of each position is that of the token which was taken.
+            tokens=tuple(zip(pieces, (logged.logprobs[at] for at in logged.start_indices), strict=False))
+            if logged
+            else (),
+            first_token_s=output.metrics.first_token_latency if output.metrics else None,
+        )
+
+    def _pieces(self, output: Any, params: SamplingParams) -> list[str]:
+        """Return what each token adds to the text, as vLLM streams it: a torn character comes with its last token."""
+        (answer,) = output.outputs
+        about = {"request_id": output.request_id, "prompt_token_ids": output.prompt_token_ids}
+        request = SimpleNamespace(**about, prompt_embeds=None, sampling_params=params)
+        text = IncrementalDetokenizer.from_new_request(self._llm.renderer.tokenizer, request)
+        pieces = []
+        last = len(answer.token_ids) - 1
+        for at, token in enumerate(answer.token_ids):
+            text.update([token], at == last and answer.finish_reason == "stop")
+            pieces.append(text.get_next_output_text(True, True))
+        return pieces
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
@@ -200,6 +284,26 @@ class VllmSession:
             raise base.EngineError(f"The engine failed on this request: {cause}.") from None
 
 
+class _Written(Mapping[str, int]):
+    """Looked up for the requests that are asked for: hundreds may be in flight.
+
+    AsyncLLM takes tokens in step by step, though it hands an answer out as a whole.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+
+    def __getitem__(self, request: str) -> int:
+        internal = self._processor.external_req_ids.get(request) or [request]
+        return int(self._processor.request_states[internal[-1]].detokenizer.num_output_tokens())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._processor.external_req_ids)
+
+    def __len__(self) -> int:
+        return len(self._processor.external_req_ids)
+
+
 class _Gauge(StatLoggerBase):  # type: ignore[misc]
     """Keeps what the engine's scheduler says after each step."""
 
@@ -221,24 +325,3 @@ class _Gauge(StatLoggerBase):  # type: ignore[misc]
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
-
-
-def _generation(rendered: Rendered, output: Any) -> base.Generation:
-    (answer,) = output.outputs
-    early = f"The engine ended the request early: {answer.finish_reason}."
-    usage = TokenUsage(
-        prompt=rendered.tokens,
-        image=rendered.image_tokens,
-        cached=output.num_cached_tokens or 0,
-        output=len(answer.token_ids),
-    )
-    return base.Generation(
-        text=answer.text,
-        verdict=verdict_of(answer.finish_reason, answer.text, otherwise=early),
-        usage=usage,
-        tokens=tuple(
-            (known[token].decoded_token or "", known[token].logprob)
-            for token, known in zip(answer.token_ids, answer.logprobs or (), strict=False)
-        ),
-        first_token_s=output.metrics.first_token_latency if output.metrics else None,
-    )
