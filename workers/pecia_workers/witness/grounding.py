@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import around, middle, words_of
+from pecia_workers.layout.lines import around, corners_of, middle, words_of
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import Comparison, Token, look_alike, placed_words, tokens_of
@@ -85,16 +84,10 @@ class WitnessText:
         """Of each line, or row of a table: what it is of."""
         self._reads_hangul = language == "ko"
         for block in blocks:
-            cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box] if block.table else []
-            rows = []  # which line is of which: those of a table that are of one row are together
-            for number, line in enumerate(block.lines):
-                x, y = middle(line.box)
-                inside = (row for row, at in cells if at.left <= x <= at.right and at.top <= y <= at.bottom)
-                rows.append(next(inside, -1) if block.table else number)
-            for _, row in groupby(zip(rows, block.lines, strict=True), key=itemgetter(0)):
+            for row in _rows_of(block):
                 words = [
                     (word, read.box)
-                    for _, line in row
+                    for line in row
                     for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
                 ]
                 self._take_words(words, len(self.kinds))
@@ -146,6 +139,24 @@ def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
                 for beside in (tokens[:number][::-1], tokens[number + 1 :]):
                     others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
     yield from (seen[other].origin for other in others)
+
+
+def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
+    """Yield its lines, those of a table's row together and from its first to its last column."""
+    cells = [cell for cell in block.table.cells if cell.box] if block.table else []
+    if not cells:
+        yield from ([line] for line in block.lines)
+        return
+    corners = corners_of(cell.box for cell in cells if cell.box)
+    places = []
+    for line in block.lines:
+        at = np.array(middle(line.box))
+        outside = np.maximum(corners[:, :2] - at, at - corners[:, 2:]).clip(0).sum(axis=1)
+        cell = cells[int(outside.argmin())]
+        places.append((cell.row, cell.column))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    for _, row in groupby(order, key=lambda number: places[number][0]):
+        yield [block.lines[number] for number in row]
 
 
 def _words_at(text: str, start: int, end: int) -> Iterator[str]:
