@@ -102,7 +102,9 @@ def _is_elsewhere(place: tuple[int, int], own: int, spans: _Spans) -> bool:
 def _is_amid(place: tuple[int, int], spans: _Spans) -> bool:
     """Return whether a cell stands above the middle of its column and the empty ones that follow it in its row."""
     row, column = place
-    end = min((other for other in spans if other > column and (row, other) in spans[other]), default=max(spans) + 1)
+    end = min(
+        (other for other in spans if other > column and (row, other) in spans[other]), default=max(spans) + 1
+    )
     below = [span for other in range(column, end) for at, span in spans.get(other, {}).items() if at != place]
     left, right = spans[column][place]
     return left < (min(start for start, _ in below) + max(stop for _, stop in below)) / 2 < right
