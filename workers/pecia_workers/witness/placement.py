@@ -80,9 +80,9 @@ def misplaced(cells: Cells, aligned: Alignment) -> Iterator[int]:
         for place, (_, tokens) in cells.items():
             values = [one for one in tokens if aligned.written[one].is_value]
             is_head = axis == 1 and place[0] < first
-            if place[0] and values and _is_elsewhere(place, place[axis], spans):
-                if not (is_head and _is_amid(place, spans)):
-                    yield from values
+            is_judged = place[0] and values and not (is_head and _is_amid(place, spans))
+            if is_judged and _is_elsewhere(place, place[axis], spans):
+                yield from values
 
 
 def _is_elsewhere(place: tuple[int, int], own: int, spans: _Spans) -> bool:

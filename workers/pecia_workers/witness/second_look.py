@@ -62,4 +62,6 @@ def with_readings(
         if piece.is_gap
         for word in line.words
     )
-    return (*again, Block(kind=BlockKind.FIGURE, text="", lines=missed, source=Source.OCR)) if missed else again
+    return (
+        (*again, Block(kind=BlockKind.FIGURE, text="", lines=missed, source=Source.OCR)) if missed else again
+    )
