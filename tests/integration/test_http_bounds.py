@@ -16,6 +16,7 @@ from starlette.responses import Response
 from pecia.gateway import bounds, protocol
 from pecia.gateway.app import make_app
 from pecia.gateway.bounds import BoundedBodies
+from pecia.gateway.identity import GatewayConfiguration
 from pecia.gateway.problems import ProblemError
 from pecia.review.app import Work, review_of
 from tests.shared.gateways import listening

@@ -18,7 +18,9 @@ from pecia_workers.queue.transport import envelope, task_name
 @pytest.mark.parametrize("deaths", [0, 1])
 @pytest.mark.parametrize("stage", Stage)
 def test_every_stage_has_a_task_without_arguments_that_tells_of_deaths(stage: Stage, deaths: int) -> None:
-    claimed = Claimed(part=str(uuid4()), flow=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9, deaths=deaths)
+    claimed = Claimed(
+        part=str(uuid4()), flow=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9, deaths=deaths
+    )
 
     message = envelope(claimed)
 

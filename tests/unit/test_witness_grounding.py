@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, plain_blocks
+from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
 from pecia_schemas.results import Page, Verdict
+from pecia_workers.layout.lines import words_of
+from pecia_workers.protocol.base import Piece
 from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.second_look import pieces_in_question, with_readings
 from tests.shared.samples import page as sample_page
 
 SURE: frozenset[str] = frozenset()
@@ -80,3 +83,84 @@ def test_each_number_of_a_range_stands_on_its_own_ink(seen: str) -> None:
 
     assert [one.box.left for one in text.seen] == pytest.approx([box[0] for box in true], abs=4)
     assert [one.box.right for one in text.seen] == pytest.approx([box[2] for box in true], abs=4)
+
+
+@pytest.mark.parametrize(
+    ("written", "seen", "verdict"),
+    [
+        ("Change *\u20130.5 mmol/l", "Change *-0.5 mmol/l", Verdict.OK),
+        ("Change *\u20130.5 mmol/l", "Change * 0.5 mmol/l", Verdict.REVIEW),
+        ("Open 13.00 \u2013 16.00 daily", "Open 13.00 - 16.00 daily", Verdict.OK),
+    ],
+)
+def test_any_dash_that_touches_a_number_is_its_sign(written: str, seen: str, verdict: Verdict) -> None:
+    assert judged(written, seen).verdict is verdict
+
+
+def table(rows: list[list[str]], places: dict[str, tuple[int, int]] | None = None) -> Block:
+    """Return a table of columns 200 wide; `places`: where words stand from left to right that do not fill a column."""
+    at = {
+        text: (places or {}).get(text, (200 * column, 200 * column + 100))
+        for row in rows
+        for column, text in enumerate(row)
+    }
+    cells, lines = [], []
+    for number, row in enumerate(rows):
+        for column, text in enumerate(row):
+            top, (left, right) = 40 * number, at[text]
+            cell = Box(left=200 * column, top=top, right=200 * column + 200, bottom=top + 40)
+            cells.append(Cell(row=number, column=column, text=text, box=cell))
+            if text:
+                lines.append(Line(text=text, box=Box(left=left, top=top + 10, right=right, bottom=top + 30)))
+    grid = Table(rows=len(rows), columns=len(rows[0]), cells=tuple(cells))
+    return Block(kind=BlockKind.TABLE, text=grid.text, lines=tuple(lines), table=grid, source=Source.LAYER)
+
+
+def read_from(block: Block, rows: list[list[str]]) -> Page:
+    """Return a model's page of these rows, judged by a witness that has the table."""
+    return grounded(sample_page(blocks=(table(rows),)), WitnessText([block], Source.LAYER))
+
+
+def test_a_witness_that_lists_a_row_in_another_order_has_its_cells_in_their_places() -> None:
+    rows = [["Analyte", "Today", "Before"], ["Sodium", "140", "138"], ["Calcium", "2.31", "2.28"]]
+    block = table(rows)
+    shuffled = block.model_copy(update={"lines": block.lines[::-1]})
+    assert read_from(shuffled, rows).verdict is Verdict.OK
+    swapped = [rows[0], ["Sodium", "138", "140"], rows[2]]
+    assert read_from(shuffled, swapped).verdict is Verdict.REVIEW
+
+
+def test_a_head_may_stand_amid_the_columns_that_it_spans() -> None:
+    body = [["Sodium", "140", "138", "7"], ["Calcium", "2.31", "2.28", "8"], ["Iron", "11.9", "12.4", "9"]]
+    rows = [["Report", "", "", ""], ["", "in 2023", "", ""], *body]
+    block = table(rows, {"in 2023": (420, 480)})  # above the middle of 200 to 700
+    assert read_from(block, rows).verdict is Verdict.OK
+    moved = [rows[0], rows[1], *body[:2], ["Iron", "12.4", "", "9"]]
+    assert read_from(block, moved).verdict is not Verdict.OK
+
+
+def test_what_is_missed_is_looked_for_where_the_rest_of_its_line_stands() -> None:
+    text = "Issue of March 2011"
+    line = Line(text=text, box=Box(left=0, top=100, right=10 * len(text), bottom=120), confidence=0.97)
+    witness = WitnessText([block_of(line)], Source.OCR)
+    page = sample_page(blocks=plain_blocks("Issue of March 2011 13", source=Source.MODEL))
+    piece = Piece(corners=(0.0,) * 8, words=tuple(word.box for word in words_of(line)))
+    assert grounded(page, witness).verdict is Verdict.REVIEW
+
+    again, gap = pieces_in_question(page, witness, [piece])
+    assert (again, gap.is_gap) == (piece, True)
+    assert gap.words == piece.words
+
+    def verdict(text: str) -> Verdict:
+        box = line.box.model_copy(update={"left": line.box.right + 20, "right": line.box.right + 40})
+        found = Line(text=text, box=box, words=(Word(text=text, box=box, confidence=0.9),))
+        blocks = with_readings([block_of(line)], [gap], [found])
+        return grounded(page, WitnessText(blocks, Source.OCR)).verdict
+
+    assert (verdict("13"), verdict("18")) == (Verdict.OK, Verdict.REVIEW)
+    clean = sample_page(blocks=plain_blocks("Issue of March 2011", source=Source.MODEL))
+    assert pieces_in_question(clean, witness, [piece]) == ()
+
+
+def block_of(line: Line) -> Block:
+    return Block(kind=BlockKind.TEXT, text=line.text, lines=(line,), source=Source.OCR)

@@ -121,6 +121,12 @@ def words_of(piece: Line) -> tuple[Word, ...]:
     )
 
 
+def touch(one: Box, other: Box) -> bool:
+    """Return whether two boxes have anything in common."""
+    across = min(one.right, other.right) - max(one.left, other.left)
+    return across > 0 and min(one.bottom, other.bottom) > max(one.top, other.top)
+
+
 def middle(box: Box) -> tuple[float, float]:
     """Return x and y of a box's middle."""
     return (box.left + box.right) / 2, (box.top + box.bottom) / 2

@@ -171,11 +171,14 @@ class ClipTimes:
 
 
 class Piece(Stored):
-    """A piece of text that was read at a glance."""
+    """A piece of text that was read at a glance, or a part of the page in which text was missed."""
 
     corners: tuple[float, ...]
     """x and y of its four corners, from the top left of its text clockwise."""
     words: tuple[Box, ...]
+    """Those that were read there."""
+    is_gap: bool = False
+    """Whether text was missed there: it is to be found beside the words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from pecia_schemas.blocks import (
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import around, middle, words_of
+from pecia_workers.layout.lines import around, box_of, corners_of, middle, touch, words_of
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import (
@@ -41,6 +40,8 @@ _ASIDE: Final = frozenset(
 """What some models leave out by their makers' will: a doubt, and no reason to call a page incomplete."""
 _WHOLE: Final = 0.5
 """Share of a line's signs from which the line is missing, rather than words of it."""
+_BESIDE, _ABOVE = 6, 2
+"""How far from what is known of a line the rest of it may stand, by the height of a letter."""
 _SURE, _SURE_SIGN = 0.7, 0.9
 """Confidence of a witness's words, and of a single sign, below which they are specks."""
 _UNSURE: Final = 0.9
@@ -92,16 +93,10 @@ class WitnessText:
         """Of each line, or row of a table: what it is of."""
         self._reads_hangul = language == "ko"
         for block in blocks:
-            cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box] if block.table else []
-            rows = []  # which line is of which: those of a table that are of one row are together
-            for number, line in enumerate(block.lines):
-                x, y = middle(line.box)
-                inside = (row for row, at in cells if at.left <= x <= at.right and at.top <= y <= at.bottom)
-                rows.append(next(inside, -1) if block.table else number)
-            for _, row in groupby(zip(rows, block.lines, strict=True), key=itemgetter(0)):
+            for row in _rows_of(block):
                 words = [
                     (word, read.box)
-                    for _, line in row
+                    for line in row
                     for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
                 ]
                 self._take_words(words, len(self.kinds), pixels)
@@ -158,6 +153,51 @@ def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
     yield from (seen[other].origin for other in others)
 
 
+def parts_in_question(page: Page, witness: WitnessText) -> Sequence[Box]:
+    """Return where a page's values, or several of its words in a row, may stand if the witness missed them."""
+    compared = _Compared(page.blocks, witness, None)
+    aligned, lines = compared.aligned, list(compared.of_line.values())
+    boxes = [compared.box(tokens) for tokens in lines]
+    parts: list[Box] = []
+    for number, tokens in enumerate(lines):
+        gone = [one for one in tokens if not aligned.to_seen[one] and witness.can_read(aligned.written[one])]
+        if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
+            continue
+        sides = boxes[:number][::-1], boxes[number + 1 :]
+        near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
+        for box in filter(None, near[:1] if near[0] else near[1:]):
+            part = _grown(box, compared.letter_height)
+            while touched := [other for other in parts if touch(other, part)]:
+                parts = [other for other in parts if other not in touched]
+                part = around([part, *touched])
+            parts.append(part)
+    return parts
+
+
+def _grown(box: Box, height: float) -> Box:
+    """Return a box with as much beside it as a few letters take, and as much above and below as a line does."""
+    across, down = _BESIDE * height, _ABOVE * height
+    return box_of(max(0, box.left - across), max(0, box.top - down), box.right + across, box.bottom + down)
+
+
+def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
+    """Yield its lines, those of a table's row together and from its first to its last column."""
+    cells = [cell for cell in block.table.cells if cell.box] if block.table else []
+    if not cells:
+        yield from ([line] for line in block.lines)
+        return
+    corners = corners_of(cell.box for cell in cells if cell.box)
+    places = []
+    for line in block.lines:
+        at = np.array(middle(line.box))
+        outside = np.maximum(corners[:, :2] - at, at - corners[:, 2:]).clip(0).sum(axis=1)
+        cell = cells[int(outside.argmin())]
+        places.append((cell.row, cell.column))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    for _, row in groupby(order, key=lambda number: places[number][0]):
+        yield [block.lines[number] for number in row]
+
+
 def _words_at(text: str, start: int, end: int) -> Iterator[str]:
     """Yield the words that a stretch of a text touches."""
     return (word[0] for word in re.finditer(r"\S+", text) if word.start() < end and start < word.end())
@@ -196,6 +236,11 @@ class _Compared:
         self.misplaced = moved | set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
+
+    @property
+    def letter_height(self) -> float:
+        """The usual height of a word of the witness; 0 if it has none."""
+        return float(np.median([one.box.bottom - one.box.top for one in self.witness.seen] or [0]))
 
     def _is_lost_stroke(self, one: int) -> bool:
         """Return whether it is the `l` of a unit, of which a recogniser that ends at the stroke says nothing."""

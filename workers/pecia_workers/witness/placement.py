@@ -21,6 +21,9 @@ from pecia_workers.witness.alignment import Alignment
 Cells = Mapping[tuple[int, int], tuple[Box, Sequence[int]]]
 """By row and column of a table, where a cell stands by the witness, and its tokens."""
 
+_Spans = Mapping[int, Mapping[tuple[int, int], tuple[int, int]]]
+"""Of the cells of each row, or column, where they begin and end across it."""
+
 _NEAR: Final = 3
 """Tokens from a negation to its word on one side, if it is the next on the other."""
 _LEAST_OTHERS: Final = 3
@@ -69,19 +72,20 @@ def _moved_negations(aligned: Alignment, tokens: Sequence[int], rows: Sequence[i
 
 def misplaced(cells: Cells, aligned: Alignment) -> Iterator[int]:
     """Yield values of a table's cells, but for those of its first row, that stand in the place of others."""
+    first = min((row for row, column in cells if row and not column), default=0)
     for axis, sides in enumerate((("top", "bottom"), ("left", "right"))):
         spans: defaultdict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         for place, (box, _) in cells.items():
             spans[place[axis]][place] = getattr(box, sides[0]), getattr(box, sides[1])
         for place, (_, tokens) in cells.items():
             values = [one for one in tokens if aligned.written[one].is_value]
-            if place[0] and values and _is_elsewhere(place, place[axis], spans):
+            is_head = axis == 1 and place[0] < first
+            is_judged = place[0] and values and not (is_head and _is_amid(place, spans))
+            if is_judged and _is_elsewhere(place, place[axis], spans):
                 yield from values
 
 
-def _is_elsewhere(
-    place: tuple[int, int], own: int, spans: Mapping[int, Mapping[tuple[int, int], tuple[int, int]]]
-) -> bool:
+def _is_elsewhere(place: tuple[int, int], own: int, spans: _Spans) -> bool:
     """Return whether a cell stands beside all others of its row or column, and among those of another one."""
     span = spans[own][place]
     others = [other for at, other in spans[own].items() if at != place]
@@ -93,6 +97,17 @@ def _is_elsewhere(
         for number, there in spans.items()
         if number != own
     )
+
+
+def _is_amid(place: tuple[int, int], spans: _Spans) -> bool:
+    """Return whether a cell stands above the middle of its column and the empty ones that follow it in its row."""
+    row, column = place
+    end = min(
+        (other for other in spans if other > column and (row, other) in spans[other]), default=max(spans) + 1
+    )
+    below = [span for other in range(column, end) for at, span in spans.get(other, {}).items() if at != place]
+    left, right = spans[column][place]
+    return left < (min(start for start, _ in below) + max(stop for _, stop in below)) / 2 < right
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

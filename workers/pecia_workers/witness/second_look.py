@@ -2,30 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 
-from pecia_schemas.blocks import Block, Box, Line, Source, Standing
+from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Standing
 from pecia_schemas.results import Page
-from pecia_workers.layout.lines import around
+from pecia_workers.layout.lines import around, touch
 from pecia_workers.protocol.base import Piece
-from pecia_workers.witness.grounding import WitnessText, in_question
+from pecia_workers.witness.grounding import WitnessText, in_question, parts_in_question
 from pecia_workers.witness.leaves import with_grounded_fields
 
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Return what differs from a page's text or fields, or has nothing like it there."""
-    words = set[Box]()
+    """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
+    words, gaps = set[Box](), list[Piece]()
     if page.source not in (Source.LAYER, Source.BOTH):
         words.update(in_question(page, witness))
+        gaps += (_gap(box, pieces) for box in parts_in_question(page, witness))
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
-    words.update(seen.origin for seen in witness.seen if any(_touch(seen.box, other) for other in others))
-    return tuple(piece for piece in pieces if words.intersection(piece.words))
+    words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
+    return (*(piece for piece in pieces if words.intersection(piece.words)), *gaps)
+
+
+def _gap(part: Box, pieces: Sequence[Piece]) -> Piece:
+    corners = part.left, part.top, part.right, part.top, part.right, part.bottom, part.left, part.bottom
+    words = tuple(word for piece in pieces for word in piece.words if touch(word, part))
+    return Piece(corners=corners, words=words, is_gap=True)
 
 
 def with_readings(
     blocks: Sequence[Block], pieces: Sequence[Piece], readings: Sequence[Line]
 ) -> tuple[Block, ...]:
-    """Return the blocks with other readings of some pieces, each in the place of its first word; of some, none."""
-    of_word = {box: number for number, piece in enumerate(pieces) for box in piece.words}
+    """Return the blocks with other readings of some pieces, each in the place of its first word; of some, none.
+
+    What was missed is in a block of its own, which is said to be a figure: it confirms, and what else it says may be
+    no text.
+    """
+    of_word = {box: number for number, piece in enumerate(pieces) if not piece.is_gap for box in piece.words}
     used: set[int] = set()
 
     def lines(block: Block) -> Iterator[Line]:
@@ -44,9 +55,13 @@ def with_readings(
                 text, box = " ".join(word.text for word in words), around(word.box for word in words)
                 yield line.model_copy(update={"text": text, "box": box, "words": tuple(words)})
 
-    return tuple(block.model_copy(update={"lines": tuple(lines(block))}) for block in blocks)
-
-
-def _touch(one: Box, other: Box) -> bool:
-    across = min(one.right, other.right) - max(one.left, other.left)
-    return across > 0 and min(one.bottom, other.bottom) > max(one.top, other.top)
+    again = tuple(block.model_copy(update={"lines": tuple(lines(block))}) for block in blocks)
+    missed = tuple(
+        Line(text=word.text, box=word.box, confidence=word.confidence, words=(word,))
+        for piece, line in zip(pieces, readings, strict=True)
+        if piece.is_gap
+        for word in line.words
+    )
+    return (
+        (*again, Block(kind=BlockKind.FIGURE, text="", lines=missed, source=Source.OCR)) if missed else again
+    )

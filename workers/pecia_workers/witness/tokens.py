@@ -18,12 +18,13 @@ from pecia_schemas.blocks import Box, Line, Word
 from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_DASHES: Final = r"-\u2010-\u2015\u2212"
 _TOKEN: Final = re.compile(
-    rf"(?:(?<![\w.,)\]])[-+\u2212](?=\d))?\d+(?:[.,:/]\d+)*|[{_HAN}]|(?:(?![{_HAN}])[^\W\d_])+|[<>≤≥±%‰€£$¥₩]"
+    rf"(?:(?<![\w.,)\]])[{_DASHES}+](?=\d))?\d+(?:[.,:/]\d+)*|[{_HAN}]|(?:(?![{_HAN}])[^\W\d_])+|[<>≤≥±%‰€£$¥₩]"
 )
 _SEPARATOR: Final = re.compile(r"[.,:/]")
 _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_DASH: Final = re.compile(r"[-\u2010-\u2015\u2212]")
+_DASH: Final = re.compile(f"[{_DASHES}]")
 _CODE: Final = re.compile(r"\S*\d\S*")
 _NAMES: Final = re.compile(
     r"[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*)+"
@@ -102,7 +103,7 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
 
 def _key(written: str) -> str:
     key = unicodedata.normalize("NFKD", written).casefold()
-    key = "".join(sign for sign in key if not unicodedata.combining(sign)).replace("\u2212", "-")
+    key = _DASH.sub("-", "".join(sign for sign in key if not unicodedata.combining(sign)))
     if _THOUSANDS.fullmatch(key):
         return key.replace(",", "")
     return key.replace(",", ".") if key[-1:].isdigit() else key

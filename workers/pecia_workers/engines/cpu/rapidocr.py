@@ -45,7 +45,8 @@ from pecia_workers.layout.characters import (
 from pecia_workers.layout.coverage import Letters
 from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
 from pecia_workers.layout.ink import strengthened
-from pecia_workers.layout.lines import box_of
+from pecia_workers.layout.lines import box_of, corners_of, joined
+from pecia_workers.layout.order import Boxes
 from pecia_workers.protocol.base import Piece
 
 Quad = NDArray[np.float32]
@@ -73,6 +74,8 @@ _LETTER, _LETTER_AGAIN = 7.0, 10.0
 """Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
 _LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
 _SIDE_IN_DOUBT: Final = 1600
+_LARGER: Final = 2
+"""How much larger a part of a page is seen in which text was missed."""
 _MULTIPLE: Final = 32
 """Of the sides that the detector takes."""
 _AGAIN_SHARE, _AGAIN_LETTERS = 0.05, 20
@@ -195,12 +198,10 @@ def read_page(
     quads = _detect(by, bgr, _side(letters, _LETTER))
     missed = letters.outside(quads)
     if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
-        low = np.array([quad.min(0) for quad in quads]).reshape(-1, 2)
-        high = np.array([quad.max(0) for quad in quads]).reshape(-1, 2)
+        known = np.array([[*quad.min(0), *quad.max(0)] for quad in quads]).reshape(-1, 4)
         for quad in _detect(by, bgr, _side(letters, _LETTER_AGAIN)):
-            common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
-            if common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()):
-                quads.append(quad)  # it stands where the first look saw nothing
+            if _stands_alone(quad, known):
+                quads.append(quad)
         missed = letters.outside(quads)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     others: dict[Box, str] = {}
@@ -238,17 +239,35 @@ def glance(pixels: NDArray[np.uint8]) -> PageRead:
 
 
 def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
-    """Read pieces again that were read at a glance: a block of as many lines, an empty one for no text."""
+    """Read pieces again that were read at a glance, or missed: a block of as many lines, an empty one for no text."""
     by = _networks(careful=True)
     seen = strengthened(pixels)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
-    quads = [np.array(piece.corners, np.float32).reshape(4, 2) for piece in pieces]
-    lines = tuple(
-        _line(by, _ways_up(quad), bgr, least, {}) or Line(text="", box=_box(quad)) for quad in quads
-    )
-    block = Block(kind=BlockKind.TEXT, text="", lines=lines, source=Source.OCR)
+    lines = []
+    for piece in pieces:
+        quad = np.array(piece.corners, np.float32).reshape(4, 2)
+        quads = _missed_in(by, bgr, _box(quad), piece.words) if piece.is_gap else [quad]
+        read = [line for one in quads if (line := _line(by, _ways_up(one), bgr, least, {}))]
+        lines.append(joined(read) if read else Line(text="", box=_box(quad)))
+    block = Block(kind=BlockKind.TEXT, text="", lines=tuple(lines), source=Source.OCR)
     return PageRead(blocks=(block,), coverage=None, doubts=())
+
+
+def _missed_in(by: _Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence[Box]) -> list[Quad]:
+    """Return where text stands in a part of a page, seen twice as large, beside the words that are known there."""
+    crop = bgr[part.top : part.bottom, part.left : part.right]
+    corner = np.array([part.left, part.top], np.float32)
+    side = min(_LARGER * max(crop.shape[:2]), _MOST_SIDE)
+    found = [quad + corner for quad in _detect(by, np.ascontiguousarray(crop), side)]
+    return [quad for quad in found if _stands_alone(quad, corners_of(words))]
+
+
+def _stands_alone(quad: Quad, corners: Boxes) -> bool:
+    """Return whether boxes cover little of what is found."""
+    low, high = quad.min(0), quad.max(0)
+    common = (np.minimum(corners[:, 2:], high) - np.maximum(corners[:, :2], low)).clip(0)
+    return bool(common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()))
 
 
 def _read_missed(  # noqa: PLR0917  a step of one function
