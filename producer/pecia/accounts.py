@@ -286,7 +286,7 @@ class AccessKey(Record):
         return self.revoked_at is None and not self.expired
 
     def opens(self, secret: bytes) -> bool:
-        """Whether that is its secret; takes as long for every one that is not."""
+        """Whether that is its secret; takes equally long for every wrong one."""
         return hmac.compare_digest(hashlib.sha256(secret).digest(), self.digest) and self.is_valid
 
 
@@ -378,7 +378,7 @@ class AccessKeys(Statements[D_co]):
 
     @transaction
     def one(self, connection: Connection, key: UUID) -> AccessKey | None:
-        """Return the key of that id, also one that is revoked."""
+        """Return the key of that id, also a revoked key."""
         row = connection.execute(_ONE, {"id": key}).mappings().first()
         return None if row is None else AccessKey.model_validate(row)
 

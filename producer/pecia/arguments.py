@@ -108,7 +108,7 @@ def id_of(
     one: JobHandle[Any] | Endpoint | Delivery | UUID | str,
     otherwise: str = "A job's id is a UUID, as `submit` returned it.",
 ) -> UUID:
-    """Return the id of what is named in any way. Raises `InvalidOptionError` if it is none."""
+    """Return the id of a job, handle or text. Raises `InvalidOptionError` if it is none."""
     if not isinstance(one, str):
         return one if isinstance(one, UUID) else one.id
     try:
@@ -122,7 +122,7 @@ delivery_id = partial(id_of, otherwise="A delivery's id is a UUID.")
 
 
 def prefix(job: UUID | str) -> str | None:
-    """Return how an id begins that is not given whole. Raises `InvalidOptionError` if it is no id."""
+    """Return the beginning of an id. Raises `InvalidOptionError` if it cannot be an id's."""
     if isinstance(job, UUID) or is_whole(job):
         return None
     begins = as_prefix(job)

@@ -112,7 +112,7 @@ def redis_url(settings: ClientSettings) -> str:
 
 
 def no_redis_url() -> InvalidSettingError:
-    """Return what is wrong with a URL that names no Redis."""
+    """Return the fault of a URL that names no Redis."""
     return InvalidSettingError(
         "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
     )

@@ -199,7 +199,7 @@ class Connections(Inheritable):
                 self.store.leave_to_relay([message.part for message in left])
 
     def close(self) -> None:
-        """Close what is this process's own, and let go of what is its parent's."""
+        """Close this process's own resources, and let go of its parent's."""
         try:
             self._database.dispose(close=not self.are_inherited)
         finally:

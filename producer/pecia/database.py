@@ -215,14 +215,14 @@ def translated(locate: Callable[[], str]) -> Iterator[None]:
         said = connecting.explain(error, locate())
         if verdict is connecting.Verdict.TRANSIENT:
             raise errors.DatabaseUnavailableError(said) from error
-        # The original quotes what was to be written.
+        # The original error quotes the values.
         if verdict is connecting.Verdict.FAULT:
             raise errors.ConfigurationError(said) from None
         raise errors.DatabaseRefusedError(said, connecting.name_of(error)) from None
 
 
 def connect_options(database_url: str, timeout: float) -> dict[str, Any]:
-    """Return what libpq is given to connect for a client. Raises `InvalidSettingError` for what is no URL."""
+    """Return libpq's parameters of a client's connection. Raises `InvalidSettingError` for an invalid URL."""
     try:
         named = connecting.parameters_of(database_url)
         make_conninfo(**named)

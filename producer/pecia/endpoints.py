@@ -114,7 +114,7 @@ class Endpoints(Statements[D_co]):
         if connection.execute(_ADD, written).first() is None:
             raise EndpointLimitError(
                 f"There are {self._most} endpoints already, as many as may be (PECIA_MAX_ENDPOINTS): "
-                "remove one that is not needed, or let one receiver take all notices."
+                "remove an endpoint, or let one receiver take all notices."
             )
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
 

@@ -233,7 +233,7 @@ class JobCancelledError(JobError):
     """The job was cancelled before it was finished."""
 
     def __init__(self, job_id: UUID) -> None:
-        super().__init__(job_id, f"Job {job_id} was cancelled; `retry` runs what is missing.")
+        super().__init__(job_id, f"Job {job_id} was cancelled; `retry` runs the missing parts.")
 
 
 class JobExpiredError(JobError):
@@ -241,7 +241,7 @@ class JobExpiredError(JobError):
 
     def __init__(self, job_id: UUID) -> None:
         super().__init__(
-            job_id, f"Job {job_id} expired before it was finished; `retry` runs what is missing."
+            job_id, f"Job {job_id} expired before it was finished; `retry` runs the missing parts."
         )
 
 

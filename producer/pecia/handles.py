@@ -159,7 +159,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def created(self) -> bool:
-        """Whether this handle's submit made the job; False if its idempotency key named one that existed."""
+        """Whether this handle's submit made the job; False if its idempotency key named an existing job."""
         return self._created
 
     @property

@@ -58,7 +58,7 @@ def stem_of(label: str | None) -> str:
 
 
 class Stems:
-    """Names of files that differ in more than capitals: one that is there already gets a number."""
+    """Names of files that differ in more than capitals: a taken name gets a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -81,7 +81,7 @@ def form_of(
     format: Format | str | None,  # noqa: A002  as `formats.render` has it
     quality: int = PDF_QUALITY,
 ) -> Format:
-    """Return the form to write: the one that is named, else that of the file's suffix.
+    """Return the form to write: the named form, else that of the file's suffix.
 
     Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
     before anybody waits for the job.
@@ -94,14 +94,14 @@ def form_of(
 
 
 def write(result: Result, form: Format, target: Path) -> None:
-    """Write a result in a form that is text. The file is whole or as it was before. Raises `OSError`."""
+    """Write a result in a text form, atomically. Raises `OSError`."""
     content = render(result, form)
     with _replacing(target) as file:
         file.write_text(content, encoding="utf-8", newline="")
 
 
 def write_bytes(content: bytes, _result: Result, target: Path) -> None:
-    """Write a result that was drawn elsewhere. The file is whole or as it was before. Raises `OSError`."""
+    """Write a result that was drawn elsewhere, atomically. Raises `OSError`."""
     with _replacing(target) as file:
         file.write_bytes(content)
 
@@ -115,7 +115,7 @@ def write_with_pictures(
     *,
     quality: int,
 ) -> None:
-    """Write a searchable PDF or a facsimile. The file is whole or as it was before.
+    """Write a searchable PDF or a facsimile, atomically.
 
     Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
     """
@@ -221,7 +221,7 @@ class Place:
                 self._store = LocalStore(Path(where).absolute())
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write a file: it is whole, or as it was."""
+        """Write a file atomically."""
         with _answering():
             self._store.put(self._prefix + name, content)
 
@@ -285,7 +285,7 @@ class Exporter:
         self._files[key] = max(self._files.get(key, ""), file)
 
     def finish(self) -> Exported:
-        """Write what is left of the last step, and return what was done."""
+        """Write the rest of the last step, and return the summary."""
         self._flush()
         if self._form.of_tables:
             self._write_tables()
@@ -354,8 +354,8 @@ class Exporter:
                 written = Path(scratch) / file
                 draw(result, written)
                 self._place.put(file, written)
-                with written.open("rb") as whole:
-                    return hashlib.file_digest(whole, "sha256").hexdigest()
+                with written.open("rb") as stream:
+                    return hashlib.file_digest(stream, "sha256").hexdigest()
         content = render(result, form).encode()
         self._place.put(file, content)
         self._step.size += len(content)

@@ -98,7 +98,7 @@ _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSource:
-    """A document in the payload store, or one that the fleet will put there."""
+    """A document in the payload store, or on its way there through the fleet."""
 
     payload: PayloadRef | UrlRef
     sha256: str | None = None
@@ -197,7 +197,7 @@ def _check_url(url: str) -> None:
 
 
 def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
-    """Return what is known, without decoding it, of a file that was deposited from where it stood."""
+    """Return the properties known without decoding of a deposited file."""
     stored = StoredSource(payload=deposit.reference, sha256=deposit.sha256)
     media_type = deposit.reference.media_type
     if start > 0 or media_type is None or not media_type.is_single_image:
@@ -212,7 +212,7 @@ def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
         opening, _ = Image.OPEN[media_type.name]
         with opening(file, "") as image:
             width, height = image.size
-            # Asking a PNG without EXIF for it would decode the whole picture.
+            # Asking a PNG without EXIF for it would decode the picture.
             if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
                 width, height = height, width
     except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
@@ -272,7 +272,7 @@ def _seeking(source: Any) -> Iterator[IO[bytes]]:
 
 
 def unreadable(error: Exception) -> errors.InvalidSourceError:
-    """Return what is raised for a source that the system does not let be read; it does not name it."""
+    """Return the error for a source that the system refuses to read; it does not name the source."""
     if isinstance(error, TypeError):
         return errors.InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__

@@ -251,7 +251,7 @@ _EVENTS = """
     WHERE job_id = :job_id AND sequence > :after ORDER BY sequence
 """
 
-# Read after the result, in the same transaction: a result that is not erased now was whole when it was read.
+# Read after the result, in the same transaction: a result that is not erased now was complete when it was read.
 _NOTE = """
     INSERT INTO reads (job_id, client, what)
     SELECT id, :client, :what FROM jobs WHERE id = :job_id AND erased_at IS NULL
@@ -291,7 +291,7 @@ _FAILURES = """
 
 
 class Store(Statements[D_co]):
-    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
+    """The rows of jobs, as a client sees and writes them; encrypted columns are decrypted on their way.
 
     Statements about one job follow one that has found it.
     """
@@ -309,7 +309,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
-        """Return what is known about each of the jobs that exist."""
+        """Return the views of the jobs that exist."""
         rows = connection.execute(_VIEWS, {"job_ids": list(job_ids), "tenant": self._tenant}).mappings()
         return {row["id"]: JobView.of(row, self._keys) for row in rows}
 
@@ -317,7 +317,7 @@ class Store(Statements[D_co]):
     def views_of_tenants(
         self, connection: Connection, values: Collection[tuple[str, UUID]]
     ) -> dict[tuple[str, UUID], JobView]:
-        """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
+        """Return the views of these jobs that exist and are of their tenants."""
         rows = connection.execute(
             _VIEWS, {"job_ids": [job_id for _, job_id in values], "tenant": None}
         ).mappings()

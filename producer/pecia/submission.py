@@ -55,7 +55,7 @@ class NewJob:
     turns: bytes | None
     """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
     deposited: bool
-    """Whether this submit put its document into the store; False: it named one that was there."""
+    """Whether this submit put its document into the store; False: the document was there."""
 
     @property
     def id(self) -> UUID:
@@ -394,7 +394,7 @@ class Tally(Generic[J, G]):
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Let what ends the call early say which jobs there are, and what was refused."""
+        """Give errors that end the call early the accepted jobs and the refused tasks."""
         try:
             yield
         except (UnavailableError, QueueFullError) as error:

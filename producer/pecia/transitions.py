@@ -109,7 +109,7 @@ class Transitions(Statements[D_co]):
 _FOUND_AT_ONCE = 1_000  # jobs
 _FIRST = UUID(int=0)  # below every job's id
 
-# A job whose payload is empty was purged before; one that has none was to be fetched from a URL.
+# A job whose payload is empty was purged before; a job without one was to be fetched from a URL.
 _FITTING = """
     SELECT id FROM jobs
     WHERE id > :after AND payload IS DISTINCT FROM '' AND metadata @> CAST(:metadata AS jsonb)
@@ -135,7 +135,7 @@ _LOCK = """
 # By itself: it waits for a webhook worker that makes deliveries of them, so that what follows sees these.
 _ERASE_NOTICES = "DELETE FROM notices WHERE job_id = ANY(CAST(:job_ids AS uuid[]))"
 
-# What describes the document or the person it is about is erased; what was done, when, and what it took stays.
+# Descriptions of the document and its person are erased; the record of the work, its times and costs stays.
 _ERASE = """
     WITH results_gone AS (
         DELETE FROM results WHERE job_id = ANY(CAST(:job_ids AS uuid[])) RETURNING job_id
@@ -230,7 +230,7 @@ class Purging(Statements[D_co]):
 
     @unrepeatable
     def empty(self, connection: Connection, job_ids: Sequence[UUID], reason: str | None) -> Purged:
-        """Erase a batch of jobs from the tables; what is not over is cancelled."""
+        """Erase a batch of jobs from the tables; unfinished jobs are cancelled."""
         jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
         unfinished = [job.id for job in jobs if job.open]
         if unfinished:
@@ -267,7 +267,7 @@ class Purging(Statements[D_co]):
         return self._fate(connection, payload, held=waiting.held)
 
     def _fate(self, connection: Connection, payload: str, *, held: bool) -> DocumentFate:
-        """Return what is said of a document. That another tenant was given the same is not said."""
+        """Return the answer about a document. It does not tell that another tenant has the same."""
         values = {"payload": payload, "tenant": self._tenant}
         is_shared = held and connection.execute(_HELD_BY_TENANT, values).scalar()
         return DocumentFate.SHARED if is_shared else DocumentFate.ERASED

@@ -115,7 +115,7 @@ class Channels:
 
     @property
     def confirmed(self) -> bool:
-        """Whether what is published from now on will be heard."""
+        """Whether later announcements will be heard."""
         return self._unconfirmed == 0
 
     def confirm(self, message: Mapping[str, Any] | None) -> None:
@@ -167,7 +167,7 @@ class ReadEvents:
         self.recent[sequence] = time.monotonic()
 
     def settle(self) -> None:
-        """Raise the floor over what was read so long ago that nothing below it can still appear."""
+        """Raise the floor over entries so old that nothing below them can still appear."""
         horizon = time.monotonic() - _SETTLING_S
         settled = [sequence for sequence, read_at in self.recent.items() if read_at < horizon]
         for sequence in settled:
@@ -190,7 +190,7 @@ def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator
 
 
 class Breaker:
-    """A circuit breaker before Redis: one that failed is left alone for a while, and a refusal is logged once."""
+    """A circuit breaker before Redis: after a failure Redis is left alone for a while, and a refusal is logged once."""
 
     def __init__(self, locate: Callable[[], str]) -> None:
         self._locate = locate
@@ -304,18 +304,18 @@ Semaphore = threading.Semaphore
 
 
 class Inheritable:
-    """What is good for the process that made it; one that was forked from that closes it."""
+    """Resources of the process that opened them; a process forked from it closes them."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
 
     @property
     def are_inherited(self) -> bool:
-        """Whether this process was forked from the one that opened them."""
+        """Whether this process was forked from the process that opened them."""
         return os.getpid() != self._pid
 
     def close(self) -> Any:
-        """Close what is this process's own, and let go of what is its parent's."""
+        """Close this process's own resources, and let go of its parent's."""
         raise NotImplementedError
 
 
@@ -344,7 +344,7 @@ class Opening(Generic[C]):
             return self._connections
 
     def _take(self) -> C | None:
-        """Return what is open, to be closed."""
+        """Return the open resources, to be closed."""
         with self._opening:
             taken, self._connections = self._connections, None
         return taken
@@ -363,7 +363,7 @@ class Behind(Generic[T]):
         self._under_way = self._thread.submit(copy_context().run, work), passed, held
 
     def settle(self) -> None:
-        """Wait for what is in flight. Raises what it raised."""
+        """Wait for the step in flight. Raises its error."""
         if self._under_way is not None:
             (future, passed, held), self._under_way = self._under_way, None
             with held:

@@ -7,7 +7,7 @@ A change of the ring's key wraps data keys anew; without its data key a job cann
 
 AES-256-GCM throughout. No key encrypts anything itself: each payload and each row has a key of its own, derived by HKDF
 (RFC 5869), so that no nonce can meet another one under the same key however many there are. Values are bound to the id
-of what they belong to: one that is moved to another row is refused.
+of their owner: a value moved to another row is refused.
 
 A file is encrypted chunk by chunk, so that neither writing nor reading it holds it in memory:
 

@@ -126,7 +126,7 @@ def _sniff_container(head: bytes) -> MediaType | None:
 
 
 URL_SCHEMES = ("http://", "https://", "s3://")
-"""How text begins that names no file of this machine but one that the fleet fetches."""
+"""Prefixes of addresses that the fleet fetches; all else names a file of this machine."""
 
 
 class PayloadRef(BaseModel):

@@ -150,7 +150,7 @@ def enqueue(
         for start in range(0, len(waiting), _MESSAGES_PER_SCRIPT):
             some = waiting[start : start + _MESSAGES_PER_SCRIPT]
             pairs = [text for message in some for text in (str(message.flow), message.encode())]
-            # The whole script each time: a Redis that was restarted knows none.
+            # The script each time: a restarted Redis knows none.
             pipe.eval(_PUBLISH, len(keys), *keys, *limits, *pairs)
             sent.append(some)
     return sent

@@ -228,7 +228,7 @@ NOTIFY_REVISED: Final = """
     INSERT INTO job_events (job_id, part_id, state, actor, reason)
     VALUES (:job_id, :part_id, 'done', :actor, 'revised')
 """
-"""SQL: that a person has corrected what was read of a part, which stays done."""
+"""SQL: that a person has corrected a part's reading, which stays done."""
 
 # A job that was locked while its first part was claimed has not begun yet.
 BEGIN_JOBS = text(
@@ -309,7 +309,7 @@ COUNTED: Final = f"""
 """  # noqa: S608  a constant
 """SQL with a place for a condition: the counters that jobs should have, and how many of their parts are open."""
 
-# A document that is not cut yet has no total; one that cannot be cut any more has 0.
+# A document that is not split yet has no total; a document that cannot be split any more has 0.
 _RECOUNT = text(
     f"""
     WITH counted AS ({COUNTED.format(which="jobs.id = ANY(CAST(:job_ids AS uuid[]))")})

@@ -134,7 +134,7 @@ class PayloadStore:
         return deposit
 
     async def deposit_async(self, file: IO[bytes]) -> Deposit:
-        """Store what is left of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
+        """Store the rest of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
         deposit, content, size = await finish_in_thread(self._prepare, file)
         name = key_of(deposit.reference)
         if isinstance(content, bytes) and self._root is None:
@@ -147,9 +147,9 @@ class PayloadStore:
         return deposit
 
     def _prepare(self, file: IO[bytes]) -> tuple[Deposit, bytes | Iterator[bytes] | IO[bytes], int]:
-        """Hash what is left of the file, and encrypt it if there is a key: the part that takes time.
+        """Hash the rest of the file, and encrypt it if there is a key: the part that takes time.
 
-        Return what is to be written: bytes in one request, anything else in parts. And how long it will be.
+        Return the content to write, bytes in one request, anything else in parts; and its length.
         """
         start, digest, size, head = file.tell(), hashlib.sha256(), 0, b""
         while chunk := file.read(_CHUNK):
@@ -213,7 +213,7 @@ class PayloadStore:
             yield from ((entry["path"].rpartition("/")[2], entry["last_modified"]) for entry in found)
 
     def delete(self, reference: PayloadRef) -> None:
-        """Remove a payload; one that is not there is no error."""
+        """Remove a payload; a missing payload is no error."""
         with suppress(FileNotFoundError):
             obstore.delete(self._store, key_of(reference))
 
@@ -328,7 +328,7 @@ def key_of(payload: PayloadRef | str) -> str:
 
 
 def verify(path: Path, reference: PayloadRef) -> None:
-    """Read the whole file and compare. Raises `PayloadMissingError` or `PayloadCorruptError`."""
+    """Read the file and compare. Raises `PayloadMissingError` or `PayloadCorruptError`."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -98,7 +98,7 @@ class _Judging:
 
     def _begin(self) -> None:
         self._connected_at, self._probes = monotonic(), 0
-        # No health check of redis-py's while it connects: one that gets no answer would connect, and so on.
+        # No health check of redis-py's while it connects: an unanswered check would connect, and so on.
         self._next_probe = self._connected_at + HEALTH_CHECK_S
 
     def _note_probe(self) -> None:
@@ -207,7 +207,7 @@ class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatible
 
 
 def writing(kind: type) -> type:
-    """Return a class of redis-py's connections as one that ends as soon as its server takes no writes."""
+    """Return a class of redis-py's connections that ends as soon as its server takes no writes."""
     judge = _Writing if issubclass(kind, AbstractConnection) else _AsyncWriting
     return type(f"Writing{kind.__name__}", (judge, kind), {})
 
@@ -236,7 +236,7 @@ def connect_async(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **o
 def _options(kind: type, connect_timeout_s: float) -> dict[str, Any]:
     options: dict[str, Any] = {
         "connection_class": writing(kind),
-        "encoding_errors": "replace",  # a writer to Redis can write what is no text
+        "encoding_errors": "replace",  # a writer to Redis can write invalid text
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": connect_timeout_s,
         "health_check_interval": HEALTH_CHECK_S,

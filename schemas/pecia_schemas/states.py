@@ -14,7 +14,7 @@ _PREFIX: Final = re.compile(r"[0-9a-f]{4,8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12}
 
 
 def as_prefix(text: str) -> str | None:
-    """Return an id, or the beginning of one that has four digits or more; None for anything else."""
+    """Return an id, or its beginning of four digits or more; None for anything else."""
     text = text.lower()
     return text if _PREFIX.fullmatch(text) else None
 
@@ -52,7 +52,7 @@ class Stage(StrEnum):
     INGEST = "ingest"  # validate a payload and cut it into parts
     READ = "read"  # turn one page into text
     CAPTION = "caption"  # turn one video segment into a caption
-    SUMMARIZE = "summarize"  # write what a whole video shows from its captions
+    SUMMARIZE = "summarize"  # summarise a video from its captions
 
 
 class JobState(StrEnum):

@@ -1,4 +1,4 @@
-"""How long texts may be, as their columns in Postgres are, and what is said of one that cannot be stored."""
+"""Lengths of texts, as of their columns in Postgres, and the sentence about a text that cannot be stored."""
 
 from typing import Final
 

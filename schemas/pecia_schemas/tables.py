@@ -78,7 +78,7 @@ _LARGE: Final = {
 
 
 class JobRow(Base):
-    """One job: what was asked for, how far it is, how it ended."""
+    """A job: its request, its progress, its end."""
 
     __tablename__ = "jobs"
 
@@ -161,7 +161,7 @@ class PartRow(Base):
     id: Mapped[_Id]
     job_id: Mapped[_OfJob]
     stage: Mapped[str]
-    ordinal: Mapped[int]  # page or segment, counted from 0; 0 for the ingest of the whole payload
+    ordinal: Mapped[int]  # page or segment, counted from 0; 0 for the ingest of the payload
     lane: Mapped[str]
     flow: Mapped[UUID | None]  # with what it takes turns as one; None: with its job alone
     state: Mapped[str] = mapped_column(server_default=PartState.QUEUED)
@@ -256,7 +256,7 @@ class RevisionRow(Base):
     job_id: Mapped[_OfJob]
     part_id: Mapped[UUID] = mapped_column(sa.ForeignKey("results.part_id", ondelete="CASCADE"))
     number: Mapped[int]  # from 1, through all pages of the job
-    checked: Mapped[bool]  # the whole page was compared with its picture, then or before
+    checked: Mapped[bool]  # the page was compared with its picture, every line, then or before
     content: Mapped[dict[str, Any]]  # a `Page`
     created_at: Mapped[_Now]
 

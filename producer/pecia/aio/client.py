@@ -131,7 +131,7 @@ class AsyncClient(AsyncAdmin):
                         options = options.model_copy(update={"batch": opened.id})
                     for items, of_lane in request.by_lane(some, options):
                         if self._open().backlog.limit(of_lane.priority):
-                            await behind.settle()  # what is being written takes up room
+                            await behind.settle()  # the step being written takes up room
                         room_wait = RoomWait(block=block, timeout=timeout)
                         with ExitStack() as spans:
                             traced, noted = submission.traced(items, of_lane.priority, spans)

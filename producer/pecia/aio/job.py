@@ -1,4 +1,4 @@
-"""Handles of jobs: what was last seen of them, waiting for them, following them, and what can be done with them."""
+"""Handles of jobs: their last known state, waiting, following, and the calls about them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class AsyncJob(JobHandle[R_co]):
     async def result(
         self, timeout: float | None = None, *, revision: int | None = None, partial: bool = False
     ) -> R_co:
-        """Wait for the job and return its result; that of a `partial` job says what is missing.
+        """Wait for the job and return its result; that of a `partial` job names the missing parts.
 
         What people corrected in a review is in it. `revision=0` is the result as it was read, another number as it
         was then. `partial=True` returns what has been read once the timeout has passed, or of a job that ended without
@@ -203,7 +203,7 @@ class AsyncJob(JobHandle[R_co]):
         .srt or .vtt.
         `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95. A `result` that
         the caller has is written as it is.
-        On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
+        On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is written.
 
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
         also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
@@ -235,7 +235,7 @@ class AsyncJob(JobHandle[R_co]):
             async for outcome in outcomes:
                 if outcome.content is not None:
                     yield Page.model_validate(outcome.content)
-        await self.refresh()  # what was erased meanwhile was left out
+        await self.refresh()  # erased parts were left out
         self._check_result()
 
     async def events(self, timeout: float | None = None) -> AsyncGenerator[JobEvent, None]:

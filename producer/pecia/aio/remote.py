@@ -72,7 +72,7 @@ class AsyncRemoteConnections(Inheritable):
 
     @property
     def bus(self) -> Self:
-        """What takes the place of Redis: what is awaited looks again by itself."""
+        """Takes the place of Redis: waits look again by themselves."""
         return self
 
     async def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Awaitable[Outcomes]]:
@@ -98,6 +98,6 @@ class AsyncRemoteConnections(Inheritable):
     announce = publish
 
     async def close(self) -> None:
-        """Close what is this process's own."""
+        """Close this process's own resources."""
         if not self.are_inherited:
             await self._gateway.close()

@@ -36,14 +36,14 @@ class AsyncGateway:
         self._http = httpx2.AsyncClient(**calls.http_options(settings))
 
     async def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
-        """Return what is answered. Raises what its problem stands for."""
+        """Return the answer. Raises the error of its problem."""
         query = {name: value for name, value in params.items() if value is not None}
         return await self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     async def ask(
         self, method: str, path: str, *, job_id: UUID | None = None, repeatable: bool = True, **options: Any
     ) -> Any:
-        """Return what is answered: of JSON the object, of another type that was accepted the bytes, None for nothing.
+        """Return the answer: of JSON the object, of another accepted type the bytes, None for nothing.
 
         Raises what its problem stands for. A call that is not `repeatable` is made once, unless it came too soon.
         """
@@ -114,7 +114,7 @@ class AsyncRemoteStore(_AsyncStore):
         return list(calls.outcomes_of(answer, documents))
 
     async def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
-        """Return what is known about each of the jobs that exist."""
+        """Return the views of the jobs that exist."""
         views: dict[UUID, JobView] = {}
         for some in batches(list(job_ids), calls.IDS):
             answer = await self._gateway.get("/jobs", id=[str(job_id) for job_id in some])
@@ -139,7 +139,7 @@ class AsyncRemoteStore(_AsyncStore):
             return await self._gateway.get(path, **calls.query_of(listing) | more)
 
     async def open_batch(self, name: str | None) -> records.Batch:
-        """Return a new batch, or the one that has this name already."""
+        """Return a new batch, or the existing batch of this name."""
         return records.Batch.model_validate(await self._gateway.ask("POST", "/batches", json={"name": name}))
 
     async def batch(self, reference: str) -> records.Batch:
@@ -260,7 +260,7 @@ class AsyncRemoteAccounts(_AsyncStore):
 
     async def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
         """Raise what says that it is not to be had."""
-        raise calls.not_offered("the usage of a whole fleet")
+        raise calls.not_offered("the usage of a fleet")
 
 
 class AsyncRemoteEndpoints(_AsyncStore):

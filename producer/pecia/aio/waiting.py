@@ -45,7 +45,7 @@ class AsyncOpening(Generic[C]):
         raise NotImplementedError
 
     def _open(self) -> C:
-        """Return it, opened if it is not. Raises `WrongLoopError` in another loop than the one that opened it."""
+        """Return it, opened if necessary. Raises `WrongLoopError` in another loop than that of its opening."""
         if self._connections is None:
             self._loop = asyncio.get_running_loop()
             self._connections = self._connect()
@@ -54,7 +54,7 @@ class AsyncOpening(Generic[C]):
         return self._connections
 
     def _take(self) -> C | None:
-        """Return what is open, to be closed. Raises `WrongLoopError`."""
+        """Return the open resources, to be closed. Raises `WrongLoopError`."""
         if self._connections is None:
             return None
         taken, self._connections = self._open(), None
@@ -73,7 +73,7 @@ class AsyncBehind(Generic[T]):
         self._under_way = asyncio.ensure_future(work()), passed, held
 
     async def settle(self) -> None:
-        """Wait for what is in flight. Raises what it raised."""
+        """Wait for the step in flight. Raises its error."""
         if self._under_way is not None:
             (future, passed, held), self._under_way = self._under_way, None
             with held:

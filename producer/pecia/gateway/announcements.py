@@ -31,7 +31,7 @@ class Subscription:
         self._reading: asyncio.Task[None] | None = None
 
     async def add(self, wait: SharedAnnouncements) -> bool:
-        """Let a wait hear of its jobs; return whether what is published from now on will be heard."""
+        """Let a wait hear of its jobs; return whether later announcements will be heard."""
         try:
             if (redis := await self.bus.reach()) is None:
                 return False

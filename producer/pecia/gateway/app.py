@@ -27,7 +27,7 @@ Submit documents and videos, follow them, and get their text. Every request but 
 key, which sees the jobs of its tenant and no others. Errors are `application/problem+json`.
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
-"""Most bytes of any other body, which lies in memory as a whole."""
+"""Most bytes of any other body, which is held in memory."""
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 

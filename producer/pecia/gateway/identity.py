@@ -31,7 +31,7 @@ from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Lane
 
 _KNOWN_S: Final = 3.0
-"""For how long a key is not looked up again: after that time, one that was revoked opens nothing."""
+"""For how long a key is not looked up again: after that time a revoked key opens nothing."""
 _MOST_KNOWN: Final = 10_000
 _COUNTED_S: Final = 1.0
 _SUBMITTING: Final = 4

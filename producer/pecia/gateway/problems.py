@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): one table from what is raised to what is answered."""
+"""Errors as `application/problem+json` (RFC 9457): one table from exceptions to answers."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -78,7 +78,7 @@ def too_many(code: str, detail: str, wait: int) -> ProblemError:
 
 
 def busy(detail: str) -> ProblemError:
-    """Return what is raised for more than a process of the gateway does at a time."""
+    """Return the error for more requests than a gateway process serves at a time."""
     return ProblemError(
         HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(_RETRY_S)}
     )
@@ -109,7 +109,7 @@ _RETRIED: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 def of_error(error: PeciaError) -> Problem:
-    """Return what is said of an error of the client. Its text names ids and settings, nothing of a document."""
+    """Return the detail of a client's error. Its text names ids and settings, nothing of a document."""
     known = next((found for kind, found in _OF_ERRORS.items() if isinstance(error, kind)), None)
     status, code = known or (HTTPStatus.UNPROCESSABLE_ENTITY, "refused")
     detail = str(error)
@@ -135,7 +135,7 @@ def _problem(status: HTTPStatus, code: str, detail: str) -> Problem:
 
 
 async def answer(_request: Request, error: Exception) -> JSONResponse:
-    """Answer what was raised."""
+    """Answer an exception."""
     return response_to(error)
 
 
@@ -145,7 +145,7 @@ def content_of(error: ProblemError) -> dict[str, Any]:
 
 
 def response_to(error: Exception) -> JSONResponse:
-    """Return the answer to what was raised.
+    """Return the answer to an exception.
 
     Neither what a request held is repeated nor the text of a fault, which may quote it.
     """

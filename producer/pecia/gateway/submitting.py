@@ -1,4 +1,4 @@
-"""`POST /v1/jobs`: documents come in a form, or as URLs in JSON; their bytes never lie in memory as a whole."""
+"""`POST /v1/jobs`: documents come in a form, or as URLs in JSON; their bytes are streamed, never held in memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -216,7 +216,7 @@ def _tasks(submission: Submission, files: Sequence[UploadFile]) -> Iterator[One[
 
 
 def _keys(request: Request, submission: Submission, count: int) -> list[str] | None:
-    """Return an idempotency key for each task. Raises `ProblemError` for what is none."""
+    """Return an idempotency key for each task. Raises `ProblemError` for an invalid key."""
     shown = request.headers.get("idempotency-key")
     if shown is None and submission.idempotency_keys is None:
         return None

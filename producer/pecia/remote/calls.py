@@ -1,4 +1,4 @@
-"""Calls of a gateway, with no I/O: what is sent, what an answer stands for, and when it is asked again."""
+"""Calls of a gateway, without I/O: requests, the meaning of answers, and retries."""
 
 import io
 import json
@@ -59,7 +59,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
 }
 
 Documents = Sequence[tuple[Item, IO[bytes] | None]]
-"""Tasks with their documents, from the start; None for one that the fleet fetches."""
+"""Tasks with their documents, from the start; None for a document that the fleet fetches."""
 
 
 def pause(answer: httpx2.Response, job_id: UUID | None, accepted: str, *, is_last: bool) -> float | None:
@@ -117,7 +117,7 @@ class Missing:
 
 
 def not_offered(what: str) -> errors.AccessError:
-    """Return what is raised for what only operators have."""
+    """Return the error for calls that only operators have."""
     return errors.AccessError(
         f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered"
     )
@@ -196,7 +196,7 @@ def body_of(documents: Documents, options: Options) -> dict[str, Any]:
 
 
 def queue_full(error: errors.AccessError, options: Options) -> errors.AccessError | errors.QueueFullError:
-    """Return what a submit raises of a gateway's refusal: one that passes is that of a full queue."""
+    """Return the error of a submit that a gateway refused: a full queue's is temporary."""
     if error.retry_after is None:
         return error
     full = errors.QueueFullError(options.priority, 0, retry_after=error.retry_after)

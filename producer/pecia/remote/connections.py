@@ -72,7 +72,7 @@ class RemoteConnections(Inheritable):
 
     @property
     def bus(self) -> Self:
-        """What takes the place of Redis: what is awaited looks again by itself."""
+        """Takes the place of Redis: waits look again by themselves."""
         return self
 
     def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
@@ -98,6 +98,6 @@ class RemoteConnections(Inheritable):
     announce = publish
 
     def close(self) -> None:
-        """Close what is this process's own."""
+        """Close this process's own resources."""
         if not self.are_inherited:
             self._gateway.close()

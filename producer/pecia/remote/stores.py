@@ -36,14 +36,14 @@ class Gateway:
         self._http = httpx2.Client(**calls.http_options(settings))
 
     def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
-        """Return what is answered. Raises what its problem stands for."""
+        """Return the answer. Raises the error of its problem."""
         query = {name: value for name, value in params.items() if value is not None}
         return self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     def ask(
         self, method: str, path: str, *, job_id: UUID | None = None, repeatable: bool = True, **options: Any
     ) -> Any:
-        """Return what is answered: of JSON the object, of another type that was accepted the bytes, None for nothing.
+        """Return the answer: of JSON the object, of another accepted type the bytes, None for nothing.
 
         Raises what its problem stands for. A call that is not `repeatable` is made once, unless it came too soon.
         """
@@ -114,7 +114,7 @@ class RemoteStore(_Store):
         return list(calls.outcomes_of(answer, documents))
 
     def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
-        """Return what is known about each of the jobs that exist."""
+        """Return the views of the jobs that exist."""
         views: dict[UUID, JobView] = {}
         for some in batches(list(job_ids), calls.IDS):
             answer = self._gateway.get("/jobs", id=[str(job_id) for job_id in some])
@@ -139,7 +139,7 @@ class RemoteStore(_Store):
             return self._gateway.get(path, **calls.query_of(listing) | more)
 
     def open_batch(self, name: str | None) -> records.Batch:
-        """Return a new batch, or the one that has this name already."""
+        """Return a new batch, or the existing batch of this name."""
         return records.Batch.model_validate(self._gateway.ask("POST", "/batches", json={"name": name}))
 
     def batch(self, reference: str) -> records.Batch:
@@ -260,7 +260,7 @@ class RemoteAccounts(_Store):
 
     def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
         """Raise what says that it is not to be had."""
-        raise calls.not_offered("the usage of a whole fleet")
+        raise calls.not_offered("the usage of a fleet")
 
 
 class RemoteEndpoints(_Store):

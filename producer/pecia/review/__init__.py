@@ -1,1 +1,1 @@
-"""Review: people see what is in doubt beside the page's picture, and correct it."""
+"""Review: people see doubts beside the page's picture, and correct them."""

@@ -154,7 +154,7 @@ class _Desk:
         return JSONResponse(shown(page))
 
     async def picture(self, request: Request) -> Response:
-        """Answer with a page's picture; 404 if there is none that can be drawn."""
+        """Answer with a page's picture; 404 if it cannot be drawn."""
         key, connections = _place(request), _connections(request)
         async with self._drawing:
             if key not in self._pictures:

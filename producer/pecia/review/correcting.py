@@ -26,7 +26,7 @@ class Decision:
     accepted: tuple[int, ...] = ()
     """Doubts, by number, that are dropped, as the text is right."""
     checked: bool = False
-    """The whole page was compared with its picture."""
+    """The page was compared with its picture, every line."""
 
 
 def revised(page: Page, decision: Decision, *, number: int, by: str, at: datetime) -> Page:
@@ -161,7 +161,7 @@ def _spliced(text: str, start: int, end: int, new: str) -> str:
 
 
 def _with_more(page: Page, number: int, text: str) -> tuple[Page, Correction]:
-    """Add what was not read, as a block of its own behind what stands above it."""
+    """Add missed text, as a block of its own behind the block above it."""
     box = page.doubts[number].box
     if not text:
         raise InvalidOptionError("Write what is missing, or accept that nothing is.")
@@ -193,7 +193,7 @@ def _with_field(page: Page, path: str, text: str) -> tuple[Page, Correction]:
 
 
 def _filled(value: Any, names: list[str], text: str | None) -> tuple[Any, Any]:
-    """Return the fields with the text in that place, and what was there; with None as they are."""
+    """Return the fields with the text in that place, and the former value; with None as they are."""
     if not names:
         if isinstance(value, dict | list):
             raise IndexError

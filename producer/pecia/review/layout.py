@@ -69,7 +69,7 @@ def tokens_of(block: Block) -> list[Token]:
 
 
 def _places(texts: Sequence[str], line: Sequence[str], start: int) -> Iterator[tuple[int, int]]:
-    """Yield where in the text the tokens of a line stand, from `start` on: together, or what is left of it nearby."""
+    """Yield where in the text the tokens of a line stand, from `start` on: together, or the rest of them nearby."""
     first = start
     with suppress(ValueError):  # the line does not begin there any more
         while line:
@@ -115,7 +115,7 @@ def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
 
 
 def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
-    """Return the block and which of its tokens a target names; None for a field, and for what is missing."""
+    """Return the block and which of its tokens a target names; None for a field, and for missing text."""
     named = TARGET.fullmatch(target)
     if named is None or named["block"] is None:
         return None

@@ -1,4 +1,4 @@
-"""Every SQL statement of a review: what is to be looked at, and what was decided."""
+"""Every SQL statement of a review: the pages to look at, and the decisions."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -69,7 +69,7 @@ _WRITE = f"""
 
 
 class StaleReviewError(JobError):
-    """The page has another revision than the one that was decided about."""
+    """The page has another revision than the reviewed one."""
 
 
 class ReviewPage(BaseModel):

@@ -232,7 +232,7 @@ class DocumentSettings(ConnectionSettings):
 
 
 class RetentionSettings(ConnectionSettings):
-    """How long what is kept."""
+    """Retention periods by kind of record."""
 
     keep_payloads: Duration = Field(default=timedelta(), ge=timedelta())
     """How long documents are kept after the last job that was given them is over. 0: for ever, as in all that
@@ -334,7 +334,7 @@ class WebhookSettings(ConnectionSettings):
     webhook_retry_delay: Duration = Field(default=timedelta(seconds=5), gt=timedelta())
     """Wait before the second try; three times as long before each further one, with jitter."""
     webhook_retry_longest: Duration = Field(default=timedelta(hours=12), gt=timedelta())
-    """Longest wait between two tries, also of one that a receiver asks for."""
+    """Longest wait between two tries, also if a receiver asks for more."""
     webhook_pause_after: int = Field(default=10, ge=1)
     """Tries at one endpoint that fail, one after the other, before it is paused: then one callback at a time tries
     whether it is back."""

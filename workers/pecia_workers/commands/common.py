@@ -96,7 +96,7 @@ def settings_or_exit() -> WorkerSettings:
 
 
 def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
-    """Exit 2 with a sentence that names what is wanted and empty."""
+    """Exit 2 with a sentence that names the empty setting."""
     if missing := [name for name, value in wanted.items() if not value]:
         raise refused(f"{needs} {', '.join(missing)}{otherwise}", USAGE)
 
@@ -136,7 +136,7 @@ def settings_of_fleet() -> WorkerSettings:
 
 
 def chosen_engine(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
-    """Return the settings of a vLLM worker with what was asked for."""
+    """Return the settings of a vLLM worker with the given options."""
     chosen = {"model": model, "prefer_quality": quality}
     return settings.model_copy(
         update={"engine": "vllm"} | {name: value for name, value in chosen.items() if value}
@@ -157,7 +157,7 @@ def machine_named(name: str) -> tuple[Profile, int]:
 
 
 def planned_engine(settings: WorkerSettings, gpu: str, *, captions: bool = False) -> EnginePlan:
-    """Return the plan for the GPU of this name, else of the settings' profile, else for the one that is here.
+    """Return the plan for the GPU of this name, else of the settings' profile, else for this machine's GPU.
 
     `captions`: the worker does nothing else. Raises `EngineUnavailableError`.
     """
@@ -182,7 +182,7 @@ def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
 
 
 def described(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return names and what is to say of each, one below the other."""
+    """Return names with their descriptions, one below the other."""
     table = Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(f"[bold]{name}[/]", value)

@@ -181,7 +181,7 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int) -> Tuned:
 
 
 def _profile(machine: profiles.Profile, settings: WorkerSettings, tuned: Tuned) -> str:
-    """Return the machine's profile with what was found, and what else the engine was measured with."""
+    """Return the machine's profile with the measured figures and the settings they were measured with."""
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(profiles.OF_A_PROFILE)}
     chosen["max_num_seqs"] = tuned.best.sequences
     return profiles.profile_toml(

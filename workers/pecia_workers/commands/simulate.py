@@ -141,7 +141,7 @@ def simulate(
 
 
 def _refuse_ignored(context: typer.Context) -> None:
-    """Refuse what was typed and would change nothing."""
+    """Refuse options that would change nothing."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in _OF_PRESETS and source and source.name == "COMMANDLINE":

@@ -127,7 +127,7 @@ def _begin(settings: WorkerSettings) -> None:
 
 
 def admitted_or_exit(settings: WorkerSettings) -> None:
-    """Exit 4 with a sentence for each store that refuses us; one that is away may come."""
+    """Exit 4 with a sentence for each store that refuses us; an absent store may come."""
     from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
     from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis, verdict_on  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """A part that was claimed, what came of it, and the commit of both.
 
-Result, part, events, job counters and callbacks of a whole group are written in one transaction.
+Result, part, events, job counters and callbacks of a group are written in one transaction.
 
-A group is one JSON parameter: psycopg would spend more on lists as arrays than Postgres on the whole statement.
+A group is one JSON parameter: psycopg would spend more on lists as arrays than Postgres on the statement.
 """
 
 from __future__ import annotations

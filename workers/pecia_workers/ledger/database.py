@@ -29,7 +29,7 @@ STATEMENT_TIMEOUT = timedelta(seconds=8)
 _QUESTION_TIMEOUT = timedelta(seconds=4)
 
 LONG_STATEMENT_TIMEOUT = timedelta(seconds=30)
-"""The same for statements over whole tables."""
+"""The same for statements over entire tables."""
 
 
 def open_database(

@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 # registered anew.
 _ALIVE = f"NOT EXISTS (SELECT FROM workers WHERE name = :actor AND {LOST})"
 
-# A part that began before its worker registered is taken back: not one that is claimed after the clock was set back.
+# A part that began before its worker registered is taken back; a part claimed after the clock was set back is not.
 _NOW = "greatest(now(), (SELECT started_at FROM workers WHERE name = :actor))"
 
 
@@ -409,7 +409,7 @@ class Grouped(Generic[Item, Answer]):
     """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own answer.
 
     So one statement serves all who asked while the last one ran.
-    No item waits for others: one that comes alone goes alone. A group that Postgres refuses, or that takes it too long,
+    No item waits for others: a single item goes alone. A group that Postgres refuses, or that takes it too long,
     is halved until the item is found that it refuses. A caller that is cancelled leaves its item in the group.
     """
 
@@ -422,7 +422,7 @@ class Grouped(Generic[Item, Answer]):
         self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, item: Item) -> Answer:
-        """Return what `run` returned for this item. Raises what it raised for this item, or for a whole group."""
+        """Return the result of `run` for this item. Raises its error for this item, or for the group."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._worker is None or self._worker.done():

@@ -1,6 +1,6 @@
 """The outbox: makes deliveries of notices, claims those that are due, records each try and how receivers stand.
 
-A receiver that fails is paused, nothing more is sent to one that is gone.
+A receiver that fails is paused; a receiver that is gone gets nothing more.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -95,7 +95,7 @@ class ClaimedDelivery:
     body: Any
     """A `JobNotice`, as the row has it."""
     attempt: int
-    """Counted from 1, at the claim; the fence of what is recorded."""
+    """Counted from 1, at the claim; the fence of the recorded outcome."""
     turn: int
     """The same, but counted anew after a replay."""
     claimed_at: datetime

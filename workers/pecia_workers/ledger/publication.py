@@ -162,7 +162,7 @@ class Expected:
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
-    """Return what Redis should hold of what was published longer than `grace` ago."""
+    """Return the parts that Redis should hold, published longer than `grace` ago."""
     (row,) = await fetch(database, _EXPECTED, grace=grace)
     return Expected(parts=row.parts, before=row.before, in_doubt=row.in_doubt)
 

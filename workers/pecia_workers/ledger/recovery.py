@@ -6,7 +6,7 @@ it is waited for.
 
 A worker is dead if its heartbeat stood still over a lease of uninterrupted watching, or at once if its process is gone
 from this machine. Only the judge's own monotonic clock is read. An outage of Postgres interrupts the watch, and so does
-a Postgres that is read-only: for one lease after it no worker is taken for dead, and one that lives has beaten since.
+a Postgres that is read-only: for one lease after it no worker is taken for dead, and a live worker has beaten since.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -172,7 +172,7 @@ def _expire(connection: Connection, lock: TextClause, limit: int) -> list[UUID]:
     return due
 
 
-# While no beat can be written, one that stands still says nothing.
+# While no heartbeat can be written, a heartbeat that stands still means nothing.
 _BEATS = text(
     f"SELECT name, seen_at FROM workers WHERE {LIVING}"  # noqa: S608  a constant
     " AND cardinality(stages) > 0 AND current_setting('transaction_read_only') = 'off'"

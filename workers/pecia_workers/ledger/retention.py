@@ -32,7 +32,7 @@ _BUDGET_S = 5.0
 _FORGETS_EVERY_S = 3_600.0
 _SEARCHES_EVERY_S = 86_400.0
 _NEW_BATCH = timedelta(days=1)
-"""A client may be about to put jobs into one that was opened so lately."""
+"""A client may be about to put jobs into a batch opened so lately."""
 _BEGINNINGS = 256
 """Of names in the store: two hexadecimal digits."""
 
@@ -116,7 +116,7 @@ def _deletion(table: str, due: str) -> TextClause:
     )
 
 
-# A batch without a job may be one that a client is about to put jobs into: hence the age.
+# A client may be about to put jobs into a batch without a job: hence the age.
 BATCHES = _deletion(
     "batches", "opened_at < now() - :age AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)"
 )
@@ -144,7 +144,7 @@ _POSTPONE = text(
 
 
 async def forget(database: AsyncEngine, kinds: Sequence[TextClause], *, age: timedelta, limit: int) -> int:
-    """End what is of a kind, such as `RESULTS`, and that old; return of how many jobs, or how many rows."""
+    """Erase records of a kind, such as `RESULTS`, of that age; return the number of jobs, or rows."""
     return sum([await _let_go(database, kind, age=age, limit=limit) for kind in kinds])
 
 
@@ -168,7 +168,7 @@ class PayloadStoreSilentError(Exception):
 
 
 def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
-    """Return the steps for what the settings keep for a time, by name, and the one that takes documents away."""
+    """Return the steps of each retention period, by name, and the step that removes documents."""
     subjects = {
         "payload_retention": ([PAYLOADS], settings.keep_payloads, _JOBS),
         "result_retention": ([RESULTS], settings.keep_results, _JOBS),
@@ -247,7 +247,7 @@ class PayloadRemoval:
             return len(free) - len(stayed), len(stayed)
 
         try:
-            async with asyncio.TaskGroup() as group:  # one that fails leaves none behind with a connection
+            async with asyncio.TaskGroup() as group:  # a failing task leaves none behind with a connection
                 emptied = [group.create_task(empty(bucket)) for bucket in buckets]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None

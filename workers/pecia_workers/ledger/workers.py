@@ -339,7 +339,7 @@ _LEFT = text(
 async def share_output_lengths(
     database: AsyncEngine, seen: Mapping[str, list[float]], *, half_life: int
 ) -> dict[str, list[float]]:
-    """Add what was seen to what is known, older observations fading with each; return all that is known.
+    """Add observations to the known ones, which fade with each; return all.
 
     Workloads go one after the other in the order of their names, so that two workers never wait in a circle.
     """

@@ -1,1 +1,1 @@
-"""A whole fleet on one machine: embedded Postgres and Redis, and the supervisor behind `pecia up`."""
+"""A fleet on one machine: embedded Postgres and Redis, and the supervisor behind `pecia up`."""

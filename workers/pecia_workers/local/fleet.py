@@ -46,7 +46,7 @@ _BEYOND_DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """A child of the fleet: its name, its command line (the program by its whole path), and how to see it is ready."""
+    """A child of the fleet: its name, its command (the program by its absolute path), and its check of readiness."""
 
     name: str
     command: tuple[str, ...]
@@ -61,7 +61,7 @@ class WorkerCommand:
 
 
 def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
-    """Return every role of a whole fleet, one process each; of language models one for each GPU, or group of GPUs."""
+    """Return every role of a fleet, one process each; of language models one for each GPU, or group of GPUs."""
     visible = shares(visible_gpus(), gpus_per_worker(settings)) if settings.engine == "vllm" else []
     # vLLM, Ray and CUDA choose their threads, and read their variables, in a process that is theirs from the start.
     forked = settings.engine not in ("vllm", "ray")
@@ -103,7 +103,7 @@ MIGRATE = (sys.executable, "-m", "pecia_migrations")
 
 
 class LocalFleet:
-    """A whole fleet in one home. Nothing of it outlives this process, however that ends.
+    """A fleet in one home. Nothing of it outlives this process, however that ends.
 
     One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
     Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet; `report`

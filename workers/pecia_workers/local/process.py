@@ -106,7 +106,7 @@ def spawn(
 ) -> ChildProcess:
     """Start a program that gets `orphan_signal` when the calling thread ends, however it ends.
 
-    The program is named by its whole path. `environment` replaces ours; output is appended to `log`, readable by us
+    The program is named by its absolute path. `environment` replaces ours; output is appended to `log`, readable by us
     alone.
     """
     refuse_other_systems()
@@ -132,7 +132,7 @@ def spawn(
 def fork(
     template: Template, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
 ) -> ChildProcess:
-    """Start a Python program by `template` as `spawn` would, with its whole path, and `-m MODULE` or a script.
+    """Start a Python program by `template` as `spawn` would, with its absolute path, and `-m MODULE` or a script.
 
     Raises `TemplateDiedError`.
     """
@@ -170,7 +170,7 @@ def refuse_other_systems() -> None:
 
 @contextmanager
 def _appended(log: Path) -> Iterator[int]:
-    """Yield a descriptor of a log that is open for appending; one that has grown large is set aside first."""
+    """Yield a descriptor of a log that is open for appending; a large log is set aside first."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > _LARGEST_LOG_BYTES:
             log.replace(log.with_name(log.name + ".1"))

@@ -256,7 +256,7 @@ def prepare(data: Path, *, durable: bool) -> Cluster:
     cluster.give(data)
     if (data / "PG_VERSION").exists():
         return cluster
-    # Made beside its place first, so that an interrupted attempt is never taken for a whole one.
+    # Made beside its place first, so that an interrupted attempt is never taken for a complete one.
     unfinished = data.with_name(f".{data.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)

@@ -29,7 +29,7 @@ _RETRY_S = 1.0
 _REST_S = 5.0
 """How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
 _PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
-"""One call for a whole group: a reply for each job took a worker longer than the rest of its announcement."""
+"""One call for a group: a reply for each job took a worker longer than the rest of its announcement."""
 
 _WITH_FAILURES = frozenset({JobState.FAILED, JobState.PARTIAL})
 

@@ -227,8 +227,8 @@ class Lists:
     ) -> Claim:
         """Take parts out of these lists in the order of lanes, by the rules.
 
-        Stops at the first part that does not fit; one that costs more than `tokens` is taken alone, if `idle`. The same
-        `number` again returns what was taken the first time, and takes nothing: for a call whose reply was lost.
+        Stops at the first part that does not fit; a part that costs more than `tokens` is taken alone, if `idle`. The
+        same `number` again returns the parts of the first call, and takes nothing: for a call whose reply was lost.
         """
         keys = [claimed_name(worker), DEAD, CREDIT, SERVED]
         for queue in queues:

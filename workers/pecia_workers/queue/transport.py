@@ -115,7 +115,7 @@ class Keeper:
 
     @property
     def redis_serves(self) -> bool:
-        """Whether claims reach Redis, and Redis takes what is published. On any thread.
+        """Whether claims reach Redis, and Redis takes messages. On any thread.
 
         Judged here alone: another connection may reach another server, and while Celery does not consume,
         a Redis that answers is of no use.
@@ -123,7 +123,7 @@ class Keeper:
         return time.monotonic() - self.reached_at < _AWAY_AFTER_S
 
     def claim(self, queues: Sequence[str]) -> Claim:
-        """Put back what was requeued, then take what the gate admits. Raises `redis.RedisError`."""
+        """Put back requeued parts, then claim what the gate admits. Raises `redis.RedisError`."""
         self.put_back()
         capacity = self.capacity
         return self._call(queues, capacity) if capacity.is_open else Claim()
@@ -175,7 +175,7 @@ class Keeper:
         metrics.PARTS_HELD.set(len(self._held))
 
     def put_back(self) -> None:
-        """Put back what was requeued; twice if a reply is lost, for Postgres refuses the repetition.
+        """Put back requeued parts; twice if a reply is lost, for Postgres refuses the repetition.
 
         Raises `redis.RedisError`.
         """
@@ -184,7 +184,7 @@ class Keeper:
             self._unfinished.clear()
 
     def tend(self) -> None:
-        """Put back what was requeued, and ask Redis whether it takes a write.
+        """Put back requeued parts, and ask Redis whether it takes a write.
 
         Celery's event loop calls it every second.
         """
@@ -195,7 +195,7 @@ class Keeper:
                 self.reached_at = time.monotonic()
 
     def stop(self) -> bool:
-        """Put back what was requeued, and what a claim took whose reply was lost; return whether Redis has it.
+        """Put back requeued parts, and those of a claim whose reply was lost; return whether Redis has them.
 
         If Redis is away, upkeep finds it later.
         """
@@ -305,7 +305,7 @@ class QoS(stock.QoS):
             self.channel.keeper.requeue(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Do nothing: what is in flight stays taken, whatever happens to a connection."""
+        """Do nothing: parts in flight stay taken, whatever happens to a connection."""
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
         """Look after the parts; Celery's event loop calls it every second."""
@@ -317,7 +317,7 @@ class Message(virtual.Message):
     """A message that `envelope` made is decoded already."""
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        """Take over what was decoded."""
+        """Take over the decoded message."""
         super().__init__(payload, channel, **kwargs)  # type: ignore[no-untyped-call]
         if payload.get("decoded") is NO_ARGUMENTS:
             self._decoded_cache = NO_ARGUMENTS
@@ -390,7 +390,7 @@ class Channel(stock.Channel):
             self.client.connection.send_command("BRPOP", *wakeups, self.brpop_timeout)
 
     def _receive_one(self, c: Any) -> Any:
-        """Receive a broadcast; one that is no message is ignored, for anybody with Redis can send one."""
+        """Receive a broadcast; anything else is ignored, for anybody with Redis can send it."""
         try:
             return super()._receive_one(c)  # type: ignore[no-untyped-call]
         except (OSError, RedisError, Empty):

@@ -1,4 +1,4 @@
-"""Pictures of what was simulated. Needs matplotlib, the extra `plot`."""
+"""Plots of simulations. Needs matplotlib, the extra `plot`."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Figures:
     length; None without batches."""
     preemptions: int
     oversize: int
-    """Requests larger than the whole budget, which ran alone."""
+    """Requests larger than the budget, which ran alone."""
     lanes: dict[Lane, Times]
     """`in_system` by lane."""
 

@@ -109,7 +109,7 @@ class IterationMachine:
         return self._scheduler.load
 
     def enter(self, requests: Sequence[Request], now: float) -> None:  # noqa: ARG002  as the other
-        """Queue requests inside the engine. Raises `ValueError` for one that its cache could never hold."""
+        """Queue requests inside the engine. Raises `ValueError` for a request that its cache could never hold."""
         for request in requests:
             sequence = EngineSequence(
                 id=request.id, prompt=request.prompt, output=request.output, rank=request.lane.rank

@@ -1,1 +1,1 @@
-"""What keeps promises when something breaks, and ends what was kept long enough. Any number of instances may run."""
+"""Upkeep: recovery after faults, and retention. Any number of instances may run."""

@@ -85,7 +85,7 @@ Found = dict[Difference, Items]
 
 
 async def differences(scene: Scene, *, second_look: timedelta = SECOND_LOOK) -> Found:
-    """Return what is wrong, and was so at two looks."""
+    """Return the differences that stood at two looks."""
     first = await _look(scene, tuple(Difference))
     if not first:
         return {}

@@ -106,7 +106,7 @@ class Upkeep:
                     self._due.set()
                 return done
 
-            # Apart from what needs Redis: one that hangs must not interrupt the watch.
+            # Apart from steps that need Redis: a hanging step must not interrupt the watch.
             loops.create_task(self._repeat({"orphans": take_back}, self._stopping, judge.every_s))
             loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
             # What may take long, and must keep no part waiting.
@@ -187,7 +187,7 @@ async def expire(stores: Stores) -> int:
 
 
 async def relay(stores: Stores) -> int:
-    """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
+    """Publish parts that are due and not in Redis: a submit without Redis, a retry, a part that got lost."""
     total, relayed = 0, _BATCH
     while relayed >= _BATCH:
         relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
@@ -288,8 +288,8 @@ class Measurement:
 async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> AsyncIterator[None]:
     """Judge, reconcile and relay in a worker while the block runs and no upkeep is on duty.
 
-    What needs Redis has a task of its own: one that hangs must not interrupt the watch. No `TaskGroup`: it cancels a
-    task once, and redis-py swallows a cancel while it connects; `end` repeats it.
+    Steps that need Redis have a task of their own: a hanging step must not interrupt the watch. No `TaskGroup`: it
+    cancels a task once, and redis-py swallows a cancel while it connects; `end` repeats it.
     """
     judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
     reconciler = Reconciler()

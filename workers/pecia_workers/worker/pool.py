@@ -34,7 +34,7 @@ _SHUTDOWN_EVERY_S = 0.2
 _PUT_BACK_AGAIN_S = 0.2
 _PUMP_S = 0.01
 _GATHER_S = 0.02
-"""How long ends are gathered before the hub hears of them; the engine lives on what was claimed ahead meanwhile."""
+"""How long ends are gathered before the hub hears of them; the engine lives on parts claimed ahead meanwhile."""
 _PUT_BACK_S = 5.0
 
 
@@ -232,7 +232,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             self._hub.call_soon(self._collect)
 
     def on_stop(self) -> None:
-        """Finish what is in flight within the drain timeout, give the rest back.
+        """Finish parts in flight within the drain timeout, requeue the rest.
 
         In a cold shutdown Celery calls this from a signal handler: then `on_terminate`, which follows, does the work.
         """
