@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +25,6 @@ from tests.shared.limits import WAIT_S
 
 GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
-STORES = GatewayConfiguration().with_stores(
-    database_url="postgresql://x/x", redis_url="redis://x", payload_url="x"
-)
-"""Which nothing here reaches."""
 ENDLESS = 64 * 1024**2
 """More than sockets hold on both sides: a server that reads it all has no bound."""
 
@@ -121,11 +118,16 @@ def test_what_comes_after_an_answer_is_not_read_for_ever(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("first", [b"", b"x" * 1000], ids=["empty", "begun"])
-def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+def test_a_body_that_stalls_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: bytes
+) -> None:
+    unreached = GatewayConfiguration().with_stores(
+        database_url="postgresql://x/x", redis_url="redis://x", payload_url=str(tmp_path)
+    )
     monkeypatch.setattr(bounds, "IDLE_S", 0.1)
     monkeypatch.setattr(bounds, "_LINGER_S", 0.1)
     with (
-        listening(make_app(STORES, review_of(Work(), "token"))) as port,
+        listening(make_app(unreached, review_of(Work(), "token"))) as port,
         connected(port) as connection,
     ):
         path = b"/review/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1"
