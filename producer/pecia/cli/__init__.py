@@ -9,7 +9,7 @@ _PACKAGES = ("typer", "rich")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command line and exit: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is away."""
-    gc.set_threshold(50_000)  # what is imported is no garbage: else it is looked through again and again
+    gc.set_threshold(50_000)  # imported objects are no garbage: else they are looked through again and again
     ending = run(arguments)
     gc.freeze()  # else the interpreter collects what ends with it: a quarter of `pecia list`
     sys.exit(ending)

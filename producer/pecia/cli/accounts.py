@@ -1,4 +1,4 @@
-"""`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, what they used, and what is erased."""
+"""`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, usage, and erasure."""
 
 import json
 import shlex
@@ -212,7 +212,7 @@ def audit(
     since: Annotated[str | None, Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Show who read which result, and what was erased, newest first.
+    """Show who read and erased results, newest first.
 
     Example: `pecia audit --since 7d --json`
     """
@@ -251,7 +251,7 @@ def usage(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what was worked on, in tokens and seconds, attempts that were thrown away included.
+    """Show the usage in tokens and seconds, discarded attempts included.
 
     Example: `pecia usage --since 7d --by document_type`
     """

@@ -1,4 +1,4 @@
-"""The command line as a whole: it loads the verb that is called, and no other."""
+"""The command line: it loads the called verb, and no other."""
 
 import os
 import re
@@ -19,41 +19,41 @@ _OTHERS: Final = "pecia.commands"
 PANELS: Final = {
     "Documents": {
         "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
-        "caption": "Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with "
+        "caption": "Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with "
         "--wait the captions.",
         "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
-        "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed "
-        "over is not again.",
+        "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
+        "document is submitted twice.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
         "eval": "Read files whose content is known, and show by kind of page how much is right.",
-        "review": "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until "
+        "review": "Correct doubts beside the pages' pictures, in a browser on this machine, until "
         "SIGTERM or Ctrl-C.",
         "certify": "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds "
         "that hold.",
         "purge": "Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are "
         "cancelled.",
-        "audit": "Show who read which result, and what was erased, newest first.",
+        "audit": "Show who read and erased results, newest first.",
     },
     "Jobs": {
         "list": "Show jobs, newest first, or pages that a person should look at.",
         "status": "Show where jobs are; of one job also its parts, and where their time went.",
         "watch": "Show jobs live until they are over, or Ctrl-C.",
-        "wait": "Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.",
+        "wait": "Wait until jobs are over. Exits with 0 only if all of them succeeded completely.",
         "cancel": "End jobs now. Those that are over stay as they are.",
-        "retry": "Run again what failed or was cancelled in jobs that are over. What was read stays read.",
+        "retry": "Run the failed and cancelled parts of ended jobs again. Read pages stay.",
         "dead": "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
         "webhook": "Receivers that are notified of all jobs: register and test them, list and replay deliveries.",
     },
     "Fleet": {
-        "up": "Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
+        "up": "Run a fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
         "demo": "Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all "
         "is well.",
         "doctor": "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
         "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
         "pecia_workers.app`.",
-        "usage": "Show what was worked on, in tokens and seconds, attempts that were thrown away included.",
+        "usage": "Show the usage in tokens and seconds, discarded attempts included.",
         "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
@@ -178,7 +178,7 @@ class UnknownVerbError(TyperException):
 
 
 def _command(point: EntryPoint) -> Any:
-    """Return a verb's command; one that says what to install if it cannot be imported."""
+    """Return a verb's command; if it cannot be imported, a command that says what to install."""
     made, name = typer.Typer(), point.name
     try:
         found = point.load()

@@ -175,7 +175,7 @@ class OrderOptions:
     batch: reading.InBatch = None
 
     def order(self, keys: Keyring) -> Order:
-        """Return what is done with each document. Raises `typer.BadParameter`, `PeciaError`."""
+        """Return the step for each document. Raises `typer.BadParameter`, `PeciaError`."""
         task = ReadDocument(
             reading.ANY_SOURCE,
             document_type=self.document_type,
@@ -204,7 +204,7 @@ WithRay = Annotated[
     bool,
     Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
 ]
-DryRun = Annotated[bool, Option("--dry-run", help="Only count what is there.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only count the documents.")]
 
 
 @values.grouped
@@ -218,7 +218,7 @@ def backfill(
     dry_run: DryRun = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed over is not again.
+    """Read all documents below a prefix, in the bulk lane. Repeat it as you like: no document is submitted twice.
 
     Example: `pecia backfill s3://archive/2019/ --type chart --metadata run=2019`
     """

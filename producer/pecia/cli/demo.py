@@ -35,7 +35,7 @@ _MOST_MISTAKES = 8
 
 
 class Exhibit(Protocol):
-    """A document of the demo and what is expected of it: `local.samples.Exhibit` of the fleet's package."""
+    """A document of the demo and its expected result: `local.samples.Exhibit` of the fleet's package."""
 
     title: str
     path: Path

@@ -44,12 +44,12 @@ def of(error: PeciaError) -> Ending:
 
 
 def of_states(states: Iterable[JobState]) -> Ending:
-    """Return the exit code for jobs that are over: only those that succeeded whole are done."""
+    """Return the exit code for ended jobs: 0 only if all succeeded completely."""
     return Ending.DONE if all(state is JobState.SUCCEEDED for state in states) else Ending.FAILED
 
 
 def of_results(jobs: Iterable[AnyJob]) -> Ending:
-    """Return the exit code for results that were asked for: done if they are all there, and whole."""
+    """Return the exit code for requested results: 0 if all are there and complete."""
     there = [job.state is JobState.SUCCEEDED and job.erased_at is None for job in jobs]
     return Ending.DONE if all(there) else Ending.FAILED
 

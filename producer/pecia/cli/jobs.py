@@ -70,7 +70,7 @@ class Course:
 
     @classmethod
     def of(cls, job: AnyJob) -> Self:
-        """Work it out of what was written about the job."""
+        """Work it out of the job's events."""
         states, began, worked = dict[UUID, str](), dict[UUID, datetime](), defaultdict[UUID, float](float)
         with suppress(JobTimeoutError):
             for event in job.events(timeout=0):
@@ -110,7 +110,7 @@ class Course:
 
 @grouped
 def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.
+    """Wait until jobs are over. Exits with 0 only if all of them succeeded completely.
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
@@ -165,7 +165,7 @@ def cancel(
 
 @grouped
 def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
-    """Run again what failed or was cancelled in jobs that are over. What was read stays read.
+    """Run the failed and cancelled parts of ended jobs again. Read pages stay.
 
     Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """

@@ -141,7 +141,7 @@ def failure_json(failure: Failure | None) -> dict[str, str] | None:
 
 
 def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
-    """Return what is known about a job, without what it read, and why it cannot go on, if so."""
+    """Return a job's state without its result, and why it cannot go on, if so."""
     return {
         "job": job.id,
         "kind": job.kind,
@@ -186,7 +186,7 @@ def console() -> Console:
 
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
-    """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
+    """Return the jobs as a table with complete ids: on a narrow terminal with fewer columns."""
     rows: list[dict[str, object]] = []
     for job in jobs:
         style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)

@@ -1,4 +1,4 @@
-"""Results on standard output, page by page as they are read; on standard error what is missing and wants a look."""
+"""Results on standard output, page by page as they are read; on standard error missing pages and pages to review."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from pecia_schemas.tasks import ReadDocument
 _NAMED = 20
 """Pages that are named one by one; the command that the last line names shows the others."""
 _UNREAD = {f"{DoubtReason.LANGUAGE_UNREAD}: Hangul": "ko"}
-"""What to read again in which language: the command says what is missing for it."""
+"""Languages to read again in; the command names what to install for them."""
 
 
 def reason_of(page: Page | Segment) -> str:
@@ -35,7 +35,7 @@ def reason_of(page: Page | Segment) -> str:
 
 
 def missing(job: AnyJob) -> str | None:
-    """Return why a job has no result, or not the whole of it; None if what it made is all there."""
+    """Return why a job has no result, or a part of it; None if its result is complete."""
     if job.failure is not None:
         return f"{job.failure.code}: {job.failure.message}"
     if job.erased_at is not None and job.state.has_result:
@@ -55,7 +55,7 @@ class Tally:
     documents: int = 0
     pages: int = 0
     failed: int = 0
-    """Pages, and documents as a whole, that could not be read."""
+    """Pages, and entire documents, that could not be read."""
     unfinished: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     names: bool = False
@@ -124,7 +124,7 @@ class Printer:
             job.refresh()
             ending = Ending.TIMEOUT
         except JobError:
-            pass  # it ended without a whole result: that is said below
+            pass  # it ended without a complete result: that is said below
         result: Any = None
         if job.erased_at is None and job.progress.done + job.progress.failed > len(printed):
             result = job.result(timeout=0, revision=self.revision, partial=True)
@@ -138,7 +138,7 @@ class Printer:
         return max(ending, endings.of_results([job]))
 
     def _print_rest(self, job: AnyJob, name: str | None, result: Any, printed: set[int]) -> None:
-        """Print what was not printed as it came, what failed, and what is missing."""
+        """Print the results not printed yet, the failures, and the missing parts."""
         for piece in pieces_of(result):
             if piece.number not in printed:
                 self._print_piece(job, name, piece)
@@ -227,7 +227,7 @@ def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
 
 
 def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
-    """Return what was read or written, and where it was taken from, if no engine was asked for it."""
+    """Return the counts of pages read or files written, and their source if no engine read them."""
     known = ("number", "start", "end", "text", "verdict")
     record = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
     if source := piece.cached_from:

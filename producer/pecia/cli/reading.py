@@ -32,7 +32,7 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tracing import exported
 
 ANY_SOURCE: Final = UrlRef(url="s3://any/document")
-"""Stands for a document where only what is asked about it counts."""
+"""Stands for a document where only its options count."""
 _writing = partial(Option, rich_help_panel="How a language model writes")
 
 Files = Annotated[
@@ -51,14 +51,14 @@ Fields = Annotated[Path | None, existing_file(help="JSON schema that each page f
 NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
 Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of giving up.")]
-Wait = Annotated[bool, Option("--wait", help="Wait, then print what was made of it, piece by piece.")]
+Wait = Annotated[bool, Option("--wait", help="Wait, then print the results, piece by piece.")]
 NoticeUrl = Annotated[str | None, Option("--webhook", help="URL that is notified when a job is over.")]
 InBatch = Annotated[
     str | None,
     Option(
         "--batch",
         metavar="NAME",
-        help="Name of the batch that the jobs are put into; one that is there is added to. Default for several files: "
+        help="Name of the batch for the jobs; an existing batch is added to. Default for several files: "
         "a new one.",
     ),
 ]
@@ -110,7 +110,7 @@ class JobOptions:
     ] = None
     expires: Annotated[
         str | None,
-        Option("--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."),
+        Option("--expires", metavar="WHEN", help="Expire unfinished jobs then: 30m, 2h, or a date."),
     ] = None
     block: Block = False
 
@@ -250,7 +250,7 @@ def caption(
     jobs: JobOptions,
     shown: OutputOptions,
 ) -> None:
-    """Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with --wait the captions.
+    """Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with --wait the captions.
 
     Example: `pecia caption gait.mp4 --style brief --wait`
     """

@@ -178,13 +178,13 @@ def result(
 
 
 def check_stream(*, stream: bool, as_json: bool) -> None:
-    """Raise `typer.BadParameter` for a stream of what is no JSON."""
+    """Raise `typer.BadParameter` for a stream that is not JSON."""
     if stream and not as_json:
         raise BadParameter("it is of JSON: say --json too", param_hint="--stream")
 
 
 def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:
-    """Write what has been read of the jobs; say on standard error why others have no result, or not the whole of it.
+    """Write what has been read of the jobs; say on standard error why others have no result, or a part of it.
 
     In a folder files are called by the jobs' labels; where two are called the same, the later ones get a number, and a
     job without a label has its id.

@@ -51,7 +51,7 @@ def review(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Correct what is in doubt, beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
+    """Correct doubts beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
 
     Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
 

@@ -76,7 +76,7 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
 
 
 def label_of(name: str) -> str | None:
-    """Return a name as a label holds it: what is no text in it is replaced, and of a long one the end is kept."""
+    """Return a name as a label holds it: invalid characters are replaced, of a long name the end is kept."""
     return os.fsencode(name).decode("utf-8", "replace")[-storable.LABEL :] or None
 
 
@@ -220,7 +220,7 @@ _AGO = re.compile(r"(\d+)([smhdw])")
 
 
 def ids(words: Sequence[str]) -> list[str]:
-    """Return the ids that were typed, whole or how they begin, or that standard input has if the word is `-`."""
+    """Return the typed ids or their beginnings, or those of standard input if the word is `-`."""
     typed = [id_ for word in words for id_ in (sys.stdin.read().split() if word == "-" else [word])]
     for one in typed:
         if as_prefix(one) is None:
@@ -335,7 +335,7 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
 
 
 def overlap(value: str) -> timedelta:
-    """Return for how long what is replaced stays valid."""
+    """Return for how long the replaced key stays valid."""
     span = moment(value, "--overlap")
     if not isinstance(span, timedelta):
         raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")

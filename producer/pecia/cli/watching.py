@@ -37,7 +37,7 @@ T = TypeVar("T")
 def follow(group: JobGroup[Any], timeout: float | None) -> None:
     """Wait until all jobs are over, and name what no running worker can do.
 
-    Raises `JobTimeoutError`; the group's jobs then show what was seen last.
+    Raises `JobTimeoutError`; the group's jobs then show their last known states.
     """
     with unserved_reported(lambda: (job for job in group if not job.done)):
         if sys.stderr.isatty():
@@ -105,7 +105,7 @@ def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
 
 @contextmanager
 def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
-    """Show how many of a number are done, which the block says by what is yielded."""
+    """Show how many of a number are done; the block reports them through the yielded function."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -226,7 +226,7 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
 
 
 def _looks_at_many(client: Client, which: Which, *, whole: bool) -> Iterator[Look]:
-    """Yield the jobs that a filter finds, until all are over: what runs first, then what waits, then what is over."""
+    """Yield the jobs that a filter finds, until all are over: running, then waiting, then ended jobs."""
     while True:
         counts = client.counts(**which)
         if whole:

@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
-        """Leave the terminal to what is heard."""
+        """Leave the terminal to the events."""
 
 
 _TRY_EVERY_S = 0.2

@@ -1,4 +1,4 @@
-"""`pecia up`: a whole fleet on this machine."""
+"""`pecia up`: a fleet on this machine."""
 
 import signal
 import threading
@@ -58,7 +58,7 @@ def up(
         bool, typer.Option("--gateway", help="Serve HTTP too, as `pecia gateway` does.")
     ] = False,
 ) -> None:
-    """Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.
+    """Run a fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.
 
     Stores named by PECIA_DATABASE_URL, PECIA_REDIS_URL or PECIA_PAYLOAD_URL are used instead of embedded ones.
 
