@@ -134,7 +134,7 @@ def events_as_written(
 
 
 class Job(JobHandle[R_co]):
-    """One job. Its attributes are what was last seen and cost no I/O; `refresh` looks again.
+    """A job. Its attributes are its last known state and cost no I/O; `refresh` looks again.
 
     A `timeout` is in seconds and the caller's alone: when it passes, `JobTimeoutError` is raised and the job goes on.
     0 looks exactly once, None waits for as long as it takes. A caller that is cancelled leaves the job alone, too.

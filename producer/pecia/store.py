@@ -443,7 +443,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def open_batch(self, connection: Connection, name: str | None) -> Batch:
-        """Return a new batch, or the one that has this name already; for an id, the batch of it.
+        """Return a new batch, or the existing batch of this name; for an id, its batch.
 
         Raises `BatchNotFoundError` for an id that there is not.
         """

@@ -266,7 +266,7 @@ def sealed_size(size: int, key: str) -> int:
 
 
 def seal(file: IO[bytes], name: str, keys: Keyring, key: str, *, chunk: int = CHUNK) -> Iterator[bytes]:
-    """Yield what is left of a file, encrypted under a key and bound to a name. Raises `KeyUnavailableError`."""
+    """Yield the rest of a file, encrypted under a key and bound to a name. Raises `KeyUnavailableError`."""
     header = _opening(key) + os.urandom(_SALT)
     cipher, bound_to = cipher_of(_file_key(keys, key, header)), header + name.encode()
     yield header

@@ -155,7 +155,7 @@ class Failure(BaseModel):
 
     code: FailureCode
     message: str
-    """One sentence: what was found and what to do."""
+    """One sentence: the finding, and what to do."""
     attempt: int = 0
     """The attempt that failed last; 0 for a job that failed before any part ran."""
 
@@ -166,5 +166,5 @@ class Failure(BaseModel):
 
     @classmethod
     def of(cls, code: FailureCode, found: str = "", *, attempt: int = 0) -> Failure:
-        """Return a failure whose sentence says what was found, then what to do."""
+        """Return a failure whose sentence has the finding, then what to do."""
         return cls(code=code, message=f"{found} {code.advice}".strip(), attempt=attempt)

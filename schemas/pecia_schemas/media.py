@@ -94,7 +94,7 @@ _TS_PACKET, _TS_SYNC = 188, 0x47
 
 
 def sniff(head: bytes) -> MediaType | None:
-    """Return the type of a file from its first `HEAD_BYTES` bytes, or None if it is none that Pecia reads."""
+    """Return the type of a file from its first `HEAD_BYTES` bytes, or None if Pecia does not read it."""
     if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":  # its preamble may look like a TIFF
         return MediaType.DICOM
     if head[:4] == b"RIFF":
@@ -210,7 +210,7 @@ class PageRanges:
 
 
 def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:
-    """Yield the ranges, sorted by their first page, with those as one that overlap or touch."""
+    """Yield the ranges, sorted by their first page, overlapping and touching ranges joined."""
     first, last = ranges[0]
     for other, end in ranges[1:]:
         if last is None or other <= last + 1:

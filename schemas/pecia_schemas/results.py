@@ -162,7 +162,7 @@ class CachedFrom(Stored):
 
 
 class Correction(Stored):
-    """What a person wrote in the place of what was read."""
+    """A person's text in place of the engine's."""
 
     place: str
     """JSON pointer into the page as it was before: `/blocks/3`, `/blocks/3/table/cells/7`, `/fields/total`."""
@@ -186,7 +186,7 @@ class Revision(Stored):
     accepted: int = 0
     """Doubts that were looked at and dropped, as the text is right."""
     checked: bool = False
-    """Whether a person has compared the whole page with its picture, in this revision or before."""
+    """Whether a person has compared every line of the page with its picture, in this revision or before."""
 
 
 class Page(Stored):
@@ -296,7 +296,7 @@ class Page(Stored):
         """Return the fields as the model that `fields=` was given; None if there are none.
 
         Raises `pydantic.ValidationError` if they are not enough for another model. Its text does not quote the page;
-        its `errors()` hold what was found.
+        its `errors()` hold the values.
         """
         return _as_model(self.fields, model)
 
@@ -427,7 +427,7 @@ class SegmentFailure(Stored):
 
 
 class Summary(Stored):
-    """What the whole video shows, written from its segments' captions."""
+    """A summary of the video, written from its segments' captions."""
 
     text: str
     verdict: Verdict

@@ -215,7 +215,7 @@ class Lack:
 
     @property
     def sentence(self) -> str:
-        """What no worker does, and how to get one that does."""
+        """Stages that no worker serves, and how to start one."""
         if self.need == Need.ADAPTER:
             return f"no running worker has the adapter {self.value}; start one with it in PECIA_ADAPTERS"
         if self.need == Need.FIELDS:

@@ -44,7 +44,7 @@ class DocumentType(StrEnum):
 
 
 class Preparation(StrEnum):
-    """A step from a decoded page to the one that an engine sees."""
+    """A step from a decoded page to the page that an engine sees."""
 
     BLANK = "blank"
     """A page on which nothing stands is marked as blank, and no engine reads it."""
@@ -252,7 +252,7 @@ class ReadDocument(Task[Document]):
 
 @dataclass(frozen=True, config=_CONFIG)
 class CaptionVideo(Task[Captions]):
-    """Describe what is seen in a video, segment by segment."""
+    """Describe a video, segment by segment."""
 
     kind: ClassVar[str] = "video.caption"
     stage: ClassVar[Stage] = Stage.CAPTION

@@ -43,7 +43,7 @@ _POLL_S = 0.02
 
 
 class NotFakedError(NotImplementedError):
-    """A fake fleet does not do what was requested: a real one does."""
+    """A fake fleet does not offer this call: a real one does."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -40,7 +40,7 @@ class EngineSettings(ConnectionSettings):
     the GPU that is found, or `cpu`. `none`: vLLM's own choices. Ends with `.toml`: the file that `pecia engine tune`
     wrote."""
     prefer_quality: bool = False
-    """Whether the profile's model shall be the one that reads best, rather than the one that reads most."""
+    """Whether the profile's model shall be that of the best reading rather than that of the most pages."""
     quantization: str = ""
     """How the model's weights are quantised. Empty: as its checkpoint says, which is right for AWQ."""
     max_model_len: int = Field(default=0, ge=0)
@@ -124,7 +124,7 @@ class BatchingSettings(ConnectionSettings):
     """Share of the engine's time in which pages of lower lanes begin while an urgent one is in it. What has begun goes
     on. 1: they begin as ever."""
     output_quantile: float = Field(default=0.5, gt=0, lt=1)
-    """Share of a workload's outputs that are no longer than what is expected of one."""
+    """Share of a workload's outputs that are no longer than the expected length."""
 
 
 class ReadingSettings(ConnectionSettings):
@@ -151,7 +151,7 @@ class ReadingSettings(ConnectionSettings):
     """Pages for which an engine is given one canary page, whose text is known; what it has read is committed once that
     was read right, and read again by a new engine if it was not. 0: never."""
     cache: bool = True
-    """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
+    """Whether an earlier reading by the same model in the same way is the result at once. A task can say no."""
     cache_by: str = ""
     """Metadata key by which results are shared: jobs with the same value share theirs. Empty, or a job without that
     key: only jobs of the same client with the very same metadata."""
@@ -246,7 +246,7 @@ class RetentionSettings(ConnectionSettings):
     keep_jobs: Duration = Field(default=timedelta(), ge=timedelta())
     """How long jobs are kept after they are over. With a job goes all that belongs to it, its document too."""
     keep_audit: Duration = Field(default=timedelta(), ge=timedelta())
-    """How long it is kept who read a result and what was erased."""
+    """How long the record of who read and erased results is kept."""
     keep_workers: Duration = Field(default=timedelta(days=1), ge=timedelta())
     """How long the row of a worker that is gone is kept."""
 

@@ -179,7 +179,7 @@ def plan_engine(
 
 def _bound_by(settings: WorkerSettings, profile: Profile, sized: Sized, pages: int) -> str:
     if pages == sized.tokens // sized.kept:
-        return "the KV cache: one page more does not fit whole"
+        return "the KV cache: one page more does not fit"
     if "max_num_seqs" in settings.model_fields_set:
         return "max_num_seqs, as it was set"
     if sized.speed and settings.page_seconds and pages < knee(sized.speed, sized.load, sized.most):

@@ -1,4 +1,4 @@
-"""Engines that read nothing: one that takes the time a language model would, and one that answers at once.
+"""Engines that read nothing: one takes the time of a language model, one answers at once.
 
 `IterationScheduler` is continuous batching without a clock: what an engine's scheduler decides, and how long it takes.
 Each iteration gives every running sequence one token of decode, or a chunk of its prefill, within
@@ -85,7 +85,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens that are left to compute of what is known so far."""
+        """Tokens still to be computed of those known so far."""
         return self.prompt + self.generated - self.computed
 
     @property
@@ -146,12 +146,12 @@ class IterationScheduler:
         if min(sequence.prompt, sequence.output) < 1:
             raise ValueError("A sequence reads and writes at least one token.")
         if _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
-            raise ValueError("The sequence is longer than the whole KV cache.")
+            raise ValueError("The sequence is longer than the KV cache.")
         behind = sum(other.rank > sequence.rank for other in self.waiting)
         self.waiting.insert(len(self.waiting) - behind, sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence and free its blocks; one that is not here is no error."""
+        """Forget a sequence and free its blocks; an unknown sequence is ignored."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._release(sequence)
@@ -411,7 +411,7 @@ class SimulatedEngine(base.Engine):
 
 
 class InstantEngine(SimulatedEngine):
-    """Answers at once with no text: what is left is the cost of everything around an engine."""
+    """Answers at once with no text, for measuring the cost of everything around an engine."""
 
     _ANSWER: Final = base.Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
 

@@ -130,7 +130,7 @@ def pace(speed: Speed, load: PageLoad, pages: int) -> Pace:
 
 
 def curve(speed: Speed, load: PageLoad, most: int, chosen: int) -> tuple[Pace, ...]:
-    """Return the pace at one page, two, four and so on, at what was chosen and at the most."""
+    """Return the pace at one page, two, four and so on, at the chosen number and at the maximum."""
     doubled = [1 << doublings for doublings in range(most.bit_length())]
     return tuple(pace(speed, load, pages) for pages in sorted({*doubled, chosen, most}))
 

@@ -1,4 +1,4 @@
-"""Which tokens of what was written are which tokens of what a witness saw, in whatever order either has them.
+"""The alignment of a page's written tokens with those of its witness, in whatever order either has them.
 
 1. Lines that are the same, then lines that have most in common, are laid upon each other; a token counts the more the
    rarer it is. So are runs of five, then three tokens that occur once on either side, and all that is equal around.
@@ -6,7 +6,7 @@
    spaces and for what a recogniser confuses; else two readings of one place, if they are alike.
 3. What is left is looked for where the rest of its line stands, and words that are long enough anywhere.
 
-Each token of the witness serves once, so that what is written twice must be seen twice. Lines that have too little in
+Each token of the witness serves once: a word that is written twice must be seen twice. Lines that have too little in
 common are let go of again: rows of a table are alike by their nature.
 """
 
@@ -25,11 +25,11 @@ _RUNS: Final = (5, 3)
 _JOINED: Final = 4
 """Most tokens that are one on the other side."""
 _JOIN: Final = 0.1
-"""What it costs that two readings are the same but for spaces, or for what is easily confused."""
+"""Costs of readings that are equal but for spaces, or but for signs that are easily confused."""
 _MOST_WINDOW: Final = 10_000
-"""Places of a table of costs; larger windows are cut at what is equal in them, and else left."""
+"""Size of a table of costs; larger windows are split at equal tokens, or left unmatched."""
 _REACH: Final = 40
-"""Tokens of the witness beyond a run that are looked at where what was written goes on otherwise."""
+"""Tokens of the witness beyond a run that are examined where the written text goes on otherwise."""
 _ALIKE: Final = 0.67
 """Share of its signs that may differ in two readings of one place."""
 _ROUNDS: Final = 2
@@ -53,7 +53,7 @@ class Alignment:
         self.to_seen: list[tuple[int, ...]] = [()] * len(written)
         self.to_written: list[tuple[int, ...]] = [()] * len(seen)
         self.differs: set[int] = set()
-        """Tokens of what was written that the witness read otherwise."""
+        """Written tokens that the witness read otherwise."""
 
     @property
     def free_lines(self) -> tuple[_Lines, _Lines]:
@@ -201,7 +201,7 @@ def _grow(found: Alignment, one: int, other: int, step: int) -> None:
 
 
 def _gaps(found: Alignment, comparison: Comparison) -> None:
-    """Align what is free between two matched tokens, after the one and before the other if they are not neighbours."""
+    """Align the free tokens between two matched ones, behind the first and before the second if these are apart."""
     free = [number for number, to in enumerate(found.to_seen) if not to]
     for run in in_a_row(free):
         before = found.to_seen[run.start - 1][-1] if run.start else -1
@@ -334,7 +334,7 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
 
 
 def _match_rest(found: Alignment, comparison: Comparison) -> None:
-    """Look for what is left of a written line in the lines on which the rest of it stands, and long words anywhere."""
+    """Look for a line's unmatched words in the witness's lines that have the rest of it, for long words anywhere."""
     free: defaultdict[int, list[int]] = defaultdict(list)
     for other in [number for number, to in enumerate(found.to_written) if not to]:
         free[found.seen[other].line].append(other)

@@ -41,7 +41,7 @@ _ASIDE: Final = frozenset(
 _WHOLE: Final = 0.5
 """Share of a line's signs from which the line is missing, rather than words of it."""
 _BESIDE, _ABOVE = 6, 2
-"""How far from what is known of a line the rest of it may stand, by the height of a letter."""
+"""How far from the placed words of a line its rest may stand, in heights of a letter."""
 _SURE, _SURE_SIGN = 0.7, 0.9
 """Confidence of a witness's words, and of a single sign, below which they are specks."""
 _UNSURE: Final = 0.9
@@ -51,7 +51,7 @@ _INVENTED_ROW, _INVENTED = 4, 0.05
 _NOISE: Final = 0.5
 """Share of words that are not on the page from which it is no reading of it."""
 _FOREIGN: Final = 0.2
-"""Share of words in scripts that the witness does not know from which it says nothing about what is missing."""
+"""Share of words in unknown scripts from which the witness reports no missing text."""
 _UNKNOWN: Final = re.compile(
     r"[^\W\d_\u0000-\u024f\u1e00-\u1eff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
 )
@@ -255,7 +255,7 @@ class _Compared:
         return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
 
     def _reunite(self) -> Iterator[int]:
-        """Match what is left on both sides and the same; yield values that so stand beside the rest of their line.
+        """Match equal unmatched tokens of both sides; yield values that then stand beside the rest of their line.
 
         A line of which most is left, and not all is there, may be made up: its common words are matched with nothing.
         """
@@ -435,7 +435,7 @@ class _Compared:
             )
 
     def _missing(self) -> Iterator[tuple[int, Sequence[int], bool]]:
-        """Yield what the witness alone reads: its row, the tokens, and whether that is a line whole or nearly."""
+        """Yield the tokens that only the witness reads, with their row, and whether they are most of a line."""
         if len(self.aligned.written) - len(self.judged) > _FOREIGN * len(self.aligned.written):
             return
         seen = self.witness.seen

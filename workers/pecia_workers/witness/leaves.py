@@ -29,7 +29,7 @@ _LONGEST_DATE: Final = 5
 _ALIKE: Final = 0.34
 """Share of its signs in which another reading of a value may differ."""
 _LONG: Final = 3
-"""Signs of a value that is taken for another reading of one that stands anywhere."""
+"""Length of a value from which a similar one anywhere on the page counts as another reading of it."""
 
 
 @dataclass(frozen=True, slots=True)

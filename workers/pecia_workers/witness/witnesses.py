@@ -90,7 +90,7 @@ class Witnesses:
         self.waiting = 0
 
     def choice(self, task: ReadDocument) -> Witness:
-        """Return what is to witness a task's pages."""
+        """Return the witness of a task's pages."""
         return self._default if task.witness is None else Witness(task.witness)
 
     def begin(self, task: ReadDocument, request: EngineRequest, image: PageImage) -> WitnessedPage:
@@ -213,7 +213,7 @@ class WitnessedPage:
         return WitnessText(reading.blocks, Source.OCR, pixels=pixels, language=self._language)
 
     async def _read_again(self, page: Page, reading: Generation) -> Generation:
-        """Return what was read at a glance with another reading of what does not confirm the page."""
+        """Return the text read at a glance, with a second reading of the pieces that do not confirm the page."""
 
         def pieces() -> tuple[Piece, ...]:
             return pieces_in_question(page, self._text_of(reading), reading.glanced)
@@ -228,7 +228,7 @@ class WitnessedPage:
 
 
 def _with(page: Page, read: Callable[[], WitnessText], unsure: frozenset[str] | None) -> Page:
-    """Return the page grounded; one that brings its text itself has fields alone to be witnessed."""
+    """Return the page grounded; of a page that brings its own text only the fields are witnessed."""
     text = read()
     if page.source not in (Source.LAYER, Source.BOTH):
         page = grounded(page, text, unsure)

@@ -264,7 +264,7 @@ def _missed_in(by: _Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence
 
 
 def _stands_alone(quad: Quad, corners: Boxes) -> bool:
-    """Return whether boxes cover little of what is found."""
+    """Return whether boxes cover little of the detected letters."""
     low, high = quad.min(0), quad.max(0)
     common = (np.minimum(corners[:, 2:], high) - np.maximum(corners[:, :2], low)).clip(0)
     return bool(common.prod(1).sum() < _EMPTY * max(1.0, np.ptp(quad, axis=0).prod()))

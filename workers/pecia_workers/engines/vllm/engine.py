@@ -255,7 +255,7 @@ class VllmEngine(base.Engine):
         return generation if request.images is images else replace(generation, shrunk_to=request.size)
 
     def load(self) -> base.Load:
-        """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared."""
+        """Return the requests that the engine ran after its last step; others in flight wait or are being prepared."""
         if self._session is None:
             return base.Load(running=0, waiting=0)
         load = replace(self._session.load, preparing=self._fitting)

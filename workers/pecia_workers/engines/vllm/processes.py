@@ -210,7 +210,7 @@ def _check_lmcache() -> None:
 
 
 def _check_quantization(directory: Path, settings: WorkerSettings) -> None:
-    """Compare what is wanted with what the checkpoint is, where both are formats that are known apart."""
+    """Compare the requested format with the checkpoint's, where both are known formats."""
     wanted, model = _format(settings.quantization), local_model(str(directory))
     if not wanted or not model:
         return
@@ -263,7 +263,7 @@ def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
-    """Children that this thread starts meanwhile ignore SIGINT: Ctrl-C reaches the whole group, but draining is ours.
+    """Children that this thread starts meanwhile ignore SIGINT: Ctrl-C reaches the process group, but draining is ours.
 
     Source: a mask of blocked signals is inherited through fork and exec, signal(7).
     """
@@ -313,7 +313,7 @@ def error_line(error: BaseException) -> str:
 
 
 def kill_cores() -> None:
-    """End the engine processes of this process at once: one that is still loading listens to nothing else."""
+    """End the engine processes of this process at once: a process that is still loading listens to nothing else."""
     for child in multiprocessing.active_children():
         if child.name.startswith(_CORE):
             child.kill()

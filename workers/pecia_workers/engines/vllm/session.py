@@ -132,7 +132,7 @@ class VllmSession:
 
     @property
     def config(self) -> Any:
-        """VLLM's whole configuration, as it is resolved."""
+        """VLLM's configuration, as it is resolved."""
         return self._llm.vllm_config
 
     @property
@@ -161,7 +161,7 @@ class VllmSession:
         return self._renderer.takes_clips
 
     def _salt(self, request: base.EngineRequest) -> dict[str, str]:
-        """Return what parts the engine's caches by tenant, and by page one that leaves its processes."""
+        """Return the salt that parts the engine's caches by tenant, and by page where a cache leaves its processes."""
         salt = request.tenant
         if self._settings.kv_offload_backend == "lmcache" and request.images:
             salt = f"{salt} {name_of(request)}"
@@ -192,7 +192,7 @@ class VllmSession:
             **request.sampling.parameters,
         )
         # Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A
-        # CPU's generator cannot be, and the whole engine would end.
+        # CPU's generator cannot be, and the engine would end.
         is_cut, device = self.config.scheduler_config.enable_chunked_prefill, self.config.device_config
         if params.seed is not None and is_cut and device.device_type == "cpu":
             params.seed = None
