@@ -10,7 +10,7 @@
 -- Returns {part, flow, list, lane, cost, deaths, trace, part, ...} and 1 if it stopped although more may be had at once.
 local CLAIMED, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 4)
 local FIRST_LIST, FIELDS = 5, 7
-local CLAIMED_TTL_S = 600
+local CLAIMED_TTL_MS = 600000
 local MAX_BYTES, MAX_COST = 256, 2147483647
 local TRACE_BYTES = 55
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
@@ -298,6 +298,6 @@ if last[1] == number then return {cjson.decode(last[2]), 1} end
 local more = slots > 0 and claim() or 0
 if count > 0 then
   redis.call('HSET', CLAIMED, 'number', number, 'taken', cjson.encode(taken))
-  redis.call('EXPIRE', CLAIMED, CLAIMED_TTL_S)
+  redis.call('PEXPIRE', CLAIMED, CLAIMED_TTL_MS)
 end
 return {taken, more}

@@ -178,6 +178,8 @@ _CONTRAST: Final = 0.4
 _LEAST_CONTRAST: Final = 24
 _ASIDE: Final = 0.3
 """How far a line may reach beyond its box, by its height."""
+_SHORT: Final = 3
+"""Characters of a line that is higher than wide though it is not turned."""
 _DOT: Final = 0.12
 """Height of the white between a letter and its dot, by that of the line's box."""
 _RULE: Final = 0.9
@@ -188,7 +190,8 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
     """Return a line's words, each as wide as its ink and as high as that of the line; as given where there is none."""
     words, box = words_of(line), line.box
     height, width = box.bottom - box.top, box.right - box.left
-    if pixels is None or not words or height > width:
+    is_turned = height > width and len(line.text) > _SHORT
+    if pixels is None or not words or is_turned:
         return words
     aside = round(_ASIDE * height)
     left, top = max(0, box.left - aside), max(0, box.top)
