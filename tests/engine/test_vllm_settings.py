@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ async def read_together(engine: Engine) -> tuple[int, list[Load]]:
             and len(load.written) == TOGETHER
             and min(load.written.values()) > SETTLED
         ):
-            seen.append(load)
+            seen.append(replace(load, written=dict(load.written)))  # which goes on counting
     (prompt,) = {generation.usage.prompt for generation in await reading}
     return prompt, seen
 
