@@ -207,7 +207,7 @@ async def test_an_answer_cut_short_says_so_and_counts_its_tokens() -> None:
 async def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
     engine = SimulatedEngine(IterationModel(kv_blocks=10), clock=VirtualClock())
     await engine.start()
-    with pytest.raises(EngineError, match="longer than the whole KV cache"):
+    with pytest.raises(EngineError, match="longer than the KV cache"):
         await engine.generate(request(1))
     assert engine.load().waiting == 0
     await engine.stop()
