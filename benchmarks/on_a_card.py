@@ -1,8 +1,8 @@
-"""What a GPU machine is to say, in one short run: start, restart, throughput, an urgent page, two formats of weights.
+"""Measures a GPU machine in one short run: start, restart, throughput, an urgent page, two formats of weights.
 
 A fleet with the product's own choice of sizes reads drawn A4 pages, beside offline `LLM.chat` with the same engine
-arguments. Steps, each written to the file of --output as soon as it is over, so that a run that is cut off leaves
-what it has:
+arguments. The result of each step is written to the file of --output when the step ends, so that a run that is cut
+off leaves the earlier results. The steps:
 
 - `ready`: seconds until the fleet is ready, servers included;
 - `fleet`: pages/s from submit to committed row;

@@ -62,7 +62,7 @@ def main() -> None:
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--float32", action="store_true", help="pixels normalised before they reach the core")
     made.add_argument(
-        "--model", type=Path, help="a checkpoint of Qwen2.5-VL, in place of one that is made here"
+        "--model", type=Path, help="a checkpoint of Qwen2.5-VL; default: a tiny one that this program makes"
     )
     arguments = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:

@@ -109,9 +109,8 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
     kind, sha256, lane = own.task.kind, source.sha256, options.priority
 
-    def digest(
-        ring: Keyring, key: str | None
-    ) -> str:  # which must not keep the task: it has the document in memory
+    def digest(ring: Keyring, key: str | None) -> str:
+        # Keeps no reference to the task, which holds its document in memory.
         reference = written["source"] and {k: v for k, v in written["source"].items() if k != "secret"}
         if reference and sha256:  # by its content, or as earlier versions stored it
             stored_under = None if key == JOB_KEY else key

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add them."""
+    """Create the table of data keys."""
     op.execute(
         "CREATE TABLE job_keys (job_id uuid PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, wrapped jsonb NOT NULL)"
         " WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01,"
@@ -21,5 +21,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away: what is encrypted under them cannot be read any more."""
+    """Drop the data keys: everything encrypted under them becomes unreadable."""
     op.execute("DROP TABLE job_keys")

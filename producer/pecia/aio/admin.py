@@ -75,9 +75,9 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         return await self._open().dead.one(arguments.id_of(part_id))
 
     async def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[AsyncJob[Any]]:
-        """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
+        """Run dead parts again and return their jobs, reopened; their other failed parts stay failed.
 
-        Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
+        Each job sends another callback when it ends again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
         named = {part.id if isinstance(part, records.DeadPart) else part for part in parts}
@@ -123,7 +123,7 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         client: str | None = None,
         since: datetime | timedelta | None = None,
     ) -> AsyncGenerator[records.AuditEntry, None]:
-        """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
+        """Yield the audit trail, newest first: results that were read, and erasures. Fetched page by page.
 
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
         """

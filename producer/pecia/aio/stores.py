@@ -245,7 +245,7 @@ class AsyncRemoteTransitions(_AsyncStore):
         return cancelled
 
     async def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
-        """Run the failed and cancelled parts of a job that is over again, or those of them."""
+        """Run the failed and cancelled parts of an ended job again, or some of them."""
         body = {"parts": None if parts is None else [str(part) for part in parts]}
         await self._gateway.ask("POST", f"/jobs/{job_id}/retry", job_id=job_id, repeatable=False, json=body)
         return []

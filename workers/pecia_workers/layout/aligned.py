@@ -136,17 +136,12 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     """
     full = [row for row in run if len(row) >= _FULL_ROW * max(map(len, run))]
 
+    def sides(row: Sequence[int]) -> list[tuple[int, int]]:
+        return [(pieces[one].box.left, pieces[one].box.right) for one in row[1:]]
+
     def is_fields(row: Sequence[int]) -> bool:
-        places = np.array(
-            [
-                (pieces[one].box.left, pieces[one].box.right)
-                for other in full
-                if other is not row
-                for one in other[1:]
-            ]
-        )
-        boxes = [(pieces[one].box.left, pieces[one].box.right) for one in row[1:]]
-        near = (np.mean(np.any(np.abs(places - box) < 0.5 * height, axis=1)) for box in boxes)
+        places = np.array([place for other in full if other is not row for place in sides(other)])
+        near = (np.mean(np.any(np.abs(places - place) < 0.5 * height, axis=1)) for place in sides(row))
         fields = sum(bool(FIELD.search(pieces[one].text)) for one in row)
         return bool(len(places) and 2 * fields >= len(row) and max(near, default=0) <= _IN_COLUMN)
 

@@ -209,9 +209,7 @@ def _serve(channel: socket.socket) -> Program:
 if __name__ == "__main__":
     owner, given, *named = sys.argv[1:]
     die_with_parent(parent=int(owner))
-    heard = signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the process group; our owner decides
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; our owner decides
     for name in named:
         importlib.import_module(name)
     program = _serve(socket.socket(fileno=int(given)))
