@@ -19,12 +19,11 @@ from pecia_workers.engines.reader_cards import card_of, readers_for
 from pecia_workers.engines.speed import FP8_FROM, KNEE, Pace, PageLoad, Speed, curve, knee, pace, stored_as
 from pecia_workers.protocol.base import EngineUnavailableError
 
-WORKER_PAGE_S: Final = 0.024
-WORKER_TOKEN_S: Final = 20e-6
+WORKER_PAGE_S: Final = 0.022
+WORKER_TOKEN_S: Final = 29e-6
 """CPU of the worker's process for a page, and for a token that was written, with its log-probability.
 
-Of a page 9 ms are measured (`benchmarks/worker_loop.py`), and 15 ms are its way through a fleet with a
-simulated engine. The token's are the goal: on a busy machine 29 us were measured.
+Both are measured by `benchmarks/worker_loop.py`; of a page, 15 ms are its way through a fleet with a simulated engine.
 """
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
 
