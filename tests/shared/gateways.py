@@ -16,6 +16,7 @@ from pecia.connections import Connections
 from pecia.gateway import protocol
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
+from pecia.web.app import web_page
 from pecia_workers.local.process import wait_until
 from tests.shared.limits import WAIT_S
 
@@ -67,7 +68,7 @@ def listening(app: Any, connections: int = 100) -> Iterator[int]:
 def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
     given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
     configuration = GatewayConfiguration(**given)
-    app = make_app(configuration)
+    app = make_app(configuration, *web_page())
     connections = Connections(settings)
     try:
         with listening(app, configuration.gateway_connections) as port, ExitStack() as open_clients:

@@ -21,6 +21,7 @@ from pecia.gateway import app as over_http
 from pecia.gateway import protocol
 from pecia.gateway.identity import GatewayConfiguration
 from pecia.review.app import Work, review_of
+from pecia.web.app import web_page
 from pecia_schemas.settings import SettingsError, read_settings
 
 
@@ -34,7 +35,7 @@ def gateway() -> None:
     """
     settings = _settings()
     with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
-        app = over_http.make_app(settings)
+        app = over_http.make_app(settings, *web_page())
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
         _serve(app, listener, settings.gateway_connections)
 

@@ -19,7 +19,7 @@ from pecia.gateway import jobs, problems, submitting, webhooks
 from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
-from pecia.gateway.identity import Bearers, GatewayConfiguration, bearers_of
+from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_of, bearers_of
 from pecia.gateway.problems import Problem, ProblemError
 
 _ABOUT: Final = """
@@ -58,8 +58,8 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     for router in (submitting.router, jobs.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
-    app.router.routes += more
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
+    app.router.routes += more
     for kind in (
         PeciaError,
         ProblemError,
@@ -102,10 +102,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 async def _admit(request: Request) -> None:
     """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
-    if request.scope["path"].startswith("/v1/"):
-        request.state.bearer = await bearers_of(request).authenticate(
-            request.headers.get("authorization", "")
-        )
+    if request.scope["path"].startswith(("/v1/", "/desk/")):
+        request.state.bearer = await bearers_of(request).authenticate(authorization_of(request))
 
 
 def _most_bytes(most: int, path: str) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -39,6 +40,9 @@ _LOOKED_UP: Final = (4, 64)
 """Keys that are looked up for the first time, at a time and in line: guessing ids takes no more of Postgres."""
 _WAITING_DRAWINGS: Final = 16
 _DAY_S: Final = 3_600
+COOKIE: Final = "pecia_key"
+"""Where a browser keeps the key that its user has signed in with."""
+_LOOKS: Final = ("GET", "HEAD")
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -252,6 +256,22 @@ def bearers_of(request: Request) -> Bearers:
     """Return the keys that this gateway knows."""
     bearers: Bearers = request.app.state.bearers
     return bearers
+
+
+def authorization_of(request: Request) -> str:
+    """Return the header that shows a key, or what the cookie of the web page says in its place.
+
+    Raises `ProblemError` if another site's page makes a browser send the cookie to change something.
+    """
+    header, key = request.headers.get("authorization"), request.cookies.get(COOKIE)
+    if header is not None or key is None:
+        return header or ""
+    origin = urlsplit(request.headers.get("origin", ""))
+    if request.method not in _LOOKS and origin.netloc != request.headers.get("host"):
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN, "foreign_page", "A page of another address may not change anything here."
+        )
+    return f"Bearer {key}"
 
 
 async def bearer_of(request: Request, _: Annotated[object, Depends(_bearer)]) -> Bearer:

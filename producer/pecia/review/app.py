@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib import resources
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
 from pecia.formats.facsimile import for_browsers
-from pecia.gateway.identity import bearers_of
+from pecia.gateway.identity import Bearer, bearers_of
 from pecia.gateway.problems import ProblemError
 from pecia.records import Listing
 from pecia.review.correcting import Decision
@@ -73,16 +74,25 @@ class _Body(BaseModel):
 
 def review_of(work: Work, token: str) -> Mount:
     """Return the routes of a review, for `make_app` of the gateway."""
-    desk = _Desk(work)
-    page = "/api/pages/{job:uuid}/{number:int}"
-    routes = [
-        Route("/api/pages", desk.pages),
-        Route(page, desk.look),
-        Route(page, desk.decide, methods=["POST"]),
-        Route("/pictures/{job:uuid}/{number:int}", desk.picture),
-        *(Route(f"/{path}", desk.asset) for path in _ASSETS),
-    ]
-    return Mount("/review/{token}", _Guarded(Router(routes), token))
+    desk = Desk(lambda _: work)
+    return Mount("/review/{token}", Secured(_Guarded(Router(desk.routes), token)))
+
+
+class Secured:
+    """Sends the headers by which a browser loads and runs nothing but the page's own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
 
 
 class _Guarded:
@@ -93,33 +103,42 @@ class _Guarded:
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-            await send(message)
-
         request = Request(scope)
         given = request.path_params["token"].encode()
         local = request.url.hostname in ("127.0.0.1", "::1", "localhost")
         if local and hmac.compare_digest(given, self._token):
-            await self._app(scope, receive, with_headers)
+            await self._app(scope, receive, send)
         else:
-            await Response("Not found.", 404)(scope, receive, with_headers)
+            await Response("Not found.", 404)(scope, receive, send)
 
 
-class _Desk:
-    """Answers the requests of a review."""
+class Desk:
+    """Answers the requests of a review: with a token of all jobs, with a key of its tenant's alone."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Callable[[Request], Work]) -> None:
         self._work = work
         self._drawing = asyncio.Lock()  # one process that decodes at a time
         self._pictures: OrderedDict[tuple[UUID, int], tuple[str, bytes]] = OrderedDict()
         self._seen: dict[tuple[UUID, int], Page] = {}
         """The page that was looked at last."""
 
+    @property
+    def routes(self) -> list[Route]:
+        """The routes, below any path that ends with a slash."""
+        page = "/api/pages/{job:uuid}/{number:int}"
+        return [
+            Route("/api/pages", self.pages),
+            Route(page, self.look),
+            Route(page, self.decide, methods=["POST"]),
+            Route("/pictures/{job:uuid}/{number:int}", self.picture),
+            *(Route(f"/{path}", self.asset) for path in _ASSETS),
+        ]
+
     async def pages(self, request: Request) -> Response:
         """Answer with the pages to review."""
-        work, reviews = self._work, _connections(request).reviews
+        work, reviews = self._work(request), _connections(request).reviews
+        for job_id in work.job_ids:
+            await _check_owner(request, job_id)
         if work.sample is None:
             found = await reviews.doubtful(work.listing, work.job_ids, work.limit)
         else:
@@ -132,7 +151,7 @@ class _Desk:
 
     async def _look(self, request: Request) -> Page:
         """Return a page as it is now, noted in the audit trail."""
-        place = _place(request)
+        place = await _place(request)
         _, page = await _connections(request).reviews.look(*place)
         self._seen = {place: page}
         return page
@@ -147,15 +166,16 @@ class _Desk:
         except ValidationError:
             raise HTTPException(422) from None
         decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
+        place = await _place(request)
         try:
-            page = await _connections(request).reviews.revise(*_place(request), body.revision, decision)
+            page = await _connections(request).reviews.revise(*place, body.revision, decision)
         except StaleReviewError as error:
             raise ProblemError(HTTPStatus.CONFLICT, "stale", str(error)) from None
         return JSONResponse(shown(page))
 
     async def picture(self, request: Request) -> Response:
         """Answer with a page's picture; 404 if it cannot be drawn."""
-        key, connections = _place(request), _connections(request)
+        key, connections = await _place(request), _connections(request)
         async with self._drawing:
             if key not in self._pictures:
                 page = self._seen.get(key) or await self._look(request)
@@ -177,12 +197,25 @@ class _Desk:
         return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
 
+def _bearer(request: Request) -> Bearer | None:
+    return getattr(request.state, "bearer", None)
+
+
 def _connections(request: Request) -> AsyncConnections:
-    return bearers_of(request).connections
+    bearer = _bearer(request)
+    return bearer.client.connections if bearer else bearers_of(request).connections
 
 
-def _place(request: Request) -> tuple[UUID, int]:
-    return request.path_params["job"], request.path_params["number"]
+async def _place(request: Request) -> tuple[UUID, int]:
+    """Return the job and page that are asked for. Raises `JobNotFoundError` if the key's tenant has no such job."""
+    job_id: UUID = request.path_params["job"]
+    await _check_owner(request, job_id)
+    return job_id, request.path_params["number"]
+
+
+async def _check_owner(request: Request, job_id: UUID) -> None:
+    if bearer := _bearer(request):
+        await bearer.client.job(job_id)
 
 
 def _drawn(original: Original, payloads: PayloadStore, page: Page) -> tuple[str, bytes]:

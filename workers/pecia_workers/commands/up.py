@@ -101,7 +101,7 @@ def _screen(fleet: LocalFleet) -> Table:
     if flower := fleet.flower:
         screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
     if fleet.gateway:
-        screen.add_row(f"Gateway  {fleet.gateway}  pecia access create makes keys")
+        screen.add_row(f"Web page {fleet.gateway}/  pecia access create makes keys for it")
     if port := fleet.settings.webhook_listener:
         screen.add_row(f"Callbacks reach http://127.0.0.1:{port}/ too: pecia webhook listen")
     for line in (

@@ -108,7 +108,7 @@ PART_SECONDS = _histogram(
 )
 WITNESSED = _counter(
     "pecia_witnessed_pages",
-    "Pages held against a witness: `layer`, `ocr`, or `missed` where the CPU engine did not keep up or failed.",
+    "Pages held against a witness: `layer`, `ocr`, or `missed` where the CPU engine failed.",
     ["witness"],
 )
 CANARIES = _counter(

@@ -142,13 +142,14 @@ class Witnesses:
             return None
 
     async def reading(self, witnessed: WitnessedPage) -> Generation | None:
-        """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
-        if witnessed.request.part:
-            self._freed(witnessed.request.part)
-        is_over = self.waiting >= self.spare or witnessed not in self._queue
-        if witnessed.reading is None and is_over:
-            witnessed.close()
+        """Return what the CPU engine reads of a page that the model has read; None if it does not.
+
+        Where more wait than are spared, a page keeps its place in the model's engine: no more are claimed than are read.
+        """
+        if witnessed.reading is None and witnessed not in self._queue:
             return None
+        if witnessed.request.part and self.waiting < self.spare:
+            self._freed(witnessed.request.part)
         self.waiting += 1
         try:
             if witnessed.reading is None:

@@ -1,0 +1,1 @@
+"""The gateway's page for people: documents in, results out, and review of a job's pages."""

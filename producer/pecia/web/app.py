@@ -1,0 +1,93 @@
+"""The routes of the web page: its files, signing in with a key, and the review of one job.
+
+The browser keeps the key in a cookie that no script can read and that no other site's page can make it send. What the
+page shows comes from `/v1`, as for every other client.
+"""
+
+from http import HTTPStatus
+from importlib import resources
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route, Router, request_response
+from starlette.types import Receive, Scope, Send
+
+from pecia.accounts import Scope as KeyScope
+from pecia.gateway.identity import COOKIE, Bearer, bearers_of
+from pecia.gateway.problems import ProblemError
+from pecia.review.app import Desk, Secured, Work
+
+_ASSETS: Final = {"/": "web.html", "/web.js": "web.js", "/web.css": "web.css"}
+_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_MOST: Final = 1_000
+"""Characters of a request to sign in."""
+
+
+class _SignIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    key: str
+
+
+def web_page() -> list[BaseRoute]:
+    """Return the routes of the page, for `make_app` of the gateway."""
+    desk = Desk(lambda request: Work(job_ids=(request.path_params["reviewed"],)))
+    return [
+        *(Route(path, Secured(request_response(_asset)), methods=["GET"]) for path in _ASSETS),
+        Route("/session", Secured(request_response(_is_signed_in)), methods=["GET"]),
+        Route("/session", Secured(request_response(_sign_in)), methods=["POST"]),
+        Route("/session", Secured(request_response(_sign_out)), methods=["DELETE"]),
+        Mount("/desk/{reviewed:uuid}", _ForReviewers(Secured(Router(desk.routes)))),
+    ]
+
+
+class _ForReviewers:
+    """Refuses keys that may not review."""
+
+    def __init__(self, app: Secured) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bearer: Bearer = Request(scope).state.bearer
+        if KeyScope.REVIEW not in bearer.key.scopes:
+            raise ProblemError(HTTPStatus.FORBIDDEN, "scope_missing", "This key has not the scope `review`.")
+        await self._app(scope, receive, send)
+
+
+async def _asset(request: Request) -> Response:
+    name = _ASSETS[request.url.path]
+    content = resources.files("pecia.web").joinpath("assets", name).read_bytes()
+    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
+
+
+async def _sign_in(request: Request) -> Response:
+    """Keep the key in a cookie, if it opens. Raises `ProblemError` if not."""
+    if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media_type", "A key comes as application/json."
+        )
+    try:
+        key = _SignIn.model_validate_json((await request.body())[:_MOST]).key
+    except ValidationError:
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "validation", 'Send {"key": "…"}.') from None
+    await bearers_of(request).authenticate(f"Bearer {key}")
+    response = Response(status_code=HTTPStatus.NO_CONTENT)
+    response.set_cookie(
+        COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+    )
+    return response
+
+
+async def _is_signed_in(request: Request) -> Response:
+    """Answer 204, or 205 without a cookie: to look is no error."""
+    return Response(
+        status_code=HTTPStatus.NO_CONTENT if COOKIE in request.cookies else HTTPStatus.RESET_CONTENT
+    )
+
+
+async def _sign_out(_: Request) -> Response:
+    response = Response(status_code=HTTPStatus.NO_CONTENT)
+    response.delete_cookie(COOKIE, path="/")
+    return response
