@@ -124,6 +124,8 @@ class BlockKind(StrEnum):
     PAGE_NUMBER = "page_number"
     STAMP = "stamp"
     HANDWRITING = "handwriting"
+    BARCODE = "barcode"
+    """Its text is what it encodes; it is no text that the page shows."""
 
 
 class Cell(Stored):

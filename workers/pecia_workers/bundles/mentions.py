@@ -52,7 +52,7 @@ _LABELS: Final = re.compile(
 _WORD: Final = r"(?:[A-ZÀ-ÖØ-Þ][\w'\u2019.-]*|van|von|de|der|den|zu|del|la)"
 _LATIN: Final = rf"{_WORD}(?:,? {_WORD}){{0,4}}"
 _NAME: Final = re.compile(rf"(?:{_LATIN}|[\uac00-\ud7a3][\uac00-\ud7a3*○◯](?:[\uac00-\ud7a3*○◯]{{0,3}})|[\uac00-\ud7a3] [\uac00-\ud7a3]{{2,3}}|[\u4e00-\u9fff]{{2,4}})")
-_LEADING: Final = re.compile(rf"\W*(?P<name>{_NAME.pattern})(?![\w])")
+_LEADING: Final = re.compile(rf"\W*(?:(?:Mrs?|Ms|Miss|Frau|Herrn?)\b\.? )?(?P<name>{_NAME.pattern})(?![\w])")
 _BEFORE: Final = re.compile(rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,|/]*)?$")
 _NO_NAME: Final = re.compile(
     r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report|befund|letter|invoice|consent|record"
@@ -196,8 +196,9 @@ def _found(pieces: Sequence[Piece]) -> Iterator[_Found]:
         text = piece.text
         labels = list(_LABELS.finditer(text))
         before = text[: labels[0].start()] if labels else text
-        if len(labels) == 1 and labels[0]["relative"] and len(text.split()) <= 4 and ":" not in text:  # noqa: PLR2004
-            others = 5  # a heading: what follows is another person's
+        is_heading = len(labels) == 1 and len(text.split()) <= 4 and ":" not in text  # noqa: PLR2004
+        if is_heading and (labels[0]["relative"] or (labels[0]["doctor"] and labels[0][0] == text)):
+            others = 5 if labels[0]["relative"] else 2  # what follows is another person's
             continue
         if any(label["name"] for label in labels) and re.match(r"\W*(patient|환자)", text, re.IGNORECASE):
             others = 0
