@@ -1,0 +1,295 @@
+"""Split a bundle: where each document begins, and that no document holds pages of two patients unseen."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from pecia_schemas.bundles import (
+    BundleDoubt,
+    BundleDoubtReason,
+    Cut,
+    CutSign,
+    DocumentKind,
+    DocumentPart,
+    Identity,
+    Likeness,
+    Split,
+    Subject,
+)
+from pecia_schemas.results import Page
+from pecia_workers.bundles.identities import Claim, claim_of, compare, identity_of
+from pecia_workers.bundles.kinds import Evidence, judge
+from pecia_workers.bundles.signs import PageSigns, signs_of
+
+WEIGHTS: Final[Mapping[str, float]] = {
+    "bias": -1.0,
+    "first_number": 4.0,
+    "next_number": -5.0,
+    "number_breaks": 2.0,
+    "before_is_last": 2.0,
+    "before_is_not_last": -2.0,
+    "second_follows": 2.0,
+    "same_head": -2.5,
+    "new_head": 1.5,
+    "letterhead": 1.5,
+    "no_head": -1.0,
+    "title": 3.0,
+    "same_title": -2.0,
+    "other_kind": 2.0,
+    "same_kind": -0.5,
+    "opens": 1.5,
+    "closed": 1.0,
+    "goes_on": -1.5,
+    "same_patient": -1.0,
+    "other_patient": 5.0,
+    "patient_in_doubt": 2.5,
+    "same_barcode": -4.0,
+    "other_barcode": 3.0,
+    "size": 1.5,
+    "blank": 0.7,
+    "same_blank": -0.7,
+}
+"""Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
+_SIGN_OF: Final[Mapping[str, CutSign]] = {
+    **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
+    **dict.fromkeys(("before_is_not_last", "second_follows"), CutSign.PAGE_NUMBER),
+    **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
+    **dict.fromkeys(("opens", "closed", "goes_on"), CutSign.HEAD),
+    **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
+    **dict.fromkeys(("same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY),
+    **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
+    "size": CutSign.SIZE,
+    **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
+}
+_ALIKE, _UNLIKE = 0.6, 0.25
+"""Shares of their words that two heads have in common."""
+_SIZES_APART: Final = 0.06
+_SURE_KIND: Final = 0.7
+_DOUBTFUL: Final = (0.1, 0.9)
+"""Between these a probability is in doubt."""
+_LEAST_SURE: Final = 0.98
+"""That a page which names nobody is its document's, where the next page is another patient's."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A document as far as it is split off."""
+
+    cut: Cut
+    pages: list[PageSigns] = field(default_factory=list)
+    loose: dict[int, float] = field(default_factory=dict)
+    """Of each page after the first the probability that a document begins there all the same."""
+
+    def written(self) -> list[PageSigns]:
+        """Return its pages without blank ones."""
+        return [page for page in self.pages if not page.blank]
+
+    @property
+    def claim(self) -> Claim:
+        """Who its pages say that the patient is: those that no page contradicts."""
+        merged = Claim()
+        for claim in (claim for page in self.pages for claim in page.claims):
+            if not compare(merged, claim).contradicts:
+                merged.merge(claim)
+        return merged
+
+    @property
+    def kind(self) -> tuple[DocumentKind, float, tuple[str, ...]]:
+        """Its kind, the probability of it and the words for it."""
+        titles: dict[str, DocumentKind] = {}
+        evidence: Evidence = {}
+        for page in self.written():
+            titles = titles or page.titles
+            for kind, words in page.evidence.items():
+                evidence.setdefault(kind, Counter()).update(words)
+        return judge(titles, evidence)
+
+
+def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
+    """Return the documents of a bundle's pages, which come in order; those of another than the subject are in conflict.
+
+    Of each page little is kept, so the pages need not be in memory at once.
+    """
+    signs = [signs_of(page) for page in pages]
+    parts: list[Part] = []
+    separators: list[int] = []
+    after_sheet = False
+    for place, page in enumerate(signs):
+        if page.is_sheet:
+            separators.append(page.number)
+            after_sheet = True
+            continue
+        if page.blank and (parts or any(not later.blank and not later.is_sheet for later in signs[place:])):
+            if parts and not after_sheet:
+                parts[-1].pages.append(page)
+            elif after_sheet and separators and page.number == separators[-1] + 1:
+                separators.append(page.number)  # the sheet's back
+            else:
+                parts.append(Part(_cut(page, 1.0, (CutSign.FIRST,)), [page]))
+            continue
+        if not parts:
+            signs_of_cut = (CutSign.FIRST, *[CutSign.SEPARATOR] * after_sheet)
+            parts.append(Part(_cut(page, 1.0, signs_of_cut), [page]))
+        elif after_sheet or page.separates:
+            parts.append(Part(_cut(page, 1.0, (CutSign.SEPARATOR,)), [page]))
+        elif not parts[-1].written():
+            parts[-1].pages.append(page)
+        else:
+            following = next((later for later in signs[place + 1 :] if not later.blank), None)
+            features = features_of(parts[-1], page, following)
+            probability = probability_of(features)
+            if probability >= 0.5:  # noqa: PLR2004  likelier than not
+                parts.append(Part(_cut(page, probability, _reasons(features)), [page]))
+            else:
+                parts[-1].pages.append(page)
+                parts[-1].loose[page.number] = probability
+        after_sheet = False
+    expected = claim_of(subject) if subject else None
+    conflicts = [set(_contradicting(part, expected)) for part in parts]
+    for number, (part, following) in enumerate(pairwise(parts)):
+        _add_strays(part, following, conflicts[number], conflicts[number + 1])
+    documents = [
+        _document(number, part, parts[number : number + 1], sorted(pages))
+        for number, (part, pages) in enumerate(zip(parts, conflicts, strict=True), 1)
+    ]
+    return Split(documents=tuple(documents), separators=tuple(separators))
+
+
+def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
+    """Return the signs for and against a document that begins at this page, rather than the part going on."""
+    pages = part.written()
+    first, before = pages[0], pages[-1]
+    signs = {"bias": True}
+    fits_total = page.total is None or before.total is None or page.total == before.total
+    follows = before.place is not None and page.place == before.place + 1 and fits_total
+    guessed = before.place is None and page.place == len(pages) + 1
+    signs["first_number"] = page.place == 1
+    signs["next_number"] = follows or guessed
+    signs["number_breaks"] = page.place is not None and page.place > 1 and not follows and not guessed
+    signs["before_is_last"] = before.place is not None and before.place == before.total and not follows
+    signs["before_is_not_last"] = page.place is None and (before.place or 0) < (before.total or 0)
+    signs["second_follows"] = page.place is None and following is not None and following.place == 2  # noqa: PLR2004
+    alike = max((_common(page.head, other.head) for other in (first, before)), default=0.0)
+    signs["same_head"] = alike >= _ALIKE
+    signs["new_head"] = bool(page.head) and alike < _UNLIKE
+    signs["letterhead"] = page.letterhead and alike < _ALIKE
+    signs["no_head"] = not page.letterhead and not page.titles
+    known = {kind for other in pages for kind in other.titles.values()}
+    kinds = set(page.titles.values())
+    same_title = bool(page.titles.keys() & {title for other in pages[-2:] for title in other.titles})
+    signs["title"] = bool(kinds)
+    signs["same_title"] = same_title and alike >= _ALIKE
+    own, sure, _ = judge(page.titles, page.evidence)
+    whole, whole_sure, _ = part.kind
+    told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > _SURE_KIND
+    signs["other_kind"] = (told and own is not whole) or bool(kinds and known and kinds.isdisjoint(known))
+    signs["same_kind"] = told and own is whole
+    signs["opens"] = page.opens
+    signs["closed"] = before.closes
+    signs["goes_on"] = page.starts_small
+    claim = part.claim
+    comparisons = [compare(claim, other) for other in page.claims]
+    signs["same_patient"] = any(one.likeness is Likeness.SAME for one in comparisons)
+    signs["other_patient"] = any(one.likeness is Likeness.DIFFERENT for one in comparisons)
+    signs["patient_in_doubt"] = not signs["other_patient"] and any(one.contradicts for one in comparisons)
+    codes = before.barcodes | first.barcodes
+    signs["same_barcode"] = bool(page.barcodes & codes)
+    signs["other_barcode"] = bool(page.barcodes) and bool(codes) and not page.barcodes & codes
+    signs["size"] = _sizes_differ(before, page)
+    backs = len(part.pages) - len(pages)
+    signs["blank"] = part.pages[-1].blank and backs < len(pages)
+    signs["same_blank"] = part.pages[-1].blank and backs >= len(pages) > 1
+    return {name: float(value) for name, value in signs.items() if value}
+
+
+def probability_of(features: Mapping[str, float]) -> float:
+    """Return the probability that a document begins where these signs are."""
+    return 1 / (1 + math.exp(-sum(WEIGHTS[name] * value for name, value in features.items())))
+
+
+def _cut(page: PageSigns, probability: float, signs: Iterable[CutSign]) -> Cut:
+    return Cut(page=page.number, probability=probability, signs=tuple(signs))
+
+
+def _reasons(features: Mapping[str, float]) -> tuple[CutSign, ...]:
+    """Return the signs that speak for a cut, the strongest first."""
+    strength: Counter[CutSign] = Counter()
+    for name in features.keys() & _SIGN_OF.keys():
+        strength[_SIGN_OF[name]] = max(strength[_SIGN_OF[name]], WEIGHTS[name])  # type: ignore[assignment]
+    return tuple(sign for sign, weight in strength.most_common() if weight > 0)
+
+
+def _common(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / max(1, min(len(one), len(other)))
+
+
+def _sizes_differ(one: PageSigns, other: PageSigns) -> bool:
+    sides = zip(sorted(one.size), sorted(other.size), strict=True)
+    return any(abs(side - against) > _SIZES_APART * max(side, against) for side, against in sides)
+
+
+def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
+    """Yield the pages that name another patient than their document does, or than the caller expects."""
+    claims = [(page.number, claim) for page in part.pages for claim in page.claims]
+    whole = part.claim
+    for number, claim in claims:
+        if any(compare(other, claim).contradicts for _, other in claims) and compare(whole, claim).likeness is not (
+            Likeness.SAME
+        ):
+            yield number
+        if expected and compare(expected, claim).contradicts:
+            yield from (page.number for page in part.pages)
+    if expected and compare(expected, whole).contradicts:
+        yield from (page.number for page in part.pages)
+
+
+def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: set[int]) -> None:
+    """Add pages that name nobody, lie between two patients, and may be of either."""
+    if CutSign.SEPARATOR in following.cut.signs or compare(part.claim, following.claim).likeness is Likeness.SAME:
+        return
+    if not following.claim.places:
+        return
+    named = [place for place, page in enumerate(part.pages) if page.claims]
+    if named:
+        strays = [page.number for page in part.pages[named[-1] + 1 :] if not page.blank]
+        if any(part.loose.get(number, 0.0) > 1 - _LEAST_SURE for number in strays):
+            conflicts.update(strays)
+    first = next(place for place, page in enumerate(following.pages) if page.claims)
+    leading = [page.number for page in following.pages[:first] if not page.blank]
+    if leading and (following.cut.probability < _LEAST_SURE or any(
+        following.loose.get(page.number, 0.0) > 1 - _LEAST_SURE for page in following.pages[1 : first + 1]
+    )):
+        of_following.update(leading)
+
+
+def _document(number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int]) -> DocumentPart:
+    kind, probability, words = part.kind
+    pages = tuple(page.number for page in part.pages)
+    doubts = []
+    if conflicts:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=tuple(conflicts)))
+    low, high = _DOUBTFUL
+    unsure = [page for page, likely in part.loose.items() if likely > low]
+    unsure += [one.cut.page for one in (part, *following) if one.cut.probability < high]
+    if unsure:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(sorted(unsure))))
+    if kind is not DocumentKind.OTHER and probability < _SURE_KIND:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.KIND, pages=pages))
+    languages = sum((page.languages for page in part.pages), Counter[str]())
+    claim = part.claim
+    return DocumentPart(
+        number=number,
+        pages=pages,
+        cut=part.cut,
+        kind=kind,
+        kind_probability=probability,
+        kind_words=words,
+        title=next((title for page in part.pages for title in page.titles), None),
+        date=next((page.date for page in part.pages if page.date), None),
+        language=languages.most_common(1)[0][0] if languages else None,
+        identity=identity_of(claim) if claim.places else Identity(),
+        doubts=tuple(doubts),
+    )
