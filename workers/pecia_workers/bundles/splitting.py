@@ -82,30 +82,38 @@ class Part:
     pages: list[PageSigns] = field(default_factory=list)
     loose: dict[int, float] = field(default_factory=dict)
     """Of each page after the first the probability that a document begins there all the same."""
+    claim: Claim = field(default_factory=Claim)
+    """Who its pages say that the patient is: those that no page before contradicts."""
+    titles: dict[str, DocumentKind] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=dict)
+    first: PageSigns | None = None
+    """The first page that is not blank."""
+    last: PageSigns | None = None
+    written: int = 0
+    """How many of its pages are not blank."""
 
-    def written(self) -> list[PageSigns]:
-        """Return its pages without blank ones."""
-        return [page for page in self.pages if not page.blank]
+    def add(self, page: PageSigns, probability: float | None = None) -> None:
+        """Add its next page; `probability`: that a document begins there."""
+        self.pages.append(page)
+        if probability is not None:
+            self.loose[page.number] = probability
+        if page.blank:
+            return
+        self.first, self.last = self.first or page, page
+        self.written += 1
+        self.titles = self.titles or page.titles
+        for kind, words in page.evidence.items():
+            self.evidence.setdefault(kind, Counter()).update(words)
+        for claim in page.claims:
+            if not compare(self.claim, claim).contradicts:
+                self.claim.merge(claim)
 
-    @property
-    def claim(self) -> Claim:
-        """Who its pages say that the patient is: those that no page contradicts."""
-        merged = Claim()
-        for claim in (claim for page in self.pages for claim in page.claims):
-            if not compare(merged, claim).contradicts:
-                merged.merge(claim)
-        return merged
 
-    @property
-    def kind(self) -> tuple[DocumentKind, float, tuple[str, ...]]:
-        """Its kind, the probability of it and the words for it."""
-        titles: dict[str, DocumentKind] = {}
-        evidence: Evidence = {}
-        for page in self.written():
-            titles = titles or page.titles
-            for kind, words in page.evidence.items():
-                evidence.setdefault(kind, Counter()).update(words)
-        return judge(titles, evidence)
+def first_part(page: PageSigns, probability: float = 1.0, signs: Iterable[CutSign] = ()) -> Part:
+    """Return a document that begins with this page."""
+    part = Part(Cut(page=page.number, probability=probability, signs=tuple(signs)))
+    part.add(page)
+    return part
 
 
 def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
@@ -118,34 +126,25 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
     separators: list[int] = []
     after_sheet = False
     for place, page in enumerate(signs):
-        if page.is_sheet:
+        current = parts[-1] if parts else None
+        if page.is_sheet or (page.blank and separators[-1:] == [page.number - 1]):  # a sheet, or its back
             separators.append(page.number)
             after_sheet = True
             continue
-        if page.blank and (parts or any(not later.blank and not later.is_sheet for later in signs[place:])):
-            if parts and not after_sheet:
-                parts[-1].pages.append(page)
-            elif after_sheet and separators and page.number == separators[-1] + 1:
-                separators.append(page.number)  # the sheet's back
-            else:
-                parts.append(Part(_cut(page, 1.0, (CutSign.FIRST,)), [page]))
-            continue
-        if not parts:
-            signs_of_cut = (CutSign.FIRST, *[CutSign.SEPARATOR] * after_sheet)
-            parts.append(Part(_cut(page, 1.0, signs_of_cut), [page]))
+        if current is None:
+            parts.append(first_part(page, signs=(CutSign.FIRST, *[CutSign.SEPARATOR] * after_sheet)))
         elif after_sheet or page.separates:
-            parts.append(Part(_cut(page, 1.0, (CutSign.SEPARATOR,)), [page]))
-        elif not parts[-1].written():
-            parts[-1].pages.append(page)
+            parts.append(first_part(page, signs=(CutSign.SEPARATOR,)))
+        elif page.blank or not current.written:
+            current.add(page)
         else:
             following = next((later for later in signs[place + 1 :] if not later.blank), None)
-            features = features_of(parts[-1], page, following)
+            features = features_of(current, page, following)
             probability = probability_of(features)
             if probability >= 0.5:  # noqa: PLR2004  likelier than not
-                parts.append(Part(_cut(page, probability, _reasons(features)), [page]))
+                parts.append(first_part(page, probability, _reasons(features)))
             else:
-                parts[-1].pages.append(page)
-                parts[-1].loose[page.number] = probability
+                current.add(page, probability)
         after_sheet = False
     expected = claim_of(subject) if subject else None
     conflicts = [set(_contradicting(part, expected)) for part in parts]
@@ -160,12 +159,13 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
 
 def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
     """Return the signs for and against a document that begins at this page, rather than the part going on."""
-    pages = part.written()
-    first, before = pages[0], pages[-1]
+    first, before = part.first, part.last
+    assert first is not None
+    assert before is not None
     signs = {"bias": True}
     fits_total = page.total is None or before.total is None or page.total == before.total
     follows = before.place is not None and page.place == before.place + 1 and fits_total
-    guessed = before.place is None and page.place == len(pages) + 1
+    guessed = before.place is None and page.place == part.written + 1
     signs["first_number"] = page.place == 1
     signs["next_number"] = follows or guessed
     signs["number_breaks"] = page.place is not None and page.place > 1 and not follows and not guessed
@@ -177,21 +177,19 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["new_head"] = bool(page.head) and alike < _UNLIKE
     signs["letterhead"] = page.letterhead and alike < _ALIKE
     signs["no_head"] = not page.letterhead and not page.titles
-    known = {kind for other in pages for kind in other.titles.values()}
-    kinds = set(page.titles.values())
-    same_title = bool(page.titles.keys() & {title for other in pages[-2:] for title in other.titles})
+    known, kinds = set(part.titles.values()), set(page.titles.values())
+    same_title = bool(page.titles.keys() & part.titles.keys())
     signs["title"] = bool(kinds)
     signs["same_title"] = same_title and alike >= _ALIKE
     own, sure, _ = judge(page.titles, page.evidence)
-    whole, whole_sure, _ = part.kind
+    whole, whole_sure, _ = judge(part.titles, part.evidence)
     told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > _SURE_KIND
     signs["other_kind"] = (told and own is not whole) or bool(kinds and known and kinds.isdisjoint(known))
     signs["same_kind"] = told and own is whole
     signs["opens"] = page.opens
     signs["closed"] = before.closes
     signs["goes_on"] = page.starts_small
-    claim = part.claim
-    comparisons = [compare(claim, other) for other in page.claims]
+    comparisons = [compare(part.claim, other) for other in page.claims]
     signs["same_patient"] = any(one.likeness is Likeness.SAME for one in comparisons)
     signs["other_patient"] = any(one.likeness is Likeness.DIFFERENT for one in comparisons)
     signs["patient_in_doubt"] = not signs["other_patient"] and any(one.contradicts for one in comparisons)
@@ -199,19 +197,15 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["same_barcode"] = bool(page.barcodes & codes)
     signs["other_barcode"] = bool(page.barcodes) and bool(codes) and not page.barcodes & codes
     signs["size"] = _sizes_differ(before, page)
-    backs = len(part.pages) - len(pages)
-    signs["blank"] = part.pages[-1].blank and backs < len(pages)
-    signs["same_blank"] = part.pages[-1].blank and backs >= len(pages) > 1
+    backs = len(part.pages) - part.written
+    signs["blank"] = part.pages[-1].blank and backs < part.written
+    signs["same_blank"] = part.pages[-1].blank and backs >= part.written > 1
     return {name: float(value) for name, value in signs.items() if value}
 
 
 def probability_of(features: Mapping[str, float]) -> float:
     """Return the probability that a document begins where these signs are."""
     return 1 / (1 + math.exp(-sum(WEIGHTS[name] * value for name, value in features.items())))
-
-
-def _cut(page: PageSigns, probability: float, signs: Iterable[CutSign]) -> Cut:
-    return Cut(page=page.number, probability=probability, signs=tuple(signs))
 
 
 def _reasons(features: Mapping[str, float]) -> tuple[CutSign, ...]:
@@ -266,7 +260,7 @@ def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: 
 
 
 def _document(number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int]) -> DocumentPart:
-    kind, probability, words = part.kind
+    kind, probability, words = judge(part.titles, part.evidence)
     pages = tuple(page.number for page in part.pages)
     doubts = []
     if conflicts:
