@@ -142,11 +142,13 @@ def drawn_bundle(seed: int, *, noise: float = 0.002) -> Bundle:
         size = rng.choice(((1240, 1754), (1240, 1754), (1275, 1650), (1654, 2339)))
         house, has_head, titled = rng.choice(_HOUSES[person.language]), rng.random() < 0.85, rng.random() < 0.93
         numbered = rng.random() < 0.5
-        tells = bool(not number or sheets or has_head or titled or numbered or before != (person, size))
+        coded = rng.random() < 0.1  # by an archive's label on each page
+        codes = [Block(kind=BlockKind.BARCODE, text=f"DOC-{rng.randint(1000, 9999)}", source=Source.OCR)] * coded
+        tells = bool(not number or coded or sheets or has_head or titled or numbered or before != (person, size))
         pages = list(_document(rng, person, kind, house, has_head, titled, numbered))
         start = len(bundle.pages) + 1
         for lines in pages:
-            bundle.pages.append(_page(rng, len(bundle.pages) + 1, lines, size, noise))
+            bundle.pages.append(_page(rng, len(bundle.pages) + 1, lines, size, noise, codes))
             if duplex and lines is pages[-1] and rng.random() < 0.7:
                 bundle.pages.append(_page(rng, len(bundle.pages) + 1, [], size, 0))
         bundle.documents.append(Truth(tuple(range(start, len(bundle.pages) + 1)), kind, person, tells))
@@ -189,7 +191,8 @@ def _document(
             lines += title
             if kind is DocumentKind.LETTER and language != "ko":
                 lines.append({"en": "Dear Dr. Ward,", "de": "Sehr geehrte Frau Kollegin,"}[language])
-            lines += _block(rng, person)
+            if rng.random() < 0.97 or not (has_head and title):
+                lines += _block(rng, person)
             lines.append({"en": f"Date: {date:%d.%m.%Y}", "de": f"Datum: {date:%d.%m.%Y}", "ko": f"발행일: {date:%Y-%m-%d}"}[language])
         elif names_pages:
             lines.append(_short(rng, person, names_pages))
@@ -284,7 +287,7 @@ def _page(
     )  # fmt: skip
 
 
-def fitted(seeds: Sequence[int], *, steps: int = 400, ridge: float = 0.003) -> dict[str, float]:
+def fitted(seeds: Sequence[int], *, steps: int = 60, ridge: float = 0.0003) -> dict[str, float]:
     """Return weights that make the true cuts of these bundles likely: logistic regression with a small penalty."""
     import numpy as np  # noqa: PLC0415
 
