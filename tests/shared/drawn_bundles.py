@@ -140,7 +140,7 @@ def drawn_bundle(seed: int, *, noise: float = 0.002) -> Bundle:
             code = [Block(kind=BlockKind.BARCODE, text="PECIA-SEPARATOR", source=Source.OCR)] if not sheet else []
             bundle.pages.append(_page(rng, len(bundle.pages) + 1, sheet, (1240, 1754), 0, code))
         size = rng.choice(((1240, 1754), (1240, 1754), (1275, 1650), (1654, 2339)))
-        house, has_head, titled = rng.choice(_HOUSES[person.language]), rng.random() < 0.85, rng.random() < 0.93
+        house, has_head, titled = rng.choice(_HOUSES[person.language]), rng.random() < 0.85, rng.random() < 0.85
         numbered = rng.random() < 0.5
         coded = rng.random() < 0.1  # by an archive's label on each page
         codes = [Block(kind=BlockKind.BARCODE, text=f"DOC-{rng.randint(1000, 9999)}", source=Source.OCR)] * coded

@@ -28,6 +28,8 @@ _ORGANISATION: Final = re.compile(
     r"hospital|clinic|medical cent|practice|laborator|surgery|klinik|krankenhaus|praxis|labor\b|zentrum|gmbh|병원|의원|의료원|센터|검사실"
     r"|(?:tel|phone|fax|전화)\b|@|www\.", re.IGNORECASE
 )  # fmt: skip
+_GENERIC: Final = re.compile(r"tel|phone|telefon|fax|전화|hospital|clinic|medical|praxis|klinik|dr|www|com|gmbh|page|seite")
+"""Words of heads that tell no two apart."""
 _OPENING: Final = re.compile(r"^(?:dear |sehr geehrte|liebe[r]? |to whom it may)", re.IGNORECASE)
 _CLOSING: Final = re.compile(
     r"sincerely|regards|faithfully|mit freundlichen|hochachtungsvoll|signature|unterschrift|\(서명\)|\(인\)|배상|amount due|gesamtbetrag|end of (?:report|document)|총\s?합계",
@@ -89,7 +91,8 @@ def signs_of(page: Page) -> PageSigns:
                 titles[" ".join(piece.text.split())] = kind
                 break
     body = [piece.text.strip() for piece in pieces if piece not in top and piece not in bottom] or [""]
-    head = [word for piece in top for word in re.findall(r"[^\W\d_]{2,}", piece.text.casefold())]
+    houses = [piece for piece in top if _ORGANISATION.search(piece.text)]
+    head = [word for piece in houses or top for word in re.findall(r"[^\W\d_]{2,}", piece.text.casefold())]
     return PageSigns(
         number=page.number,
         size=(page.width, page.height) if page.scale == 1 else (round(page.width / page.scale), round(page.height / page.scale)),
@@ -99,8 +102,8 @@ def signs_of(page: Page) -> PageSigns:
         barcodes=frozenset(code for code in codes if not _SEPARATOR.match(code)),
         place=place,
         total=total,
-        head=frozenset(head[:_MOST_HEAD]),
-        letterhead=sum(_ORGANISATION.search(piece.text) is not None for piece in top) > 0,
+        head=frozenset(word for word in head[:_MOST_HEAD] if not _GENERIC.fullmatch(word)),
+        letterhead=bool(houses),
         titles=titles,
         opens=any(_OPENING.match(piece.text) for piece in pieces[:20]),
         closes=any(_CLOSING.search(piece.text) for piece in pieces[-6:]),

@@ -25,33 +25,33 @@ from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "bias": -2.45,
-    "first_number": 2.74,
-    "next_number": -2.06,
-    "number_breaks": -0.42,
-    "before_is_last": 2.37,
+    "bias": -1.7,
+    "first_number": 2.62,
+    "next_number": -2.07,
+    "number_breaks": -0.4,
+    "before_is_last": 2.72,
     "before_is_not_last": -0.01,
     "second_follows": 0.0,
-    "same_head": -1.06,
-    "new_head": 0.03,
-    "letterhead": 0.0,
-    "no_head": -1.58,
-    "title": 4.29,
-    "same_title": 0.79,
-    "other_kind": 2.62,
-    "same_kind": -0.75,
-    "opens": 1.34,
-    "closed": 0.09,
-    "goes_on": -0.28,
-    "names_nobody": -1.67,
-    "names_fully": 0.97,
-    "same_patient": -0.43,
-    "other_patient": 2.5,
-    "patient_in_doubt": 0.43,
-    "same_barcode": -0.76,
-    "other_barcode": 0.06,
-    "size": 2.13,
-    "blank": 0.6,
+    "same_head": -1.82,
+    "new_head": 1.37,
+    "letterhead": 0.63,
+    "no_head": -1.95,
+    "title": 3.49,
+    "same_title": 0.64,
+    "other_kind": 2.65,
+    "same_kind": -0.85,
+    "opens": 1.21,
+    "closed": -0.03,
+    "goes_on": -0.45,
+    "names_nobody": -1.58,
+    "names_fully": 1.18,
+    "same_patient": -0.6,
+    "other_patient": 2.34,
+    "patient_in_doubt": 0.49,
+    "same_barcode": -0.68,
+    "other_barcode": 0.24,
+    "size": 2.03,
+    "blank": 0.41,
     "same_blank": 0.0,
 }
 """Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
@@ -66,8 +66,8 @@ _SIGN_OF: Final[Mapping[str, CutSign]] = {
     "size": CutSign.SIZE,
     **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
 }
-_ALIKE, _UNLIKE = 0.6, 0.25
-"""Shares of their words that two heads have in common."""
+_ALIKE: Final = 0.6
+"""Share of their words that two heads of one house have in common."""
 _SIZES_APART: Final = 0.06
 _SURE_KIND: Final = 0.7
 _DOUBTFUL: Final = (0.1, 0.9)
@@ -174,10 +174,11 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["before_is_last"] = before.place is not None and before.place == before.total and not follows
     signs["before_is_not_last"] = page.place is None and (before.place or 0) < (before.total or 0)
     signs["second_follows"] = page.place is None and following is not None and following.place == 2  # noqa: PLR2004
-    alike = max((_common(page.head, other.head) for other in (first, before)), default=0.0)
+    heads = [other.head for other in (first, before) if other.letterhead is page.letterhead]
+    alike = max((_common(page.head, head) for head in heads), default=0.0)
     signs["same_head"] = alike >= _ALIKE
-    signs["new_head"] = bool(page.head) and alike < _UNLIKE
-    signs["letterhead"] = page.letterhead and alike < _ALIKE
+    signs["new_head"] = page.letterhead and (first.letterhead or before.letterhead) and alike < _ALIKE
+    signs["letterhead"] = page.letterhead and not first.letterhead and not before.letterhead
     signs["no_head"] = not page.letterhead and not page.titles
     known, kinds = set(part.titles.values()), set(page.titles.values())
     same_title = bool(page.titles.keys() & part.titles.keys())
