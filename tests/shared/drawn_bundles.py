@@ -131,7 +131,7 @@ def drawn_bundle(seed: int, *, noise: float = 0.002) -> Bundle:
     bundle = Bundle()
     people = _people(rng)
     duplex, sheets = rng.random() < 0.2, rng.random() < 0.1
-    before: tuple[object, ...] = ()
+    before: tuple[Person, tuple[int, int]] | None = None
     for number in range(rng.randint(2, 6)):
         person, kind = rng.choice(people), rng.choice(list(_TITLES))
         if sheets and number:

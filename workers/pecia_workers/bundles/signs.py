@@ -124,6 +124,8 @@ def _edge(page: Page, pieces: Sequence[Piece], *, top: bool) -> list[Piece]:
 
 
 def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
+    place: int
+    total: int | None
     for text in texts:
         for match in _PAGE_NUMBER.finditer(text):
             if match["total"]:

@@ -150,8 +150,8 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         after_sheet = False
     expected = claim_of(subject) if subject else None
     conflicts = [set(_contradicting(part, expected)) for part in parts]
-    for number, (part, following) in enumerate(pairwise(parts)):
-        _add_strays(part, following, conflicts[number], conflicts[number + 1])
+    for number, (part, next_part) in enumerate(pairwise(parts)):
+        _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
     documents = [
         _document(number, part, parts[number : number + 1], sorted(pages))
         for number, (part, pages) in enumerate(zip(parts, conflicts, strict=True), 1)
