@@ -15,7 +15,7 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Tabl
 from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.results import Page, Verdict
 
-_GIVEN: Final = {
+_GIVEN: Final[dict[str, list[str]]] = {
     "en": "Anna Anne Maria Marie Peter John Laura Lara Thomas Emma Emily Oliver George Helen Ellen Daniel Daniela".split(),
     "de": "Anna Anne Jürgen Björn Käthe Lena Lina Hans Hanna Uwe Jan Jana Stefan Stefanie Paul Paula".split(),
     "ko": "민수 민서 지훈 지은 서연 서윤 하준 하은 도윤 예진 수빈 현우 현주 영희 철수".split(),

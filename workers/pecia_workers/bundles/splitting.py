@@ -25,33 +25,34 @@ from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "bias": -1.7,
-    "first_number": 2.62,
-    "next_number": -2.07,
-    "number_breaks": -0.4,
-    "before_is_last": 2.72,
-    "before_is_not_last": -0.01,
+    "bias": -2.36,
+    "first_number": 1.32,
+    "next_number": -1.49,
+    "number_breaks": -0.24,
+    "before_is_last": 1.49,
+    "before_is_not_last": -0.0,
     "second_follows": 0.0,
-    "same_head": -1.82,
-    "new_head": 1.37,
-    "letterhead": 0.63,
-    "no_head": -1.95,
-    "title": 3.49,
-    "same_title": 0.64,
-    "other_kind": 2.65,
-    "same_kind": -0.85,
-    "opens": 1.21,
-    "closed": -0.03,
-    "goes_on": -0.45,
-    "names_nobody": -1.58,
-    "names_fully": 1.18,
-    "same_patient": -0.6,
-    "other_patient": 2.34,
-    "patient_in_doubt": 0.49,
-    "same_barcode": -0.68,
-    "other_barcode": 0.24,
-    "size": 2.03,
-    "blank": 0.41,
+    "same_head": -1.62,
+    "new_head": 0.72,
+    "letterhead": 0.25,
+    "no_head": -1.7,
+    "title": 2.01,
+    "same_title": 0.29,
+    "other_kind": 1.51,
+    "same_kind": -0.78,
+    "other_date": 4.54,
+    "opens": 0.6,
+    "closed": -0.02,
+    "goes_on": -0.21,
+    "names_nobody": -1.46,
+    "names_fully": 0.64,
+    "same_patient": -0.75,
+    "other_patient": 1.24,
+    "patient_in_doubt": 0.21,
+    "same_barcode": -0.42,
+    "other_barcode": 0.07,
+    "size": 1.0,
+    "blank": 0.28,
     "same_blank": 0.0,
 }
 """Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
@@ -59,7 +60,7 @@ _SIGN_OF: Final[Mapping[str, CutSign]] = {
     **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
     **dict.fromkeys(("before_is_not_last", "second_follows"), CutSign.PAGE_NUMBER),
     **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
-    **dict.fromkeys(("opens", "closed", "goes_on"), CutSign.HEAD),
+    **dict.fromkeys(("other_date", "opens", "closed", "goes_on"), CutSign.HEAD),
     **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
     **dict.fromkeys(("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY),
     **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
@@ -150,6 +151,10 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         after_sheet = False
     expected = claim_of(subject) if subject else None
     conflicts = [set(_contradicting(part, expected)) for part in parts]
+    for part, pages in zip(parts, conflicts, strict=True):  # a page that names nobody may be of another patient
+        nameless = (page.number for page in part.pages if not page.claims)
+        pages.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
+        pages.update(_nameless_before(part))
     for number, (part, next_part) in enumerate(pairwise(parts)):
         _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
     documents = [
@@ -189,6 +194,7 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > _SURE_KIND
     signs["other_kind"] = (told and own is not whole) or bool(kinds and known and kinds.isdisjoint(known))
     signs["same_kind"] = told and own is whole
+    signs["other_date"] = page.date is not None and first.date is not None and page.date != first.date
     signs["opens"] = page.opens
     signs["closed"] = before.closes
     signs["goes_on"] = page.starts_small
@@ -257,11 +263,15 @@ def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: 
         if any(part.loose.get(number, 0.0) > 1 - _LEAST_SURE for number in strays):
             conflicts.update(strays)
     first = next(place for place, page in enumerate(following.pages) if page.claims)
-    leading = [page.number for page in following.pages[:first] if not page.blank]
-    if leading and (following.cut.probability < _LEAST_SURE or any(
-        following.loose.get(page.number, 0.0) > 1 - _LEAST_SURE for page in following.pages[1 : first + 1]
-    )):
-        of_following.update(leading)
+    if following.cut.probability < _LEAST_SURE:
+        of_following.update(page.number for page in following.pages[:first] if not page.blank)
+
+
+def _nameless_before(part: Part) -> list[int]:
+    """Return the pages before the first that names the patient, if they may be of a document of their own."""
+    first = next((place for place, page in enumerate(part.pages) if page.claims), 0)
+    joins = (part.loose.get(page.number, 0.0) for page in part.pages[1 : first + 1])
+    return [page.number for page in part.pages[:first]] if max(joins, default=0.0) > 1 - _LEAST_SURE else []
 
 
 def _document(number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int]) -> DocumentPart:

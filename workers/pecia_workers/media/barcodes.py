@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from pecia_schemas.blocks import Block, BlockKind, Source
 from pecia_workers.layout.lines import box_of
 
-_FORMATS: Final = (
-    zxingcpp.BarcodeFormat.Code128,
-    zxingcpp.BarcodeFormat.QRCode,
-    zxingcpp.BarcodeFormat.PDF417,
-    zxingcpp.BarcodeFormat.DataMatrix,
+_FORMATS: Final = zxingcpp.BarcodeFormats(
+    [
+        zxingcpp.BarcodeFormat.Code128,
+        zxingcpp.BarcodeFormat.QRCode,
+        zxingcpp.BarcodeFormat.PDF417,
+        zxingcpp.BarcodeFormat.DataMatrix,
+    ]
 )
 _MOST: Final = 16
 _LONGEST: Final = 4296
@@ -23,7 +25,7 @@ _LONGEST: Final = 4296
 def barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
     """Return the barcodes of an upright page, from top to bottom, with what they encode as text."""
     found = zxingcpp.read_barcodes(  # one channel is a third of the work
-        np.ascontiguousarray(pixels[:, :, 1]), formats=list(_FORMATS), try_rotate=False, try_invert=False
+        np.ascontiguousarray(pixels[:, :, 1]), formats=_FORMATS, try_rotate=False, try_invert=False
     )
     blocks = []
     for code in found[:_MOST]:
