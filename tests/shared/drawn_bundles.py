@@ -193,9 +193,12 @@ def _document(
                 lines.append({"en": "Dear Dr. Ward,", "de": "Sehr geehrte Frau Kollegin,"}[language])
             if rng.random() < 0.97 or not (has_head and title):
                 lines += _block(rng, person)
-            lines.append({"en": f"Date: {date:%d.%m.%Y}", "de": f"Datum: {date:%d.%m.%Y}", "ko": f"발행일: {date:%Y-%m-%d}"}[language])
         elif names_pages:
             lines.append(_short(rng, person, names_pages))
+        if rng.random() < (0.8 if number == 1 else 0.5 if kind is DocumentKind.CHART else 0.1):
+            shown = date + dt.timedelta(days=number - 1) if kind is DocumentKind.CHART else date
+            labels = {"en": f"Date: {shown:%d.%m.%Y}", "de": f"Datum: {shown:%d.%m.%Y}", "ko": f"발행일: {shown:%Y-%m-%d}"}
+            lines.append(labels[language])
         body = list(_BODY[kind][language])
         lines += rng.sample(body, max(2, len(body) - (number > 1)))
         lines += rng.choices(_PROSE[language], k=rng.randint(1, 6))

@@ -25,34 +25,34 @@ from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "bias": -2.36,
-    "first_number": 1.32,
-    "next_number": -1.49,
-    "number_breaks": -0.24,
-    "before_is_last": 1.49,
-    "before_is_not_last": -0.0,
+    "bias": -1.68,
+    "first_number": 2.52,
+    "next_number": -2.02,
+    "number_breaks": -0.25,
+    "before_is_last": 2.22,
+    "before_is_not_last": -0.02,
     "second_follows": 0.0,
-    "same_head": -1.62,
-    "new_head": 0.72,
-    "letterhead": 0.25,
-    "no_head": -1.7,
-    "title": 2.01,
-    "same_title": 0.29,
-    "other_kind": 1.51,
-    "same_kind": -0.78,
-    "other_date": 4.54,
-    "opens": 0.6,
-    "closed": -0.02,
-    "goes_on": -0.21,
-    "names_nobody": -1.46,
-    "names_fully": 0.64,
-    "same_patient": -0.75,
-    "other_patient": 1.24,
-    "patient_in_doubt": 0.21,
-    "same_barcode": -0.42,
-    "other_barcode": 0.07,
-    "size": 1.0,
-    "blank": 0.28,
+    "same_head": -1.93,
+    "new_head": 1.1,
+    "letterhead": 0.69,
+    "no_head": -2.11,
+    "title": 3.16,
+    "same_title": 0.49,
+    "other_kind": 2.47,
+    "same_kind": -0.84,
+    "other_date": 1.95,
+    "opens": 0.5,
+    "closed": 0.26,
+    "goes_on": -0.59,
+    "names_nobody": -1.59,
+    "names_fully": 1.08,
+    "same_patient": -0.63,
+    "other_patient": 2.09,
+    "patient_in_doubt": 0.52,
+    "same_barcode": -0.79,
+    "other_barcode": 0.01,
+    "size": 2.03,
+    "blank": 1.11,
     "same_blank": 0.0,
 }
 """Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
@@ -73,7 +73,7 @@ _SIZES_APART: Final = 0.06
 _SURE_KIND: Final = 0.7
 _DOUBTFUL: Final = (0.1, 0.9)
 """Between these a probability is in doubt."""
-_LEAST_SURE: Final = 0.98
+_LEAST_SURE: Final = 0.95
 """That a page which names nobody is its document's, where the next page is another patient's."""
 
 
