@@ -16,17 +16,99 @@ from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.results import Page, Verdict
 
 _GIVEN: Final[dict[str, list[str]]] = {
-    "en": "Anna Anne Maria Marie Peter John Laura Lara Thomas Emma Emily Oliver George Helen Ellen Daniel Daniela".split(),
-    "de": "Anna Anne Jürgen Björn Käthe Lena Lina Hans Hanna Uwe Jan Jana Stefan Stefanie Paul Paula".split(),
-    "ko": "민수 민서 지훈 지은 서연 서윤 하준 하은 도윤 예진 수빈 현우 현주 영희 철수".split(),
+    "en": [
+        "Anna",
+        "Anne",
+        "Maria",
+        "Marie",
+        "Peter",
+        "John",
+        "Laura",
+        "Lara",
+        "Thomas",
+        "Emma",
+        "Emily",
+        "Oliver",
+        "George",
+        "Helen",
+        "Ellen",
+        "Daniel",
+        "Daniela",
+    ],
+    "de": [
+        "Anna",
+        "Anne",
+        "Jürgen",
+        "Björn",
+        "Käthe",
+        "Lena",
+        "Lina",
+        "Hans",
+        "Hanna",
+        "Uwe",
+        "Jan",
+        "Jana",
+        "Stefan",
+        "Stefanie",
+        "Paul",
+        "Paula",
+    ],
+    "ko": [
+        "민수",
+        "민서",
+        "지훈",
+        "지은",
+        "서연",
+        "서윤",
+        "하준",
+        "하은",
+        "도윤",
+        "예진",
+        "수빈",
+        "현우",
+        "현주",
+        "영희",
+        "철수",
+    ],
 }
 _FAMILY: Final = {
-    "en": "Meyer Smith Miller Brown Walker Harris Cooper Bailey Fletcher Turner Ward Hughes".split(),
-    "de": "Müller Schmidt Schäfer Koch Weiß Krüger Lange Vogel Neumann Böhm Schulze".split(),
-    "ko": "김 이 박 최 정 강 조 윤 장 임".split(),
+    "en": [
+        "Meyer",
+        "Smith",
+        "Miller",
+        "Brown",
+        "Walker",
+        "Harris",
+        "Cooper",
+        "Bailey",
+        "Fletcher",
+        "Turner",
+        "Ward",
+        "Hughes",
+    ],
+    "de": [
+        "Müller",
+        "Schmidt",
+        "Schäfer",
+        "Koch",
+        "Weiß",
+        "Krüger",
+        "Lange",
+        "Vogel",
+        "Neumann",
+        "Böhm",
+        "Schulze",
+    ],
+    "ko": ["김", "이", "박", "최", "정", "강", "조", "윤", "장", "임"],
 }
 _HOUSES: Final = {
-    "en": ("St. Mary Hospital", "Riverside Medical Centre", "Dr. Jones Family Practice", "Northfield Laboratories", "Oak Tree Clinic"),
+    "en": (
+        "St. Mary Hospital",
+        "Riverside Medical Centre",
+        "Dr. Jones Family Practice",
+        "Northfield Laboratories",
+        "Oak Tree Clinic",
+    ),
     "de": ("Klinikum Nordstadt", "Praxis Dr. Weber", "Labor Berlin Süd GmbH", "Krankenhaus am Park"),
     "ko": ("서울한빛병원", "푸른내과의원", "대한의료원", "중앙검사센터", "하나정형외과의원"),
 }
@@ -77,13 +159,30 @@ _BODY: Final = {
     },
 }  # fmt: skip
 _PROSE: Final = {
-    "en": ("The course was uneventful and there were no complications.", "Findings were discussed at length.", "and the dose was left unchanged", "Further notes are kept on file."),
-    "de": ("Der Verlauf war komplikationslos.", "Weitere Angaben liegen nicht vor.", "und wurde wie geplant fortgesetzt"),
+    "en": (
+        "The course was uneventful and there were no complications.",
+        "Findings were discussed at length.",
+        "and the dose was left unchanged",
+        "Further notes are kept on file.",
+    ),
+    "de": (
+        "Der Verlauf war komplikationslos.",
+        "Weitere Angaben liegen nicht vor.",
+        "und wurde wie geplant fortgesetzt",
+    ),
     "ko": ("특이 소견 없이 경과 양호함", "추가 사항은 별도로 기재함", "기타 특이사항 없음"),
 }
 _OTHERS: Final = {
-    "en": ("Referring physician: Dr. Helen Ward", "Emergency contact: Peter Walker, phone 0171 2345678", "Mother: Eva Brown, born 02.03.1935"),
-    "de": ("Hausarzt: Dr. Karl Lange", "Angehörige: Eva Koch, Tel. 0171 2345678", "Mutter: Eva Koch, geb. 02.03.1935"),
+    "en": (
+        "Referring physician: Dr. Helen Ward",
+        "Emergency contact: Peter Walker, phone 0171 2345678",
+        "Mother: Eva Brown, born 02.03.1935",
+    ),
+    "de": (
+        "Hausarzt: Dr. Karl Lange",
+        "Angehörige: Eva Koch, Tel. 0171 2345678",
+        "Mutter: Eva Koch, geb. 02.03.1935",
+    ),
     "ko": ("담당의사: 이영희", "보호자 성명: 박철수 (관계: 부)", "연락처 010-1234-5678"),
 }
 _CONFUSED: Final = dict(zip("lI1O0oS5B8üöämecir", "1l|0OO5S8Buoaoceln", strict=True))
@@ -102,7 +201,9 @@ class Person:
     def name(self, rng: random.Random) -> str:
         if self.language == "ko":
             return self.family + self.given
-        return rng.choice((f"{self.given} {self.family}", f"{self.given} {self.family}", f"{self.family}, {self.given}"))
+        return rng.choice(
+            (f"{self.given} {self.family}", f"{self.given} {self.family}", f"{self.family}, {self.given}")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +238,26 @@ def drawn_bundle(seed: int, *, noise: float = 0.002) -> Bundle:
         if sheets and number:
             bundle.separators.append(len(bundle.pages) + 1)
             sheet = rng.choice((["SEPARATOR"], ["Trennblatt"], []))
-            code = [Block(kind=BlockKind.BARCODE, text="PECIA-SEPARATOR", source=Source.OCR)] if not sheet else []
+            code = (
+                [Block(kind=BlockKind.BARCODE, text="PECIA-SEPARATOR", source=Source.OCR)]
+                if not sheet
+                else []
+            )
             bundle.pages.append(_page(rng, len(bundle.pages) + 1, sheet, (1240, 1754), 0, code))
         size = rng.choice(((1240, 1754), (1240, 1754), (1275, 1650), (1654, 2339)))
-        house, has_head, titled = rng.choice(_HOUSES[person.language]), rng.random() < 0.85, rng.random() < 0.85
+        house, has_head, titled = (
+            rng.choice(_HOUSES[person.language]),
+            rng.random() < 0.85,
+            rng.random() < 0.85,
+        )
         numbered = rng.random() < 0.5
         coded = rng.random() < 0.1  # by an archive's label on each page
-        codes = [Block(kind=BlockKind.BARCODE, text=f"DOC-{rng.randint(1000, 9999)}", source=Source.OCR)] * coded
-        tells = bool(not number or coded or sheets or has_head or titled or numbered or before != (person, size))
+        codes = [
+            Block(kind=BlockKind.BARCODE, text=f"DOC-{rng.randint(1000, 9999)}", source=Source.OCR)
+        ] * coded
+        tells = bool(
+            not number or coded or sheets or has_head or titled or numbered or before != (person, size)
+        )
         pages = list(_document(rng, person, kind, house, has_head, titled, numbered))
         start = len(bundle.pages) + 1
         for lines in pages:
@@ -171,11 +284,23 @@ def _people(rng: random.Random) -> list[Person]:
 
 def _person(rng: random.Random, language: str) -> Person:
     birth = dt.date(rng.randint(1930, 2015), rng.randint(1, 12), rng.randint(1, 28))
-    return Person(language, rng.choice(_FAMILY[language]), rng.choice(_GIVEN[language]), birth, str(rng.randint(10**6, 10**8)))
+    return Person(
+        language,
+        rng.choice(_FAMILY[language]),
+        rng.choice(_GIVEN[language]),
+        birth,
+        str(rng.randint(10**6, 10**8)),
+    )
 
 
 def _document(
-    rng: random.Random, person: Person, kind: DocumentKind, house: str, has_head: bool, titled: bool, numbered: bool
+    rng: random.Random,
+    person: Person,
+    kind: DocumentKind,
+    house: str,
+    has_head: bool,
+    titled: bool,
+    numbered: bool,
 ) -> Iterator[list[str]]:
     """Yield the lines of its pages."""
     language = person.language
@@ -197,7 +322,11 @@ def _document(
             lines.append(_short(rng, person, names_pages))
         if rng.random() < (0.8 if number == 1 else 0.5 if kind is DocumentKind.CHART else 0.1):
             shown = date + dt.timedelta(days=number - 1) if kind is DocumentKind.CHART else date
-            labels = {"en": f"Date: {shown:%d.%m.%Y}", "de": f"Datum: {shown:%d.%m.%Y}", "ko": f"발행일: {shown:%Y-%m-%d}"}
+            labels = {
+                "en": f"Date: {shown:%d.%m.%Y}",
+                "de": f"Datum: {shown:%d.%m.%Y}",
+                "ko": f"발행일: {shown:%Y-%m-%d}",
+            }
             lines.append(labels[language])
         body = list(_BODY[kind][language])
         lines += rng.sample(body, max(2, len(body) - (number > 1)))
@@ -212,8 +341,20 @@ def _document(
 
 def _born(rng: random.Random, person: Person) -> str:
     if person.language == "ko":
-        return rng.choice((f"{person.birth:%Y-%m-%d}", f"{person.birth:%Y.%m.%d}", f"{person.birth.year}년 {person.birth.month}월 {person.birth.day}일"))
-    return rng.choice((f"{person.birth:%d.%m.%Y}", f"{person.birth:%Y-%m-%d}", f"{person.birth:%d %B %Y}" if person.language == "en" else f"{person.birth:%d.%m.%Y}"))
+        return rng.choice(
+            (
+                f"{person.birth:%Y-%m-%d}",
+                f"{person.birth:%Y.%m.%d}",
+                f"{person.birth.year}년 {person.birth.month}월 {person.birth.day}일",
+            )
+        )
+    return rng.choice(
+        (
+            f"{person.birth:%d.%m.%Y}",
+            f"{person.birth:%Y-%m-%d}",
+            f"{person.birth:%d %B %Y}" if person.language == "en" else f"{person.birth:%d.%m.%Y}",
+        )
+    )
 
 
 def _block(rng: random.Random, person: Person) -> list[str]:
@@ -245,7 +386,11 @@ def _block(rng: random.Random, person: Person) -> list[str]:
 
 def _short(rng: random.Random, person: Person, form: int) -> str:
     name, born, record = person.name(rng), _born(rng, person), person.record
-    label = {"en": ("MRN", "DOB", "Name"), "de": ("Pat.-Nr.", "geb.", "Name"), "ko": ("등록번호", "생년월일", "성명")}[person.language]
+    label = {
+        "en": ("MRN", "DOB", "Name"),
+        "de": ("Pat.-Nr.", "geb.", "Name"),
+        "ko": ("등록번호", "생년월일", "성명"),
+    }[person.language]
     return f"{name} | {label[0]} {record}" if form == 1 else f"{label[2]}: {name}  {label[1]} {born}"
 
 
@@ -254,12 +399,23 @@ def _noisy(rng: random.Random, text: str, noise: float) -> str:
         return text
     place = rng.randrange(len(text))
     sign = text[place]
-    other = _CONFUSED.get(sign) if rng.random() < 0.7 else rng.choice("aeioutnr") if sign.isalpha() and sign.isascii() else sign
+    other = (
+        _CONFUSED.get(sign)
+        if rng.random() < 0.7
+        else rng.choice("aeioutnr")
+        if sign.isalpha() and sign.isascii()
+        else sign
+    )
     return f"{text[:place]}{other or sign}{text[place + 1 :]}"
 
 
 def _page(
-    rng: random.Random, number: int, texts: Sequence[str], size: tuple[int, int], noise: float, more: Sequence[Block] = ()
+    rng: random.Random,
+    number: int,
+    texts: Sequence[str],
+    size: tuple[int, int],
+    noise: float,
+    more: Sequence[Block] = (),
 ) -> Page:
     width, height = size
     lines, top = [], round(0.05 * height)
@@ -275,15 +431,25 @@ def _page(
     if len(lines) > 3 and ":" in lines[2].text and lines[2].text.count(":") == 1 and rng.random() < 0.3:
         name, value = lines[2].text.split(":", 1)  # a table of what the patient is
         cells = tuple(
-            Cell(row=0, column=column, text=part.strip(), box=lines[2].box) for column, part in enumerate((name, value))
+            Cell(row=0, column=column, text=part.strip(), box=lines[2].box)
+            for column, part in enumerate((name, value))
         )
         table = Table(rows=1, columns=2, cells=cells)
         parts = (lines[:2], lines[3:])
         above, below = (
-            Block(kind=BlockKind.TEXT, text="\n".join(line.text for line in part), lines=tuple(part), source=Source.OCR)
+            Block(
+                kind=BlockKind.TEXT,
+                text="\n".join(line.text for line in part),
+                lines=tuple(part),
+                source=Source.OCR,
+            )
             for part in parts
         )
-        blocks = [above, Block(kind=BlockKind.TABLE, text=table.text, table=table, box=lines[2].box, source=Source.OCR), below]
+        blocks = [
+            above,
+            Block(kind=BlockKind.TABLE, text=table.text, table=table, box=lines[2].box, source=Source.OCR),
+            below,
+        ]
     verdict = Verdict.OK if lines or more else Verdict.BLANK
     return Page(
         number=number, blocks=(*blocks, *more), verdict=verdict, width=width, height=height, blank=not (lines or more), engine="drawn"
@@ -330,4 +496,6 @@ def fitted(seeds: Sequence[int], *, steps: int = 60, ridge: float = 0.0003) -> d
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(f'    "{name}": {weight},' for name, weight in fitted(range(10_000, 11_500)).items()) + "\n")
+    sys.stdout.write(
+        "\n".join(f'    "{name}": {weight},' for name, weight in fitted(range(10_000, 11_500)).items()) + "\n"
+    )

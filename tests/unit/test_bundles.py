@@ -37,7 +37,15 @@ def page_of(number: int, *texts: str, codes: Sequence[str] = ()) -> Page:
     barcodes = (Block(kind=BlockKind.BARCODE, text=code, source=Source.OCR) for code in codes)
     blocks = ((text,) if texts else ()) + tuple(barcodes)
     verdict = Verdict.OK if blocks else Verdict.BLANK
-    return Page(number=number, blocks=blocks, verdict=verdict, width=1240, height=1754, engine="drawn", blank=not blocks)
+    return Page(
+        number=number,
+        blocks=blocks,
+        verdict=verdict,
+        width=1240,
+        height=1754,
+        engine="drawn",
+        blank=not blocks,
+    )
 
 
 def split_of(*pages: Sequence[str], subject: Subject | None = None) -> Split:
@@ -119,20 +127,28 @@ def test_a_sign_of_identity_has_the_box_of_its_words() -> None:
 
 
 def test_a_page_of_another_patient_is_cut_off_or_told() -> None:
-    bundle = split_of([HEAD, "Progress Notes", ANNA, "Page 1 of 2"], [HEAD, "Name: Anne Meyer  DOB: 12.03.1961", "Page 2 of 2"])
+    bundle = split_of(
+        [HEAD, "Progress Notes", ANNA, "Page 1 of 2"],
+        [HEAD, "Name: Anne Meyer  DOB: 12.03.1961", "Page 2 of 2"],
+    )
 
     assert len(bundle.documents) == 2 or bundle.documents[0].has_conflict
 
 
 def test_two_patients_on_one_page_are_a_conflict() -> None:
-    (document,) = split_of([HEAD, "Invoice", ANNA, "Name: Peter Koch  DOB: 30.11.1984  MRN: 7654321"]).documents
+    (document,) = split_of(
+        [HEAD, "Invoice", ANNA, "Name: Peter Koch  DOB: 30.11.1984  MRN: 7654321"]
+    ).documents
 
     assert document.has_conflict
 
 
 def test_a_document_of_another_than_the_subject_is_a_conflict() -> None:
     subject = Subject(name="Anna Meyer", birth_date=BIRTH)
-    pages = ([HEAD, "Invoice", ANNA], ["푸른내과의원 전화 02-1", "진단서", "성명: 김민수  생년월일: 1984-11-30"])
+    pages = (
+        [HEAD, "Invoice", ANNA],
+        ["푸른내과의원 전화 02-1", "진단서", "성명: 김민수  생년월일: 1984-11-30"],
+    )
 
     one, other = split_of(*pages, subject=subject).documents
 
@@ -150,7 +166,9 @@ def test_a_separator_sheet_is_in_no_document(sheet: Sequence[str]) -> None:
 
 
 def test_a_label_that_separates_stays_with_the_document_that_it_is_on() -> None:
-    labelled = page_of(2, *["Progress Notes and much more text than on a sheet of its own"] * 3, codes=["PECIA-SEPARATOR"])
+    labelled = page_of(
+        2, *["Progress Notes and much more text than on a sheet of its own"] * 3, codes=["PECIA-SEPARATOR"]
+    )
 
     bundle = split([page_of(1, "Invoice", ANNA), labelled])
 
@@ -165,11 +183,22 @@ def test_a_blank_back_and_a_page_without_a_name_go_with_their_document() -> None
 
 
 def test_a_date_is_that_of_the_document() -> None:
-    texts = [HEAD, "Discharge Letter", ANNA, "Printed: 01.01.2025", "The report of 03.02.2019 was seen", "Date: 04.05.2024"]
+    texts = [
+        HEAD,
+        "Discharge Letter",
+        ANNA,
+        "Printed: 01.01.2025",
+        "The report of 03.02.2019 was seen",
+        "Date: 04.05.2024",
+    ]
     (document,) = split_of(texts).documents
 
     assert document.date == dt.date(2024, 5, 4)
-    assert (document.kind, document.title, document.language) == (DocumentKind.LETTER, "Discharge Letter", "en")
+    assert (document.kind, document.title, document.language) == (
+        DocumentKind.LETTER,
+        "Discharge Letter",
+        "en",
+    )
 
 
 def test_nothing_comes_of_nothing() -> None:
@@ -177,7 +206,9 @@ def test_nothing_comes_of_nothing() -> None:
     assert pages_of(split_of([], [])) == [(1, 2)]
 
 
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 1100), marks=pytest.mark.gate)], ids=["100", "1000"])
+@pytest.mark.parametrize(
+    "seeds", [range(100), pytest.param(range(100, 1100), marks=pytest.mark.gate)], ids=["100", "1000"]
+)
 def test_drawn_bundles_are_split_as_they_were_made(seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds:

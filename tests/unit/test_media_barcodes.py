@@ -9,9 +9,9 @@ from PIL import Image
 
 from pecia_schemas.blocks import BlockKind
 from pecia_schemas.results import Page, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
-from pecia_schemas.settings import WorkerSettings
 
 
 @pytest.mark.parametrize("name", ["Code128", "QRCode", "PDF417", "DataMatrix"])

@@ -73,7 +73,8 @@ class Claim:
     def merge(self, other: "Claim") -> None:
         """Take the signs of another claim that this one lacks, and a name that says more."""
         if not self.name or (
-            len(name_parts(other.name)) > len(name_parts(self.name)) and name_relation(self.name, other.name) in "EP"
+            len(name_parts(other.name)) > len(name_parts(self.name))
+            and name_relation(self.name, other.name) in "EP"
         ):
             self.name = other.name or self.name
         self.births = (self.births & other.births) or self.births or other.births
@@ -142,13 +143,58 @@ def identity_of(claim: Claim) -> Identity:
 
 
 _TITLES: Final = frozenset(
-    "mr mrs ms miss mx dr prof med dent sir madam herr herrn frau fraulein m mme mlle sr sra srta don dona jr sen"
-    " von van de der den zu zum del la le di da dos 님 씨 귀하 군 양".split()
+    [
+        "mr",
+        "mrs",
+        "ms",
+        "miss",
+        "mx",
+        "dr",
+        "prof",
+        "med",
+        "dent",
+        "sir",
+        "madam",
+        "herr",
+        "herrn",
+        "frau",
+        "fraulein",
+        "m",
+        "mme",
+        "mlle",
+        "sr",
+        "sra",
+        "srta",
+        "don",
+        "dona",
+        "jr",
+        "sen",
+        "von",
+        "van",
+        "de",
+        "der",
+        "den",
+        "zu",
+        "zum",
+        "del",
+        "la",
+        "le",
+        "di",
+        "da",
+        "dos",
+        "님",
+        "씨",
+        "귀하",
+        "군",
+        "양",
+    ]
 )
 _HANGUL: Final = re.compile(r"[\uac00-\ud7a3]")
 _PART: Final = re.compile(r"[^\W_]+|[*○◯]+")
 _DIGRAPHS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"), ("ph", "f"))
-_LETTERS: Final = str.maketrans({"ß": "ss", "ø": "o", "æ": "a", "œ": "o", "ł": "l", "đ": "d", "ı": "i", "þ": "th"})
+_LETTERS: Final = str.maketrans(
+    {"ß": "ss", "ø": "o", "æ": "a", "œ": "o", "ł": "l", "đ": "d", "ı": "i", "þ": "th"}
+)
 _HONORIFIC: Final = re.compile(r"(?<=[\uac00-\ud7a3]{2})\s*(님|씨|귀하|군|양)$")
 
 
@@ -160,7 +206,9 @@ def name_parts(name: str) -> tuple[str, ...]:
         return tuple(part for part in _PART.findall(bare) if part not in _TITLES)
     plain = unicodedata.normalize("NFKD", bare.casefold().translate(_LETTERS))
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
-    parts = [part for part in _PART.findall(plain.replace("'", "").replace("\u2019", "")) if part not in _TITLES]
+    parts = [
+        part for part in _PART.findall(plain.replace("'", "").replace("\u2019", "")) if part not in _TITLES
+    ]
     for pair, sign in _DIGRAPHS:
         parts = [part.replace(pair, sign) for part in parts]
     return tuple(parts)
@@ -218,27 +266,134 @@ def _words_relation(parts: list[str], others: list[str]) -> Relation:
     if any(1 in (len(part), len(word)) for part in parts for word in others) and not equal:
         return Relation.APART
     part, word = min(((part, word) for part in parts for word in others), key=lambda pair: distance(*pair))
-    if distance(part, word) <= (2 if min(len(part), len(word)) > 7 else 1) and min(len(parts), len(others)) == 1:  # noqa: PLR2004
+    if (
+        distance(part, word) <= (2 if min(len(part), len(word)) > 7 else 1)
+        and min(len(parts), len(others)) == 1
+    ):  # noqa: PLR2004
         return Relation.NEAR if equal or initials or distance(part, word) == 1 else Relation.APART
     whole, against = "".join(sorted(parts)), "".join(sorted(others))
-    return Relation.NEAR if at_least(whole, against) <= 1 and distance(whole, against) <= 1 else Relation.APART
+    return (
+        Relation.NEAR if at_least(whole, against) <= 1 and distance(whole, against) <= 1 else Relation.APART
+    )
 
 
 def _masked(one: str, other: str) -> Relation:
     if len(one) != len(other):
         return Relation.PARTIAL if one[0] == other[0] else Relation.APART
     pairs = zip(one, other, strict=True)
-    fits = all(sign == against or "*" in (pair := sign + against) or "○" in pair or "◯" in pair for sign, against in pairs)
+    fits = all(
+        sign == against or "*" in (pair := sign + against) or "○" in pair or "◯" in pair
+        for sign, against in pairs
+    )
     return Relation.PARTIAL if fits else Relation.APART
 
 
-_ONSETS: Final = "g kk n d tt r m b pp s ss  j jj ch k t p h".split(" ")
-_VOWELS: Final = "a ae ya yae eo e yeo ye o wa wae oe yo u wo we wi yu eu ui i".split()
-_CODAS: Final = " k k k n n n t l k m p l l p l m p p t t ng t t k t p t".split(" ")
-_SURNAMES: Final = {"이": "lee", "박": "park", "최": "choi", "노": "noh", "임": "lim", "유": "yoo", "우": "woo", "오": "oh"}
+_ONSETS: Final = [
+    "g",
+    "kk",
+    "n",
+    "d",
+    "tt",
+    "r",
+    "m",
+    "b",
+    "pp",
+    "s",
+    "ss",
+    "",
+    "j",
+    "jj",
+    "ch",
+    "k",
+    "t",
+    "p",
+    "h",
+]
+_VOWELS: Final = [
+    "a",
+    "ae",
+    "ya",
+    "yae",
+    "eo",
+    "e",
+    "yeo",
+    "ye",
+    "o",
+    "wa",
+    "wae",
+    "oe",
+    "yo",
+    "u",
+    "wo",
+    "we",
+    "wi",
+    "yu",
+    "eu",
+    "ui",
+    "i",
+]
+_CODAS: Final = [
+    "",
+    "k",
+    "k",
+    "k",
+    "n",
+    "n",
+    "n",
+    "t",
+    "l",
+    "k",
+    "m",
+    "p",
+    "l",
+    "l",
+    "p",
+    "l",
+    "m",
+    "p",
+    "p",
+    "t",
+    "t",
+    "ng",
+    "t",
+    "t",
+    "k",
+    "t",
+    "p",
+    "t",
+]
+_SURNAMES: Final = {
+    "이": "lee",
+    "박": "park",
+    "최": "choi",
+    "노": "noh",
+    "임": "lim",
+    "유": "yoo",
+    "우": "woo",
+    "오": "oh",
+}
 _SOUNDS: Final = (
-    *(("oo", "u"), ("ee", "i"), ("ou", "u"), ("yeo", "io"), ("you", "io"), ("eo", "o"), ("eu", "u"), ("ae", "a")),
-    *(("ck", "k"), ("g", "k"), ("b", "p"), ("d", "t"), ("r", "l"), ("j", "ch"), ("oh", "o"), ("ch", "c"), ("y", "i")),
+    *(
+        ("oo", "u"),
+        ("ee", "i"),
+        ("ou", "u"),
+        ("yeo", "io"),
+        ("you", "io"),
+        ("eo", "o"),
+        ("eu", "u"),
+        ("ae", "a"),
+    ),
+    *(
+        ("ck", "k"),
+        ("g", "k"),
+        ("b", "p"),
+        ("d", "t"),
+        ("r", "l"),
+        ("j", "ch"),
+        ("oh", "o"),
+        ("ch", "c"),
+        ("y", "i"),
+    ),
     *(("u", "o"), ("oi", "o"), ("e", "a"), ("ii", "i")),
 )
 """What one sound of Korean is written as in Latin letters, folded to one of its writings."""
@@ -262,7 +417,9 @@ def _across_scripts(hangul: tuple[str, ...], latin: tuple[str, ...]) -> Relation
         return Relation.PARTIAL if any(sign in "*○◯" for sign in whole) else Relation.APART
     given = "".join(map(_latin, whole[1:]))
     written = ["".join(order) for order in permutations(latin[:4])]
-    spoken = {_sound(family + given) for family in (_SURNAMES.get(whole[0], _latin(whole[0])), _latin(whole[0]))}
+    spoken = {
+        _sound(family + given) for family in (_SURNAMES.get(whole[0], _latin(whole[0])), _latin(whole[0]))
+    }
     least = min(distance(sound, _sound(name)) for sound in spoken for name in written)
     return Relation.EQUAL if least == 0 else Relation.PARTIAL if least <= 1 else Relation.APART
 

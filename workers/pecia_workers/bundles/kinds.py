@@ -37,7 +37,9 @@ _WORDS: Final[Mapping[DocumentKind, str]] = {
     DocumentKind.CONSENT: r"i (?:hereby )?(?:consent|agree|understand|authori[sz]e)|risks?|withdraw|procedure|signature of patient|willige ein|risiken"
     r"|widerruf\w*|동의합니다|합병증|설명을 듣고|자필|서명",
 }  # fmt: skip
-_TITLE_OF: Final = {kind: re.compile(rf"(?<!\w)(?:{words})", re.IGNORECASE) for kind, words in _TITLES.items()}
+_TITLE_OF: Final = {
+    kind: re.compile(rf"(?<!\w)(?:{words})", re.IGNORECASE) for kind, words in _TITLES.items()
+}
 _WORD_OF: Final = {kind: re.compile(words, re.IGNORECASE | re.MULTILINE) for kind, words in _WORDS.items()}
 _OF_TITLE, _OF_WORD, _MOST_WORDS = 4.0, 0.8, 4
 _OTHER: Final = 1.5
@@ -69,16 +71,24 @@ def evidence_of(text: str) -> Evidence:
     return found
 
 
-def judge(titles: Mapping[str, DocumentKind], evidence: Evidence) -> tuple[DocumentKind, float, tuple[str, ...]]:
+def judge(
+    titles: Mapping[str, DocumentKind], evidence: Evidence
+) -> tuple[DocumentKind, float, tuple[str, ...]]:
     """Return the likeliest kind, its probability, and words that speak for it; `titles` are the first page's."""
     scores = {kind: _OF_WORD * min(_MOST_WORDS, len(words)) for kind, words in evidence.items()}
     for kind in set(titles.values()):
         scores[kind] = scores.get(kind, 0.0) + _OF_TITLE
-    weights = {kind: math.exp(score) for kind, score in scores.items()} | {DocumentKind.OTHER: math.exp(_OTHER)}
+    weights = {kind: math.exp(score) for kind, score in scores.items()} | {
+        DocumentKind.OTHER: math.exp(_OTHER)
+    }
     kind = max(weights, key=lambda kind: weights[kind])
     words = [title for title, named in titles.items() if named is kind]
     words += [word for word, _ in evidence.get(kind, Counter[str]()).most_common()]
-    return kind, weights[kind] / (sum(weights.values()) + len(DocumentKind) - len(weights)), tuple(words[:_MOST_TOLD])
+    return (
+        kind,
+        weights[kind] / (sum(weights.values()) + len(DocumentKind) - len(weights)),
+        tuple(words[:_MOST_TOLD]),
+    )
 
 
 _STOPS: Final = {
@@ -88,7 +98,11 @@ _STOPS: Final = {
     "es": "el la los y de del es una para con en paciente",
 }
 _LANGUAGE_OF: Final = {language: frozenset(words.split()) for language, words in _STOPS.items()}
-_SCRIPTS: Final = (("ko", re.compile("[\uac00-\ud7a3]")), ("ja", re.compile("[\u3040-\u30ff]")), ("zh", re.compile("[\u4e00-\u9fff]")))
+_SCRIPTS: Final = (
+    ("ko", re.compile("[\uac00-\ud7a3]")),
+    ("ja", re.compile("[\u3040-\u30ff]")),
+    ("zh", re.compile("[\u4e00-\u9fff]")),
+)
 
 
 def languages_in(text: str) -> Counter[str]:

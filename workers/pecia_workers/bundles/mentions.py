@@ -51,9 +51,13 @@ _LABELS: Final = re.compile(
 )
 _WORD: Final = r"(?:[A-ZÀ-ÖØ-Þ][\w'\u2019.-]*|van|von|de|der|den|zu|del|la)"
 _LATIN: Final = rf"{_WORD}(?:,? {_WORD}){{0,4}}"
-_NAME: Final = re.compile(rf"(?:{_LATIN}|[\uac00-\ud7a3][\uac00-\ud7a3*○◯](?:[\uac00-\ud7a3*○◯]{{0,3}})|[\uac00-\ud7a3] [\uac00-\ud7a3]{{2,3}}|[\u4e00-\u9fff]{{2,4}})")
+_NAME: Final = re.compile(
+    rf"(?:{_LATIN}|[\uac00-\ud7a3][\uac00-\ud7a3*○◯](?:[\uac00-\ud7a3*○◯]{{0,3}})|[\uac00-\ud7a3] [\uac00-\ud7a3]{{2,3}}|[\u4e00-\u9fff]{{2,4}})"
+)
 _LEADING: Final = re.compile(rf"\W*(?:(?:Mrs?|Ms|Miss|Frau|Herrn?)\b\.? )?(?P<name>{_NAME.pattern})(?![\w])")
-_BEFORE: Final = re.compile(rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,|/]*)?$")
+_BEFORE: Final = re.compile(
+    rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,|/]*)?$"
+)
 _NO_NAME: Final = re.compile(
     r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report|befund|letter|invoice|consent|record"
     r"|certificate|page|seite|insurance|number|date|birth|sex|male|female|signature|unterschrift|the|and|has|with|is|was|information"
@@ -63,7 +67,21 @@ _NO_NAME: Final = re.compile(
 _MONTHS: Final = {
     name: number
     for number, names in enumerate(
-        "jan|feb|mar mär mrz|apr|may mai|jun|jul|aug|sep|oct okt|nov|dec dez".split("|"), 1
+        [
+            "jan",
+            "feb",
+            "mar mär mrz",
+            "apr",
+            "may mai",
+            "jun",
+            "jul",
+            "aug",
+            "sep",
+            "oct okt",
+            "nov",
+            "dec dez",
+        ],
+        1,
     )
     for name in names.split()
 }
@@ -85,7 +103,11 @@ def dates_in(text: str) -> Iterator[tuple[re.Match[str], Births]]:
 
 
 def _readings(match: re.Match[str]) -> Iterator[dt.date]:
-    part = {name: (value or "").translate(_AS_DIGITS) for name, value in match.groupdict().items() if name[0] != "n"}
+    part = {
+        name: (value or "").translate(_AS_DIGITS)
+        for name, value in match.groupdict().items()
+        if name[0] != "n"
+    }
     if part["y"]:
         orders = [(part["y"], part["m"], part["d"])]
     elif part["y2"]:
@@ -142,7 +164,9 @@ def claims_of(page: Page, pieces: Sequence[Piece]) -> list[Claim]:
 
 def _fits(known: Claim, claim: Claim) -> bool:
     return not compare(known, claim).contradicts and not (
-        claim.name and known.name and not set(name_parts(known.name)) & set(name_parts(claim.name))
+        claim.name
+        and known.name
+        and not set(name_parts(known.name)) & set(name_parts(claim.name))
         and compare(Claim(known.name), Claim(claim.name)).contradicts
     )
 
@@ -222,7 +246,11 @@ def _in_piece(
 ) -> Iterator[_Found]:
     piece, text = pieces[number], pieces[number].text
     is_other = False
-    if _kind(labels[0]) in ("birth", "record") and (match := _BEFORE.match(before)) and _is_name(match["name"]):
+    if (
+        _kind(labels[0]) in ("birth", "record")
+        and (match := _BEFORE.match(before))
+        and _is_name(match["name"])
+    ):
         yield _Found(IdentitySign.NAME, match["name"].strip(" ,"), piece)
     for label, after in pairwise([*labels, None]):
         assert label is not None
@@ -270,8 +298,14 @@ def _kind(label: re.Match[str]) -> str:
 def _is_name(text: str) -> bool:
     parts = name_parts(text)
     digits = sum(map(str.isdigit, text))
-    return bool(parts) and digits <= len(text) // 6 and not any(_NO_NAME.fullmatch(part) for part in text.split()) and not (
-        _NO_NAME.search(text) and re.search("[\uac00-\ud7a3]|GmbH|[Hh]ospital|[Cc]lini|[Kk]linik", text) is not None
+    return (
+        bool(parts)
+        and digits <= len(text) // 6
+        and not any(_NO_NAME.fullmatch(part) for part in text.split())
+        and not (
+            _NO_NAME.search(text)
+            and re.search("[\uac00-\ud7a3]|GmbH|[Hh]ospital|[Cc]lini|[Kk]linik", text) is not None
+        )
     )
 
 
@@ -286,13 +320,14 @@ def _neighbour(pieces: Sequence[Piece], number: int) -> Piece | None:
     right = [
         (other.left, piece)
         for piece, other in boxes
-        if other.left >= box.right - height and min(box.bottom, other.bottom) - max(box.top, other.top) > height / 2
+        if other.left >= box.right - height
+        and min(box.bottom, other.bottom) - max(box.top, other.top) > height / 2
     ]
     if right and not _LABELS.match((beside := min(right, key=lambda pair: pair[0])[1]).text):
         return beside
     below = [
         (other.top, piece)
         for piece, other in boxes
-        if other.left < box.right and box.left < other.right and 0 <= other.top - box.top < 4 * height  # noqa: PLR2004
+        if other.left < box.right and box.left < other.right and 0 <= other.top - box.top < 4 * height
     ]
     return min(below, key=lambda pair: pair[0])[1] if below else None

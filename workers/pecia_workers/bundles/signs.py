@@ -22,13 +22,16 @@ _PAGE_NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _SEPARATOR: Final = re.compile(
-    r"(?:PECIA-SEPARATOR|SEPARATOR|TRENNBLATT|TRENNSEITE|PATCH[- ]?(?:CODE[- ]?)?(?:T|I{1,3}|IV|VI|[1-6])\b|구분지|간지$)", re.IGNORECASE
+    r"(?:PECIA-SEPARATOR|SEPARATOR|TRENNBLATT|TRENNSEITE|PATCH[- ]?(?:CODE[- ]?)?(?:T|I{1,3}|IV|VI|[1-6])\b|구분지|간지$)",
+    re.IGNORECASE,
 )
 _ORGANISATION: Final = re.compile(
     r"hospital|clinic|medical cent|practice|laborator|surgery|klinik|krankenhaus|praxis|labor\b|zentrum|gmbh|병원|의원|의료원|센터|검사실"
     r"|(?:tel|phone|fax|전화)\b|@|www\.", re.IGNORECASE
 )  # fmt: skip
-_GENERIC: Final = re.compile(r"tel|phone|telefon|fax|전화|hospital|clinic|medical|praxis|klinik|dr|www|com|gmbh|page|seite")
+_GENERIC: Final = re.compile(
+    r"tel|phone|telefon|fax|전화|hospital|clinic|medical|praxis|klinik|dr|www|com|gmbh|page|seite"
+)
 """Words of heads that tell no two apart."""
 _OPENING: Final = re.compile(r"^(?:dear |sehr geehrte|liebe[r]? |to whom it may)", re.IGNORECASE)
 _CLOSING: Final = re.compile(
@@ -38,7 +41,7 @@ _CLOSING: Final = re.compile(
 _OF_DOCUMENT: Final = re.compile(
     r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum|ausgestellt am|발행일|작성일|처방일|교부\s?연월일|보고일|일자|날짜|작성\s?일자)\s*[:：]?\s*$",
     re.IGNORECASE,
-)  # noqa: RUF001
+)
 _TOP, _BOTTOM = 0.16, 0.9
 _FEW_WORDS, _MOST_HEAD = 8, 24
 
@@ -95,7 +98,9 @@ def signs_of(page: Page) -> PageSigns:
     head = [word for piece in houses or top for word in re.findall(r"[^\W\d_]{2,}", piece.text.casefold())]
     return PageSigns(
         number=page.number,
-        size=(page.width, page.height) if page.scale == 1 else (round(page.width / page.scale), round(page.height / page.scale)),
+        size=(page.width, page.height)
+        if page.scale == 1
+        else (round(page.width / page.scale), round(page.height / page.scale)),
         blank=page.blank or page.verdict is Verdict.BLANK or not (words or codes),
         separates=separates or is_sheet,
         is_sheet=is_sheet,
@@ -131,7 +136,11 @@ def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
             if match["total"]:
                 place, total = int(match["place"]), int(match["total"])
             else:
-                numbers = [int(group.translate(_AS_DIGITS)) for group in match.groups() if group and group != match["place"]]
+                numbers = [
+                    int(group.translate(_AS_DIGITS))
+                    for group in match.groups()
+                    if group and group != match["place"]
+                ]
                 place, total = numbers[0], numbers[1] if len(numbers) > 1 else None
             if place and (total is None or place <= total):
                 return place, total
@@ -149,9 +158,19 @@ def _date_of(pieces: Sequence[Piece]) -> dt.date | None:
             before = piece.text[: match.start()]
             label = before or (pieces[number - 1].text if number else "")
             if _OF_DOCUMENT.search(label):
-                return max(dates) if match["sep"] is None else min(dates, key=lambda date: (str(date.day) not in match[0][:2], date))
-            if alone is None and re.fullmatch(r"(?:[^\W\d_. ]{2,20},? (?:den )?)?", before) and not piece.text[match.end() :].strip(" ."):
+                return (
+                    max(dates)
+                    if match["sep"] is None
+                    else min(dates, key=lambda date: (str(date.day) not in match[0][:2], date))
+                )
+            if (
+                alone is None
+                and re.fullmatch(r"(?:[^\W\d_. ]{2,20},? (?:den )?)?", before)
+                and not piece.text[match.end() :].strip(" .")
+            ):
                 previous = pieces[number - 1].text if number else ""
-                if not re.search(r"birth|born|geb|생년|print|gedruckt|출력|valid|until|[:：]\s*$", previous, re.IGNORECASE):  # noqa: RUF001
+                if not re.search(
+                    r"birth|born|geb|생년|print|gedruckt|출력|valid|until|[:：]\s*$", previous, re.IGNORECASE
+                ):  # noqa: RUF001
                     alone = min(dates)
     return alone

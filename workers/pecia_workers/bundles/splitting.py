@@ -62,7 +62,9 @@ _SIGN_OF: Final[Mapping[str, CutSign]] = {
     **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
     **dict.fromkeys(("other_date", "opens", "closed", "goes_on"), CutSign.HEAD),
     **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
-    **dict.fromkeys(("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY),
+    **dict.fromkeys(
+        ("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY
+    ),
     **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
     "size": CutSign.SIZE,
     **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
@@ -151,7 +153,9 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         after_sheet = False
     expected = claim_of(subject) if subject else None
     conflicts = [set(_contradicting(part, expected)) for part in parts]
-    for part, pages in zip(parts, conflicts, strict=True):  # a page that names nobody may be of another patient
+    for part, pages in zip(
+        parts, conflicts, strict=True
+    ):  # a page that names nobody may be of another patient
         nameless = (page.number for page in part.pages if not page.claims)
         pages.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
         pages.update(_nameless_before(part))
@@ -241,9 +245,9 @@ def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
     claims = [(page.number, claim) for page in part.pages for claim in page.claims]
     whole = part.claim
     for number, claim in claims:
-        if any(compare(other, claim).contradicts for _, other in claims) and compare(whole, claim).likeness is not (
-            Likeness.SAME
-        ):
+        if any(compare(other, claim).contradicts for _, other in claims) and compare(
+            whole, claim
+        ).likeness is not (Likeness.SAME):
             yield number
         if expected and compare(expected, claim).contradicts:
             yield from (page.number for page in part.pages)
@@ -253,7 +257,10 @@ def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
 
 def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: set[int]) -> None:
     """Add pages that name nobody, lie between two patients, and may be of either."""
-    if CutSign.SEPARATOR in following.cut.signs or compare(part.claim, following.claim).likeness is Likeness.SAME:
+    if (
+        CutSign.SEPARATOR in following.cut.signs
+        or compare(part.claim, following.claim).likeness is Likeness.SAME
+    ):
         return
     if not following.claim.places:
         return

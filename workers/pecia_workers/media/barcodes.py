@@ -29,7 +29,12 @@ def barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
     )
     blocks = []
     for code in found[:_MOST]:
-        corners = (code.position.top_left, code.position.top_right, code.position.bottom_right, code.position.bottom_left)
+        corners = (
+            code.position.top_left,
+            code.position.top_right,
+            code.position.bottom_right,
+            code.position.bottom_left,
+        )
         across, down = [corner.x for corner in corners], [corner.y for corner in corners]
         if code.text:
             box = box_of(min(across), min(down), max(across) + 1, max(down) + 1)
