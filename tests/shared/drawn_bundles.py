@@ -112,52 +112,177 @@ _HOUSES: Final = {
     "de": ("Klinikum Nordstadt", "Praxis Dr. Weber", "Labor Berlin Süd GmbH", "Krankenhaus am Park"),
     "ko": ("서울한빛병원", "푸른내과의원", "대한의료원", "중앙검사센터", "하나정형외과의원"),
 }
-_TITLES: Final = {
-    DocumentKind.PRESCRIPTION: {"en": ("Prescription", "Medication Plan"), "de": ("Rezept", "Medikationsplan"), "ko": ("처방전", "처 방 전")},
-    DocumentKind.DIAGNOSIS: {"en": ("Medical Certificate", "Diagnosis Report"), "de": ("Ärztliche Bescheinigung",), "ko": ("진단서", "진 단 서")},
-    DocumentKind.LAB_RESULT: {"en": ("Laboratory Report", "Lab Results"), "de": ("Laborbefund",), "ko": ("검사결과지", "검사 결과 보고서")},
-    DocumentKind.CHART: {"en": ("Progress Notes", "Nursing Record"), "de": ("Verlaufsbericht",), "ko": ("경과기록지", "간호기록지")},
-    DocumentKind.LETTER: {"en": ("Referral Letter", "Discharge Letter"), "de": ("Arztbrief",), "ko": ("진료의뢰서", "회신서")},
-    DocumentKind.INVOICE: {"en": ("Invoice", "INVOICE"), "de": ("Rechnung",), "ko": ("진료비 계산서", "영수증")},
-    DocumentKind.CONSENT: {"en": ("Informed Consent", "Consent Form"), "de": ("Einwilligungserklärung",), "ko": ("수술 동의서", "동의서")},
-}  # fmt: skip
-_BODY: Final = {
+_TITLES: Final[dict[DocumentKind, dict[str, tuple[str, ...]]]] = {
     DocumentKind.PRESCRIPTION: {
-        "en": ("Ramipril 5 mg 30 tablets", "Sig: once daily", "Dispense 30, refills 2", "Metformin 500 mg tablets twice daily", "Take one capsule at night"),
-        "de": ("Ramipril 5 mg 30 Tabletten 1-0-0", "Einnahme morgens", "Metformin 500 mg Tabletten 1-0-1"),
-        "ko": ("아목시실린캡슐 250mg 1일 3회", "1회 투약량 1정 투약일수 5일", "용법: 식후 30분 복용", "조제 시 참고사항 없음"),
+        "en": ("Prescription", "Medication Plan"),
+        "de": ("Rezept", "Medikationsplan"),
+        "ko": ("처방전", "처 방 전"),
     },
     DocumentKind.DIAGNOSIS: {
-        "en": ("ICD-10 J45.0", "Diagnosis: bronchial asthma", "I certify that the above named is unfit for work", "Expected recovery in two weeks"),
-        "de": ("ICD J45.0 G", "Hiermit wird bescheinigt, dass Arbeitsunfähigkeit besteht", "arbeitsunfähig bis auf weiteres"),
-        "ko": ("병명: 기관지 천식", "질병분류기호 J45.0", "위와 같이 진단합니다", "향후 치료 의견: 약 2주간의 안정"),
+        "en": ("Medical Certificate", "Diagnosis Report"),
+        "de": ("Ärztliche Bescheinigung",),
+        "ko": ("진단서", "진 단 서"),
     },
     DocumentKind.LAB_RESULT: {
-        "en": ("Hemoglobin 13.5 g/dl 12.0-16.0", "Creatinine 0.9 mg/dl 0.5-1.1", "Reference range see right", "Glucose 5.4 mmol/l", "Specimen: serum", "Leukocytes 7.2"),
-        "de": ("Hämoglobin 13,5 g/dl", "Referenzbereich 12-16", "Leukozyten 7,2", "Material: Serum", "Glucose 98 mg/dl"),
-        "ko": ("혈색소 13.5 g/dl 참고치 12-16", "검체: 혈청", "검사명 결과치 단위", "크레아티닌 0.9 mg/dl", "포도당 98 mg/dl"),
+        "en": ("Laboratory Report", "Lab Results"),
+        "de": ("Laborbefund",),
+        "ko": ("검사결과지", "검사 결과 보고서"),
     },
     DocumentKind.CHART: {
-        "en": ("08:15 BP 120/80, pulse 72, observations stable", "Subjective: slept well", "Objective: afebrile", "Assessment: improving", "14:30 nurse handover, vitals taken"),
-        "de": ("08:15 Blutdruck 120/80, Puls 72", "14:30 Visite, Zustand stabil", "22:00 schläft ruhig"),
-        "ko": ("08:15 혈압 120/80 맥박 72 체온 36.5", "활력징후 안정적임", "주호소: 복통", "14:30 간호사 순회, 통증 호소 없음"),
+        "en": ("Progress Notes", "Nursing Record"),
+        "de": ("Verlaufsbericht",),
+        "ko": ("경과기록지", "간호기록지"),
     },
     DocumentKind.LETTER: {
-        "en": ("Thank you for referring this pleasant patient", "There was no evidence of cardiac disease.", "Earlier report of 03.02.2019 was reviewed.", "We recommend follow-up in six weeks."),
-        "de": ("wir berichten über die Behandlung in unserer Klinik.", "Mit kollegialen Empfehlungen", "Der Befund vom 03.02.2019 lag vor."),
-        "ko": ("상기 환자를 의뢰드립니다", "고진선처 부탁드립니다 감사합니다", "2019년 2월 3일 검사 결과를 참고하였습니다", "추적 관찰이 필요합니다"),
+        "en": ("Referral Letter", "Discharge Letter"),
+        "de": ("Arztbrief",),
+        "ko": ("진료의뢰서", "회신서"),
     },
     DocumentKind.INVOICE: {
-        "en": ("Consultation quantity 1 unit price 80.00", "Subtotal 80.00", "Payment by bank transfer, IBAN GB00 1234", "VAT 0 %", "Amount due 80.00"),
-        "de": ("Beratung Ziffer 1 Betrag 10,72", "Gesamtbetrag 80,00 €", "zahlbar innerhalb von 14 Tagen IBAN DE00"),
-        "ko": ("진찰료 15,000원", "본인부담금 5,000원 공단부담금 10,000원", "납부할 금액 합계 5,000원", "수납 완료"),
+        "en": ("Invoice", "INVOICE"),
+        "de": ("Rechnung",),
+        "ko": ("진료비 계산서", "영수증"),
     },
     DocumentKind.CONSENT: {
-        "en": ("I hereby consent to the procedure described", "The risks have been explained to me", "I understand that I may withdraw", "Signature of patient ________"),
-        "de": ("Ich willige ein in den Eingriff", "Über die Risiken wurde ich aufgeklärt", "Ein Widerruf ist möglich"),
-        "ko": ("본인은 수술에 대한 설명을 듣고 동의합니다", "발생 가능한 합병증에 대해 이해하였습니다", "자필 서명: ________"),
+        "en": ("Informed Consent", "Consent Form"),
+        "de": ("Einwilligungserklärung",),
+        "ko": ("수술 동의서", "동의서"),
     },
-}  # fmt: skip
+}
+_BODY: Final[dict[DocumentKind, dict[str, tuple[str, ...]]]] = {
+    DocumentKind.PRESCRIPTION: {
+        "en": (
+            "Ramipril 5 mg 30 tablets",
+            "Sig: once daily",
+            "Dispense 30, refills 2",
+            "Metformin 500 mg tablets twice daily",
+            "Take one capsule at night",
+        ),
+        "de": ("Ramipril 5 mg 30 Tabletten 1-0-0", "Einnahme morgens", "Metformin 500 mg Tabletten 1-0-1"),
+        "ko": (
+            "아목시실린캡슐 250mg 1일 3회",
+            "1회 투약량 1정 투약일수 5일",
+            "용법: 식후 30분 복용",
+            "조제 시 참고사항 없음",
+        ),
+    },
+    DocumentKind.DIAGNOSIS: {
+        "en": (
+            "ICD-10 J45.0",
+            "Diagnosis: bronchial asthma",
+            "I certify that the above named is unfit for work",
+            "Expected recovery in two weeks",
+        ),
+        "de": (
+            "ICD J45.0 G",
+            "Hiermit wird bescheinigt, dass Arbeitsunfähigkeit besteht",
+            "arbeitsunfähig bis auf weiteres",
+        ),
+        "ko": (
+            "병명: 기관지 천식",
+            "질병분류기호 J45.0",
+            "위와 같이 진단합니다",
+            "향후 치료 의견: 약 2주간의 안정",
+        ),
+    },
+    DocumentKind.LAB_RESULT: {
+        "en": (
+            "Hemoglobin 13.5 g/dl 12.0-16.0",
+            "Creatinine 0.9 mg/dl 0.5-1.1",
+            "Reference range see right",
+            "Glucose 5.4 mmol/l",
+            "Specimen: serum",
+            "Leukocytes 7.2",
+        ),
+        "de": (
+            "Hämoglobin 13,5 g/dl",
+            "Referenzbereich 12-16",
+            "Leukozyten 7,2",
+            "Material: Serum",
+            "Glucose 98 mg/dl",
+        ),
+        "ko": (
+            "혈색소 13.5 g/dl 참고치 12-16",
+            "검체: 혈청",
+            "검사명 결과치 단위",
+            "크레아티닌 0.9 mg/dl",
+            "포도당 98 mg/dl",
+        ),
+    },
+    DocumentKind.CHART: {
+        "en": (
+            "08:15 BP 120/80, pulse 72, observations stable",
+            "Subjective: slept well",
+            "Objective: afebrile",
+            "Assessment: improving",
+            "14:30 nurse handover, vitals taken",
+        ),
+        "de": ("08:15 Blutdruck 120/80, Puls 72", "14:30 Visite, Zustand stabil", "22:00 schläft ruhig"),
+        "ko": (
+            "08:15 혈압 120/80 맥박 72 체온 36.5",
+            "활력징후 안정적임",
+            "주호소: 복통",
+            "14:30 간호사 순회, 통증 호소 없음",
+        ),
+    },
+    DocumentKind.LETTER: {
+        "en": (
+            "Thank you for referring this pleasant patient",
+            "There was no evidence of cardiac disease.",
+            "Earlier report of 03.02.2019 was reviewed.",
+            "We recommend follow-up in six weeks.",
+        ),
+        "de": (
+            "wir berichten über die Behandlung in unserer Klinik.",
+            "Mit kollegialen Empfehlungen",
+            "Der Befund vom 03.02.2019 lag vor.",
+        ),
+        "ko": (
+            "상기 환자를 의뢰드립니다",
+            "고진선처 부탁드립니다 감사합니다",
+            "2019년 2월 3일 검사 결과를 참고하였습니다",
+            "추적 관찰이 필요합니다",
+        ),
+    },
+    DocumentKind.INVOICE: {
+        "en": (
+            "Consultation quantity 1 unit price 80.00",
+            "Subtotal 80.00",
+            "Payment by bank transfer, IBAN GB00 1234",
+            "VAT 0 %",
+            "Amount due 80.00",
+        ),
+        "de": (
+            "Beratung Ziffer 1 Betrag 10,72",
+            "Gesamtbetrag 80,00 €",
+            "zahlbar innerhalb von 14 Tagen IBAN DE00",
+        ),
+        "ko": (
+            "진찰료 15,000원",
+            "본인부담금 5,000원 공단부담금 10,000원",
+            "납부할 금액 합계 5,000원",
+            "수납 완료",
+        ),
+    },
+    DocumentKind.CONSENT: {
+        "en": (
+            "I hereby consent to the procedure described",
+            "The risks have been explained to me",
+            "I understand that I may withdraw",
+            "Signature of patient ________",
+        ),
+        "de": (
+            "Ich willige ein in den Eingriff",
+            "Über die Risiken wurde ich aufgeklärt",
+            "Ein Widerruf ist möglich",
+        ),
+        "ko": (
+            "본인은 수술에 대한 설명을 듣고 동의합니다",
+            "발생 가능한 합병증에 대해 이해하였습니다",
+            "자필 서명: ________",
+        ),
+    },
+}
 _PROSE: Final = {
     "en": (
         "The course was uneventful and there were no complications.",
@@ -293,7 +418,7 @@ def _person(rng: random.Random, language: str) -> Person:
     )
 
 
-def _document(
+def _document(  # noqa: PLR0917  all that a document is drawn by
     rng: random.Random,
     person: Person,
     kind: DocumentKind,
@@ -409,7 +534,7 @@ def _noisy(rng: random.Random, text: str, noise: float) -> str:
     return f"{text[:place]}{other or sign}{text[place + 1 :]}"
 
 
-def _page(
+def _page(  # noqa: PLR0917  as above
     rng: random.Random,
     number: int,
     texts: Sequence[str],
@@ -452,8 +577,14 @@ def _page(
         ]
     verdict = Verdict.OK if lines or more else Verdict.BLANK
     return Page(
-        number=number, blocks=(*blocks, *more), verdict=verdict, width=width, height=height, blank=not (lines or more), engine="drawn"
-    )  # fmt: skip
+        number=number,
+        blocks=(*blocks, *more),
+        verdict=verdict,
+        width=width,
+        height=height,
+        blank=not (lines or more),
+        engine="drawn",
+    )
 
 
 def fitted(seeds: Sequence[int], *, steps: int = 60, ridge: float = 0.0003) -> dict[str, float]:

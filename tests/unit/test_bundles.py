@@ -96,15 +96,24 @@ def test_identities_are_compared_as_people_do(one: Identity, other: Identity, ex
         (["Nachname: Meyer", "Vorname: Anna", "geb. am 12.03.61"], ("Anna Meyer", BIRTH, ())),
         (["성명: 김민수   생년월일: 1961년 3월 12일  등록번호: 00123456"], ("김민수", BIRTH, ("00123456",))),
         (["Anna Meyer | MRN 1234567 | Page 2 of 3"], ("Anna Meyer", None, ("1234567",))),
-        ([ANNA, "Referring physician: Dr. John Miller", "Mother: Eva Meyer, born 01.02.1935"], ("Anna Meyer", BIRTH, ("1234567",))),
-        ([ANNA, "Emergency contact", "Name: Peter Meyer", "Phone: 0171 2345678"], ("Anna Meyer", BIRTH, ("1234567",))),
-        ([ANNA, "Her twin sister", "Anne Meyer, born 12.03.1961, is well"], ("Anna Meyer", BIRTH, ("1234567",))),
+        (
+            [ANNA, "Referring physician: Dr. John Miller", "Mother: Eva Meyer, born 01.02.1935"],
+            ("Anna Meyer", BIRTH, ("1234567",)),
+        ),
+        (
+            [ANNA, "Emergency contact", "Name: Peter Meyer", "Phone: 0171 2345678"],
+            ("Anna Meyer", BIRTH, ("1234567",)),
+        ),
+        (
+            [ANNA, "Her twin sister", "Anne Meyer, born 12.03.1961, is well"],
+            ("Anna Meyer", BIRTH, ("1234567",)),
+        ),
         (["환자 성명 김민수 (남)", "보호자 성명: 김철수", "담당의사: 이영희"], ("김민수", None, ())),
         (["Physician", "Name: Eva Braun", "Hospital name: St. Mary", "Tel: 030 1234567"], (None, None, ())),
         (["Patient denies chest pain", "The patient was admitted on 12.03.2024"], (None, None, ())),
         (["Case No.: 99887766", "Invoice no. 4455667"], (None, None, ())),
     ],
-)  # fmt: skip
+)
 def test_the_patient_is_found_and_nobody_else(
     texts: Sequence[str], expected: tuple[str | None, dt.date | None, tuple[str, ...]]
 ) -> None:

@@ -142,6 +142,7 @@ def identity_of(claim: Claim) -> Identity:
     )
 
 
+_LONG_NAME: Final = 7
 _TITLES: Final = frozenset(
     [
         "mr",
@@ -193,7 +194,7 @@ _HANGUL: Final = re.compile(r"[\uac00-\ud7a3]")
 _PART: Final = re.compile(r"[^\W_]+|[*○◯]+")
 _DIGRAPHS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"), ("ph", "f"))
 _LETTERS: Final = str.maketrans(
-    {"ß": "ss", "ø": "o", "æ": "a", "œ": "o", "ł": "l", "đ": "d", "ı": "i", "þ": "th"}
+    {"ß": "ss", "ø": "o", "æ": "a", "œ": "o", "ł": "l", "đ": "d", "\u0131": "i", "þ": "th"}
 )
 _HONORIFIC: Final = re.compile(r"(?<=[\uac00-\ud7a3]{2})\s*(님|씨|귀하|군|양)$")
 
@@ -215,7 +216,7 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8192)
-def name_relation(one: str, other: str) -> Relation:
+def name_relation(one: str, other: str) -> Relation:  # noqa: PLR0911  a return for each way to write a name
     """Return how two names compare, whichever comes first in them."""
     parts, others = name_parts(one), name_parts(other)
     if not parts or not others:
@@ -267,9 +268,9 @@ def _words_relation(parts: list[str], others: list[str]) -> Relation:
         return Relation.APART
     part, word = min(((part, word) for part in parts for word in others), key=lambda pair: distance(*pair))
     if (
-        distance(part, word) <= (2 if min(len(part), len(word)) > 7 else 1)
+        distance(part, word) <= (2 if min(len(part), len(word)) > _LONG_NAME else 1)
         and min(len(parts), len(others)) == 1
-    ):  # noqa: PLR2004
+    ):
         return Relation.NEAR if equal or initials or distance(part, word) == 1 else Relation.APART
     whole, against = "".join(sorted(parts)), "".join(sorted(others))
     return (

@@ -1,10 +1,10 @@
-"""Where a page names its patient: by label and place, in English, German, Korean, and the plainest of other languages."""
+"""Where a page names its patient: by label and place, in English, German, Korean, and plainly in other languages."""
 
 import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import zip_longest
 from typing import Final
 
 from pecia_schemas.blocks import Box, Line
@@ -25,26 +25,38 @@ class Piece:
 
 _LABELS: Final = re.compile(
     r"(?<!\w)(?:"
-    r"(?P<relative>(?:mother|father|parent|guardian|sister|brother|twin|spouse|husband|wife|son|daughter|next of kin|relative"
-    r"|(?:emergency )?contact(?: person)?|guarantor|policy ?holder|subscriber|witness|mutter|vater|schwester|bruder|ehefrau"
-    r"|ehemann|sohn|tochter|angehörige\w*|ansprechpartner\w*|vormund|zeuge|보호자|법정대리인|대리인|배우자|가족|증인)(?:'s)?)"
-    r"|(?P<doctor>physician|doctor|dr\.|prof\.|consultant|surgeon|attending|referr\w+|prescriber|nurse|(?:haus)?arzt|(?:haus)?ärztin"
-    r"|behandler|(?:담당|주치|처방|설명)?\s?의사(?:\s?성명)?|담당의|주치의|간호사|의료기관\s?명?칭?|병원명|hospital|clinic|praxis|klinik"
+    r"(?P<relative>(?:mother|father|parent|guardian|sister|brother|twin|spouse|husband|wife"
+    r"|son|daughter|next of kin|relative"
+    r"|(?:emergency )?contact(?: person)?|guarantor|policy ?holder|subscriber|witness|mutter"
+    r"|vater|schwester|bruder|ehefrau"
+    r"|ehemann|sohn|tochter|angehörige\w*|ansprechpartner\w*|vormund|zeuge|보호자|법정대리인"
+    r"|대리인|배우자|가족|증인)(?:'s)?)"
+    r"|(?P<doctor>physician|doctor|dr\.|prof\.|consultant|surgeon|attending|referr\w+"
+    r"|prescriber|nurse|(?:haus)?arzt|(?:haus)?ärztin"
+    r"|behandler|(?:담당|주치|처방|설명)?\s?의사(?:\s?성명)?|담당의|주치의|간호사"
+    r"|의료기관\s?명?칭?|병원명|hospital|clinic|praxis|klinik"
     r"|test|drug|medication|file|user|company)"
     r"|(?P<first>first name|given name|forename|vorname|prénom)"
     r"|(?P<last>last name|surname|family name|nachname|familienname)"
-    r"|(?P<name>patient(?:'s)?(?: full)? name|name of (?:the )?patient|(?:full |pt\.? )?name|patientenname|name des patienten"
+    r"|(?P<name>patient(?:'s)?(?: full)? name|name of (?:the )?patient|(?:full |pt\.? )?name"
+    r"|patientenname|name des patienten"
     r"|(?:your |our |ihre[nr]? )?patient(?:in|en)?|pt\.|re|regarding|betr(?:eff|\.)?|versicherte[rn]?"
-    r"|(?:환자|수진자)?\s?성\s*명|환자\s?명|수진자\s?명?|환자|이름|nom du patient|nom|nombre|paciente|患者姓名|姓名)"
-    r"|(?P<birth>date of birth|birth ?date|d\.?o\.?b\.?|born(?: on)?|geb(?:oren|\.)?(?: am)?|geburtsdatum|geb\.-?datum"
+    r"|(?:환자|수진자)?\s?성\s*명|환자\s?명|수진자\s?명?|환자|이름|nom du patient|nom|nombre"
+    r"|paciente|患者姓名|姓名)"
+    r"|(?P<birth>date of birth|birth ?date|d\.?o\.?b\.?|born(?: on)?|geb(?:oren|\.)?(?: am)?"
+    r"|geburtsdatum|geb\.-?datum"
     r"|생\s?년\s?월\s?일|생일|née? le|date de naissance|fecha de nacimiento|出生日期|\*)"
-    r"|(?P<record>m\.?r\.?n\.?|medical record(?: no\.?| number)?|record (?:no\.?|number)|chart (?:no\.?|number)"
+    r"|(?P<record>m\.?r\.?n\.?|medical record(?: no\.?| number)?|record (?:no\.?|number)"
+    r"|chart (?:no\.?|number)"
     r"|pat(?:ient)?(?:en)?[ .-]*(?:id|no|nr|number|nummer)\.?|hospital (?:no\.?|number)"
     r"|(?:환자)?\s?등록\s?번호|환자\s?번호|병록\s?번호|차트\s?번호)"
-    r"|(?P<insurance>insurance (?:no\.?|number|id)|policy (?:no\.?|number)|member (?:id|no\.?)|nhs (?:no\.?|number)"
+    r"|(?P<insurance>insurance (?:no\.?|number|id)|policy (?:no\.?|number)|member (?:id|no\.?)"
+    r"|nhs (?:no\.?|number)"
     r"|versicherten-?(?:nr\.?|nummer)|versicherungs-?(?:nr\.?|nummer)|kvnr|(?:건강)?보험증?\s?번호)"
-    r"|(?P<stop>sex|gender|geschlecht|성별|age|alter|나이|phone|tel|fax|address|anschrift|주소|전화(?:번호)?|연락처|date|datum"
-    r"|ward|station|room|병동|진료과|page|seite|case (?:no\.?|number|id)|fall-?(?:nr\.?|nummer)|diagnos\w+|접수\s?번호|관계"
+    r"|(?P<stop>sex|gender|geschlecht|성별|age|alter|나이|phone|tel|fax|address|anschrift|주소"
+    r"|전화(?:번호)?|연락처|date|datum"
+    r"|ward|station|room|병동|진료과|page|seite|case (?:no\.?|number|id)|fall-?(?:nr\.?"
+    r"|nummer)|diagnos\w+|접수\s?번호|관계"
     r"|invoice(?: no\.?)?|rechnung\S*|accession(?: no\.?)?)"
     r")(?P<end>\s*[:：.#]+\s*|\s*$|\s+|(?<=\*)|(?=[|,)]))",  # noqa: RUF001
     re.IGNORECASE,
@@ -52,15 +64,20 @@ _LABELS: Final = re.compile(
 _WORD: Final = r"(?:[A-ZÀ-ÖØ-Þ][\w'\u2019.-]*|van|von|de|der|den|zu|del|la)"
 _LATIN: Final = rf"{_WORD}(?:,? {_WORD}){{0,4}}"
 _NAME: Final = re.compile(
-    rf"(?:{_LATIN}|[\uac00-\ud7a3][\uac00-\ud7a3*○◯](?:[\uac00-\ud7a3*○◯]{{0,3}})|[\uac00-\ud7a3] [\uac00-\ud7a3]{{2,3}}|[\u4e00-\u9fff]{{2,4}})"
+    rf"(?:{_LATIN}|[\uac00-\ud7a3][\uac00-\ud7a3*○◯](?:[\uac00-\ud7a3*○◯]{{0,3}})"
+    rf"|[\uac00-\ud7a3] [\uac00-\ud7a3]{{2,3}}|[\u4e00-\u9fff]{{2,4}})"
 )
 _LEADING: Final = re.compile(rf"\W*(?:(?:Mrs?|Ms|Miss|Frau|Herrn?)\b\.? )?(?P<name>{_NAME.pattern})(?![\w])")
 _BEFORE: Final = re.compile(
-    rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,|/]*)?$"
+    rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?"
+    rf"|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,"
+    rf"|/]*)?$"
 )
 _NO_NAME: Final = re.compile(
-    r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report|befund|letter|invoice|consent|record"
-    r"|certificate|page|seite|insurance|number|date|birth|sex|male|female|signature|unterschrift|the|and|has|with|is|was|information"
+    r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report"
+    r"|befund|letter|invoice|consent|record"
+    r"|certificate|page|seite|insurance|number|date|birth|sex|male|female|signature"
+    r"|unterschrift|the|and|has|with|is|was|information"
     r"|details|data|daten|정보|서명|동의|진단|검사|처방|번호|본인|참고",
     re.IGNORECASE,
 )
@@ -88,8 +105,10 @@ _MONTHS: Final = {
 _DIGIT: Final = r"[\dOolISB]"
 _DATES: Final = re.compile(
     rf"(?<![\w.])(?:(?P<y>[12Il]{_DIGIT}{{3}})\s?[-./년]\s*(?P<m>{_DIGIT}{{1,2}})\s?[-./월]\s*(?P<d>{_DIGIT}{{1,2}})(?:\s?일)?"
-    rf"|(?P<d2>{_DIGIT}{{1,2}})(?P<sep>[./-])\s?(?P<m2>{_DIGIT}{{1,2}})[./-]\s?(?P<y2>{_DIGIT}{{4}}|{_DIGIT}{{2}})"
-    r"|(?P<d3>\d{1,2})\.? (?P<n3>[^\W\d_]{3,9})\.?,? (?P<y3>\d{4})|(?P<n4>[^\W\d_]{3,9})\.? (?P<d4>\d{1,2}),? (?P<y4>\d{4}))(?!\w)"
+    rf"|(?P<d2>{_DIGIT}{{1,2}})(?P<sep>[./-])\s?(?P<m2>{_DIGIT}{{1,2}})[./-]\s?(?P<y2>{_DIGIT}{{4}}"
+    rf"|{_DIGIT}{{2}})"
+    r"|(?P<d3>\d{1,2})\.? (?P<n3>[^\W\d_]{3,9})\.?,? (?P<y3>\d{4})"
+    r"|(?P<n4>[^\W\d_]{3,9})\.? (?P<d4>\d{1,2}),? (?P<y4>\d{4}))(?!\w)"
 )
 _AS_DIGITS: Final = str.maketrans("OolISB", "001158")
 _NUMBER: Final = re.compile(r"\W*(?P<number>[A-Z]{0,4}[- ]?\d[\w-]{3,}(?:[ -]\d{2,})*)", re.IGNORECASE)
@@ -237,7 +256,7 @@ def _found(pieces: Sequence[Piece]) -> Iterator[_Found]:
         yield _Found(IdentitySign.NAME, *parts["last"])
 
 
-def _in_piece(
+def _in_piece(  # noqa: C901, PLR0912  one branch for each kind of label
     pieces: Sequence[Piece],
     number: int,
     labels: Sequence[re.Match[str]],
@@ -252,8 +271,7 @@ def _in_piece(
         and _is_name(match["name"])
     ):
         yield _Found(IdentitySign.NAME, match["name"].strip(" ,"), piece)
-    for label, after in pairwise([*labels, None]):
-        assert label is not None
+    for label, after in zip_longest(labels, labels[1:]):
         kind = _kind(label)
         value = text[label.end() : after.start() if after else None]
         if kind in ("relative", "doctor"):

@@ -16,17 +16,20 @@ from pecia_workers.bundles.mentions import Piece, claims_of, dates_in, pieces_of
 
 _N: Final = r"([\dOolI]{1,3})"
 _PAGE_NUMBER: Final = re.compile(
-    rf"(?:\b(?:page|seite|pagina|página|blatt|pg\.?|p\.|s\.)\s*|^\W*){_N}\s*(?:of|von|de|sur|aus|/|\|)\s*{_N}(?:\s*(?:페이지|쪽|면))?\W*(?:$|[|·])"
+    rf"(?:\b(?:page|seite|pagina|página|blatt|pg\.?|p\.|s\.)\s*|^\W*){_N}\s*(?:of|von|de|sur"
+    rf"|aus|/|\|)\s*{_N}(?:\s*(?:페이지|쪽|면))?\W*(?:$|[|·])"
     rf"|(?P<total>\d{{1,3}})\s*(?:쪽|페이지|장|면)\s*중\s*(?P<place>\d{{1,3}})\s*(?:쪽|페이지|장|면)?"
-    rf"|\b(?:page|seite|blatt)\s*{_N}\s*$|^\W*[-–—]\s*{_N}\s*[-–—]\W*$|^(\d{{1,2}})$",  # noqa: RUF001
+    rf"|\b(?:page|seite|blatt)\s*{_N}\s*$|^\W*[-\u2013\u2014]\s*{_N}\s*[-\u2013\u2014]\W*$|^(\d{{1,2}})$",
     re.IGNORECASE,
 )
 _SEPARATOR: Final = re.compile(
-    r"(?:PECIA-SEPARATOR|SEPARATOR|TRENNBLATT|TRENNSEITE|PATCH[- ]?(?:CODE[- ]?)?(?:T|I{1,3}|IV|VI|[1-6])\b|구분지|간지$)",
+    r"(?:PECIA-SEPARATOR|SEPARATOR|TRENNBLATT|TRENNSEITE|PATCH[- ]?(?:CODE[- ]?)?(?:T|I{1,3}"
+    r"|IV|VI|[1-6])\b|구분지|간지$)",
     re.IGNORECASE,
 )
 _ORGANISATION: Final = re.compile(
-    r"hospital|clinic|medical cent|practice|laborator|surgery|klinik|krankenhaus|praxis|labor\b|zentrum|gmbh|병원|의원|의료원|센터|검사실"
+    r"hospital|clinic|medical cent|practice|laborator|surgery|klinik|krankenhaus|praxis"
+    r"|labor\b|zentrum|gmbh|병원|의원|의료원|센터|검사실"
     r"|(?:tel|phone|fax|전화)\b|@|www\.", re.IGNORECASE
 )  # fmt: skip
 _GENERIC: Final = re.compile(
@@ -35,11 +38,14 @@ _GENERIC: Final = re.compile(
 """Words of heads that tell no two apart."""
 _OPENING: Final = re.compile(r"^(?:dear |sehr geehrte|liebe[r]? |to whom it may)", re.IGNORECASE)
 _CLOSING: Final = re.compile(
-    r"sincerely|regards|faithfully|mit freundlichen|hochachtungsvoll|signature|unterschrift|\(서명\)|\(인\)|배상|amount due|gesamtbetrag|end of (?:report|document)|총\s?합계",
+    r"sincerely|regards|faithfully|mit freundlichen|hochachtungsvoll|signature|unterschrift"
+    r"|\(서명\)|\(인\)|배상|amount due|gesamtbetrag|end of (?:report|document)|총\s?합계",
     re.IGNORECASE,
 )
 _OF_DOCUMENT: Final = re.compile(
-    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum|ausgestellt am|발행일|작성일|처방일|교부\s?연월일|보고일|일자|날짜|작성\s?일자)\s*[:：]?\s*$",
+    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum"
+    r"|ausgestellt am|발행일|작성일|처방일|교부\s?연월일|보고일|일자|날짜"
+    r"|작성\s?일자)\s*[:\uff1a]?\s*$",
     re.IGNORECASE,
 )
 _TOP, _BOTTOM = 0.16, 0.9
@@ -170,7 +176,9 @@ def _date_of(pieces: Sequence[Piece]) -> dt.date | None:
             ):
                 previous = pieces[number - 1].text if number else ""
                 if not re.search(
-                    r"birth|born|geb|생년|print|gedruckt|출력|valid|until|[:：]\s*$", previous, re.IGNORECASE
-                ):  # noqa: RUF001
+                    r"birth|born|geb|생년|print|gedruckt|출력|valid|until|[:\uff1a]\s*$",
+                    previous,
+                    re.IGNORECASE,
+                ):
                     alone = min(dates)
     return alone

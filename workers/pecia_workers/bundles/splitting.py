@@ -153,12 +153,11 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         after_sheet = False
     expected = claim_of(subject) if subject else None
     conflicts = [set(_contradicting(part, expected)) for part in parts]
-    for part, pages in zip(
-        parts, conflicts, strict=True
-    ):  # a page that names nobody may be of another patient
+    for part, numbers in zip(parts, conflicts, strict=True):
+        # A page that names nobody may be of another patient.
         nameless = (page.number for page in part.pages if not page.claims)
-        pages.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
-        pages.update(_nameless_before(part))
+        numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
+        numbers.update(_nameless_before(part))
     for number, (part, next_part) in enumerate(pairwise(parts)):
         _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
     documents = [
@@ -170,9 +169,7 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
 
 def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
     """Return the signs for and against a document that begins at this page, rather than the part going on."""
-    first, before = part.first, part.last
-    assert first is not None
-    assert before is not None
+    first, before = part.first or page, part.last or page
     signs = {"bias": True}
     fits_total = page.total is None or before.total is None or page.total == before.total
     follows = before.place is not None and page.place == before.place + 1 and fits_total
