@@ -239,16 +239,25 @@ def _sizes_differ(one: PageSigns, other: PageSigns) -> bool:
 
 def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
     """Yield the pages that name another patient than their document does, or than the caller expects."""
-    claims = [(page.number, claim) for page in part.pages for claim in page.claims]
-    whole = part.claim
-    for number, claim in claims:
-        if any(compare(other, claim).contradicts for _, other in claims) and compare(
-            whole, claim
-        ).likeness is not (Likeness.SAME):
-            yield number
+    claims: dict[str, tuple[Claim, list[int]]] = {}  # the same signs stand on many pages
+    for page in part.pages:
+        for claim in page.claims:
+            key = repr(
+                (
+                    claim.name,
+                    sorted(claim.births),
+                    sorted((system, sorted(keys)) for system, keys in claim.numbers.items()),
+                )
+            )
+            claims.setdefault(key, (claim, []))[1].append(page.number)
+    known = [claim for claim, _ in claims.values()]
+    for claim, numbers in claims.values():
+        is_same = compare(part.claim, claim).likeness is Likeness.SAME
+        if not is_same and any(compare(other, claim).contradicts for other in known):
+            yield from numbers
         if expected and compare(expected, claim).contradicts:
             yield from (page.number for page in part.pages)
-    if expected and compare(expected, whole).contradicts:
+    if expected and compare(expected, part.claim).contradicts:
         yield from (page.number for page in part.pages)
 
 
