@@ -91,6 +91,8 @@ def test_identities_are_compared_as_people_do(one: Identity, other: Identity, ex
     ("texts", "expected"),
     [
         (["Meyer, Anna  *12.03.1961"], ("Meyer, Anna", BIRTH, ())),
+        (["Patient: Anna Ward, born 12.03.1961"], ("Anna Ward", BIRTH, ())),
+        (["Re: Mrs Ward, Anna, born 12.03.1961"], ("Ward, Anna", BIRTH, ())),
         (["Patient Name", "Anna Meyer", "D.O.B.", "1961-03-12"], ("Anna Meyer", BIRTH, ())),
         (["We report on your patient Mrs Anna Meyer, born on 12 March 1961, who"], ("Anna Meyer", BIRTH, ())),
         (["Nachname: Meyer", "Vorname: Anna", "geb. am 12.03.61"], ("Anna Meyer", BIRTH, ())),

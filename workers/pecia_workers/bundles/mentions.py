@@ -55,7 +55,7 @@ _LABELS: Final = re.compile(
     r"|versicherten-?(?:nr\.?|nummer)|versicherungs-?(?:nr\.?|nummer)|kvnr|(?:건강)?보험증?\s?번호)"
     r"|(?P<stop>sex|gender|geschlecht|성별|age|alter|나이|phone|tel|fax|address|anschrift|주소"
     r"|전화(?:번호)?|연락처|date|datum"
-    r"|ward|station|room|병동|진료과|page|seite|case (?:no\.?|number|id)|fall-?(?:nr\.?"
+    r"|(?:ward|station|room|page)(?=\s*[:.#]|\s*\d)|병동|진료과|seite|case (?:no\.?|number|id)|fall-?(?:nr\.?"
     r"|nummer)|diagnos\w+|접수\s?번호|관계"
     r"|invoice(?: no\.?)?|rechnung\S*|accession(?: no\.?)?)"
     r")(?P<end>\s*[:：.#]+\s*|\s*$|\s+|(?<=\*)|(?=[|,)]))",  # noqa: RUF001
