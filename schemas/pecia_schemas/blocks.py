@@ -124,6 +124,8 @@ class BlockKind(StrEnum):
     PAGE_NUMBER = "page_number"
     STAMP = "stamp"
     HANDWRITING = "handwriting"
+    BARCODE = "barcode"
+    """Its text is what it encodes; it is no text that the page shows."""
 
 
 class Cell(Stored):
@@ -259,8 +261,8 @@ class Doubt(Stored):
 
 
 def text_of(blocks: Iterable[Block]) -> str:
-    """Return the text of blocks in their order, a blank line between them."""
-    return "\n\n".join(block.text for block in blocks if block.text)
+    """Return the text of blocks in their order, a blank line between them; barcodes show none."""
+    return "\n\n".join(block.text for block in blocks if block.text and block.kind is not BlockKind.BARCODE)
 
 
 def plain_blocks(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from pecia_schemas.blocks import (
     Block,
+    BlockKind,
     Box,
     Confidence,
     Doubt,
@@ -258,13 +259,13 @@ class Page(Stored):
 
     @property
     def text(self) -> str:
-        """The blocks' text, a blank line between blocks, a tab between the cells of a table's row."""
+        """The blocks' text, a blank line between blocks, a tab between the cells of a table's row; without barcodes."""
         return text_of(self.blocks)
 
     @property
     def source(self) -> Source | None:
         """Where the text comes from: `both` if blocks differ; None: there is no text."""
-        sources = {block.source for block in self.blocks}
+        sources = {block.source for block in self.blocks if block.kind is not BlockKind.BARCODE}
         return next(iter(sources)) if len(sources) == 1 else Source.BOTH if sources else None
 
     @property

@@ -50,6 +50,7 @@ class Header(TypedDict):
     doubts: tuple[Doubt, ...]
     pieces: tuple[Line, ...]
     unread: tuple[Box, ...]
+    barcodes: tuple[object, ...]
     witness: tuple[Block, ...]
     blank: bool
 

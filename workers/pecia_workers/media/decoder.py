@@ -80,6 +80,7 @@ class _Page(TypedDict):
     pieces: tuple[Line, ...]
     unread: tuple[Box, ...]
     witness: tuple[Block, ...]
+    barcodes: tuple[Block, ...]
     blank: bool
 
 

@@ -23,6 +23,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import View, growth_for, is_blank, levelled, turned
+from pecia_workers.media.barcodes import barcodes_of
 from pecia_workers.media.images import ImagePages, TiffPages
 from pecia_workers.media.orientation import line_classifier, turn_needed
 from pecia_workers.media.pages import (
@@ -84,7 +85,8 @@ def load_page(
         source = _open_file.get(document, limits, password)
         pixels = source.pixels(index)
         damage = source.damage if isinstance(source, PdfPages | TiffPages) else ()
-        return _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
+        page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
+        return page if page.blank else replace(page, barcodes=barcodes_of(page.pixels))
 
 
 def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: Plan) -> PageImage:

@@ -176,6 +176,8 @@ class PageImage:
     """Where text-like ink stands of which the blocks say nothing, as text in a picture does; none overlap."""
     witness: tuple[Block, ...] = ()
     """What the file itself says is on it, where the page is read from its pixels all the same."""
+    barcodes: tuple[Block, ...] = ()
+    """What is encoded on it."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
 

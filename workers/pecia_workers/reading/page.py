@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from pydantic import SecretStr
 
 from pecia_schemas import tracing
-from pecia_schemas.blocks import Doubt, DoubtReason, mean_confidence, storable_text, text_of
+from pecia_schemas.blocks import BlockKind, Doubt, DoubtReason, mean_confidence, storable_text, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -171,7 +171,8 @@ class ReadPage:
         requested = clock()
         timings = Timings(queued=part.queued_s + requested - decoded, decode=decoded - started)
         if look.found:
-            return Done(_with_doubts(_moved(look.found, part, image, timings), image))
+            earlier = _with_doubts(_moved(look.found, part, image, timings), image)
+            return Done(_with_barcodes(earlier, image))
         own = await self._own(request, image) if image.blocks else None
         if own:
             image = replace(image, blocks=own.generation.blocks)
@@ -186,6 +187,7 @@ class ReadPage:
                     page.model_copy(update={"merge": merge_rules(schema)}), fields, schema
                 )
             page = await witnessed.compared(page, words_below(best(readings).generation.tokens, _SURE))
+        page = _with_barcodes(page, image)
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
@@ -305,6 +307,12 @@ def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings)
     if image.blocks:  # only the fields were found
         update |= {"blocks": image.blocks, "doubts": image.doubts}
     return earlier.model_copy(update=update)
+
+
+def _with_barcodes(page: Page, image: PageImage) -> Page:
+    """Return the page with its barcodes behind all that was read: no reading is held against them, nor they to it."""
+    blocks = (block for block in page.blocks if block.kind is not BlockKind.BARCODE)
+    return page.model_copy(update={"blocks": (*blocks, *image.barcodes)}) if image.barcodes else page
 
 
 def _with_doubts(page: Page, image: PageImage) -> Page:

@@ -130,7 +130,7 @@ class Comparison:
         is_digit = is_one and seen[0].is_number and written[0].before != "/"  # of `mmol/l` it may be the unit
         if is_digit or any(token.is_name for token in written):
             return False
-        one, other = _shape(one), _shape(other)
+        one, other = shape_of(one), shape_of(other)
         is_prose = is_one and not (written[0].is_value or seen[0].is_value)
         most = len(one) // 5 if is_prose else 0
         return one == other or (at_least(one, other) <= most and distance(one, other) <= most)
@@ -138,7 +138,7 @@ class Comparison:
 
 def look_alike(written: Sequence[Token], seen: Sequence[Token]) -> bool:
     """Return whether both differ in nothing but spaces and signs that a recogniser takes for each other."""
-    return _shape(_joined(written)) == _shape(_joined(seen))
+    return shape_of(_joined(written)) == shape_of(_joined(seen))
 
 
 def _joined(tokens: Sequence[Token]) -> str:
@@ -150,7 +150,8 @@ def _joined(tokens: Sequence[Token]) -> str:
     )
 
 
-def _shape(key: str) -> str:
+def shape_of(key: str) -> str:
+    """Return a key with one sign for all that a recogniser takes for each other."""
     key = key.translate(_SHAPE)
     for signs, one in _SHAPES:
         key = key.replace(signs, one)

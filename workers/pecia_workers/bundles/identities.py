@@ -1,0 +1,471 @@
+"""Whether two identities are of one patient: names, births and numbers compared as people compare them.
+
+A claim is what one place of a page says of its patient. The table `_RULES` judges two claims; no two are the same by
+one sign alone.
+"""
+
+import datetime as dt
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from itertools import permutations
+from typing import Final
+
+from pecia_schemas.bundles import Identity, IdentityPlace, IdentitySign, Likeness, Subject
+from pecia_workers.witness.tokens import at_least, distance, shape_of
+
+Births = frozenset[dt.date]
+"""A date of birth, and what else it may be: of 03/04/1961 day and month are in doubt."""
+
+
+class Relation(StrEnum):
+    """How one sign of two claims compares."""
+
+    EQUAL = "E"
+    PARTIAL = "P"
+    """Of names: one is an initial, a part or a masked form of the other."""
+    NEAR = "N"
+    """But for one letter or digit."""
+    APART = "A"
+    MISSING = "-"
+    """One of the two lacks it."""
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether both have the sign and differ in it."""
+        return self in (Relation.NEAR, Relation.APART)
+
+
+_RULES: Final[tuple[tuple[str, str, str, Likeness], ...]] = (
+    # names, births, numbers: the first row that fits judges
+    ("EP", "EN", "E", Likeness.SAME),
+    ("E", "E", "N-", Likeness.SAME),
+    ("E", "-", "EN", Likeness.SAME),
+    ("P", "-", "E", Likeness.SAME),
+    ("N", "E-", "E", Likeness.SAME),
+    ("-", "EN", "E", Likeness.SAME),
+    ("EPNA-", "A", "E", Likeness.UNKNOWN),  # one of the two was misread, or a record was mixed up
+    ("A", "EN-", "E", Likeness.UNKNOWN),  # married since, or the same
+    ("A", "EPNA-", "NA-", Likeness.DIFFERENT),
+    ("EPN-", "A", "NA-", Likeness.DIFFERENT),
+    ("N", "EN-", "A", Likeness.DIFFERENT),  # twins, brothers and sisters
+    ("EP", "N", "A", Likeness.DIFFERENT),
+    ("-", "N-", "A", Likeness.DIFFERENT),
+)
+"""All other combinations are `unknown`."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """The signs of one patient, as they are compared."""
+
+    name: str = ""
+    births: Births = frozenset()
+    numbers: dict[str, set[str]] = field(default_factory=dict)
+    """Record numbers and personal insurance numbers, by the system that they are of."""
+    policies: set[str] = field(default_factory=set)
+    """Insurance numbers that a family may share: they part no claims and make none the same."""
+    places: list[IdentityPlace] = field(default_factory=list)
+
+    def merge(self, other: "Claim") -> None:
+        """Take the signs of another claim that this one lacks, and a name that says more."""
+        if not self.name or (
+            len(name_parts(other.name)) > len(name_parts(self.name))
+            and name_relation(self.name, other.name) in "EP"
+        ):
+            self.name = other.name or self.name
+        self.births = (self.births & other.births) or self.births or other.births
+        for system, values in other.numbers.items():
+            self.numbers.setdefault(system, set()).update(values)
+        self.policies |= other.policies
+        self.places += other.places
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two claims compare."""
+
+    likeness: Likeness
+    contradicts: bool
+    """Whether a sign differs, and the others do not excuse it: a person has to look."""
+
+
+def compare(one: Claim, other: Claim) -> Comparison:
+    """Return how two claims compare, by the table."""
+    names = name_relation(one.name, other.name)
+    births = birth_relation(one.births, other.births)
+    numbers = number_relation(one.numbers, other.numbers)
+    likeness = next(
+        (
+            verdict
+            for of_names, of_births, of_numbers, verdict in _RULES
+            if names.value in of_names and births.value in of_births and numbers.value in of_numbers
+        ),
+        Likeness.UNKNOWN,
+    )
+    differs = names.contradicts or births.contradicts or numbers.contradicts
+    return Comparison(likeness, differs and likeness is not Likeness.SAME)
+
+
+def likeness(one: Identity | Subject, other: Identity | Subject) -> Likeness:
+    """Return whether two identities are of one patient."""
+    return compare(claim_of(one), claim_of(other)).likeness
+
+
+def claim_of(identity: Identity | Subject) -> Claim:
+    """Return an identity as a claim. Which system its numbers are of is told by their forms."""
+    numbers: dict[str, set[str]] = {}
+    for written in identity.record_numbers:
+        key = number_key(written)
+        numbers.setdefault(_form(key), set()).add(key)
+    policies = set(map(number_key, identity.insurance_numbers))
+    for key in filter(is_personal, policies):
+        numbers.setdefault("insurance", set()).add(key)
+    births = frozenset({identity.birth_date} if identity.birth_date else ())
+    return Claim(identity.name or "", births, numbers, policies)
+
+
+def identity_of(claim: Claim) -> Identity:
+    """Return a claim as it is stored: each value as it is written first."""
+    texts: dict[IdentitySign, dict[str, str]] = {sign: {} for sign in IdentitySign}
+    for place in claim.places:
+        texts[place.sign].setdefault(number_key(place.text), place.text)
+    return Identity(
+        name=claim.name or None,
+        birth_date=min(claim.births) if claim.births else None,
+        record_numbers=tuple(texts[IdentitySign.RECORD_NUMBER].values()),
+        insurance_numbers=tuple(texts[IdentitySign.INSURANCE_NUMBER].values()),
+        places=tuple(claim.places),
+    )
+
+
+_LONG_NAME: Final = 7
+_TITLES: Final = frozenset(
+    [
+        "mr",
+        "mrs",
+        "ms",
+        "miss",
+        "mx",
+        "dr",
+        "prof",
+        "med",
+        "dent",
+        "sir",
+        "madam",
+        "herr",
+        "herrn",
+        "frau",
+        "fraulein",
+        "m",
+        "mme",
+        "mlle",
+        "sr",
+        "sra",
+        "srta",
+        "don",
+        "dona",
+        "jr",
+        "sen",
+        "von",
+        "van",
+        "de",
+        "der",
+        "den",
+        "zu",
+        "zum",
+        "del",
+        "la",
+        "le",
+        "di",
+        "da",
+        "dos",
+        "님",
+        "씨",
+        "귀하",
+        "군",
+        "양",
+    ]
+)
+_HANGUL: Final = re.compile(r"[\uac00-\ud7a3]")
+_PART: Final = re.compile(r"[^\W_]+|[*○◯]+")
+_DIGRAPHS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"), ("ph", "f"))
+_LETTERS: Final = str.maketrans(
+    {"ß": "ss", "ø": "o", "æ": "a", "œ": "o", "ł": "l", "đ": "d", "\u0131": "i", "þ": "th"}
+)
+_HONORIFIC: Final = re.compile(r"(?<=[\uac00-\ud7a3]{2})\s*(님|씨|귀하|군|양)$")
+
+
+@lru_cache(maxsize=4096)
+def name_parts(name: str) -> tuple[str, ...]:
+    """Return the words of a name without titles, accents and case; ü and ue are u, as in Müller, Mueller and Muller."""
+    bare = _HONORIFIC.sub("", unicodedata.normalize("NFKC", name).strip())
+    if _HANGUL.search(bare):
+        return tuple(part for part in _PART.findall(bare) if part not in _TITLES)
+    plain = unicodedata.normalize("NFKD", bare.casefold().translate(_LETTERS))
+    plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
+    parts = [
+        part for part in _PART.findall(plain.replace("'", "").replace("\u2019", "")) if part not in _TITLES
+    ]
+    for pair, sign in _DIGRAPHS:
+        parts = [part.replace(pair, sign) for part in parts]
+    return tuple(parts)
+
+
+@lru_cache(maxsize=8192)
+def name_relation(one: str, other: str) -> Relation:  # noqa: PLR0911  a return for each way to write a name
+    """Return how two names compare, whichever comes first in them."""
+    parts, others = name_parts(one), name_parts(other)
+    if not parts or not others:
+        return Relation.MISSING
+    hangul, of_other = _HANGUL.search("".join(parts)), _HANGUL.search("".join(others))
+    if bool(hangul) != bool(of_other):
+        return _across_scripts(parts if hangul else others, others if hangul else parts)
+    if "".join(sorted(parts)) == "".join(sorted(others)) or _joined_alike(parts, others):
+        return Relation.EQUAL
+    if any(sign in "*○◯" for sign in "".join(parts + others)):
+        return _masked("".join(parts), "".join(others))
+    if hangul:  # a letter of it is a syllable, and a family shares two of three
+        whole, against = "".join(parts), "".join(others)
+        if min(len(whole), len(against)) == 1:
+            return Relation.PARTIAL if whole[0] == against[0] else Relation.APART
+        return Relation.NEAR if distance(whole, against) == 1 else Relation.APART
+    return _words_relation(list(parts), list(others))
+
+
+def _joined_alike(parts: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Return whether both are one name but for its spaces, its order, and signs that a recogniser swaps."""
+    if len(parts) > 4 or len(others) > 4:  # noqa: PLR2004  or there are too many orders
+        return shape_of("".join(parts)) == shape_of("".join(others))
+    wanted = shape_of("".join(others))
+    return any(shape_of("".join(order)) == wanted for order in permutations(parts))
+
+
+def _words_relation(parts: list[str], others: list[str]) -> Relation:
+    shapes = {part: shape_of(part) for part in parts + others}
+    equal = 0
+    for part in list(parts):
+        match = next((word for word in others if shapes[word] == shapes[part]), None)
+        if match is not None:
+            equal += 1
+            parts.remove(part)
+            others.remove(match)
+    initials = 0
+    for part in sorted(parts, key=len, reverse=True):
+        match = next((word for word in others if 1 in (len(word), len(part)) and word[0] == part[0]), None)
+        if match is not None:
+            initials += 1
+            parts.remove(part)
+            others.remove(match)
+    if not (parts and others):  # a second name more, or less
+        if equal > 1 and not initials:
+            return Relation.EQUAL
+        return Relation.PARTIAL if equal else Relation.APART
+    if any(1 in (len(part), len(word)) for part in parts for word in others) and not equal:
+        return Relation.APART
+    part, word = min(((part, word) for part in parts for word in others), key=lambda pair: distance(*pair))
+    if (
+        distance(part, word) <= (2 if min(len(part), len(word)) > _LONG_NAME else 1)
+        and min(len(parts), len(others)) == 1
+    ):
+        return Relation.NEAR if equal or initials or distance(part, word) == 1 else Relation.APART
+    whole, against = "".join(sorted(parts)), "".join(sorted(others))
+    return (
+        Relation.NEAR if at_least(whole, against) <= 1 and distance(whole, against) <= 1 else Relation.APART
+    )
+
+
+def _masked(one: str, other: str) -> Relation:
+    if len(one) != len(other):
+        return Relation.PARTIAL if one[0] == other[0] else Relation.APART
+    pairs = zip(one, other, strict=True)
+    fits = all(
+        sign == against or "*" in (pair := sign + against) or "○" in pair or "◯" in pair
+        for sign, against in pairs
+    )
+    return Relation.PARTIAL if fits else Relation.APART
+
+
+_ONSETS: Final = [
+    "g",
+    "kk",
+    "n",
+    "d",
+    "tt",
+    "r",
+    "m",
+    "b",
+    "pp",
+    "s",
+    "ss",
+    "",
+    "j",
+    "jj",
+    "ch",
+    "k",
+    "t",
+    "p",
+    "h",
+]
+_VOWELS: Final = [
+    "a",
+    "ae",
+    "ya",
+    "yae",
+    "eo",
+    "e",
+    "yeo",
+    "ye",
+    "o",
+    "wa",
+    "wae",
+    "oe",
+    "yo",
+    "u",
+    "wo",
+    "we",
+    "wi",
+    "yu",
+    "eu",
+    "ui",
+    "i",
+]
+_CODAS: Final = [
+    "",
+    "k",
+    "k",
+    "k",
+    "n",
+    "n",
+    "n",
+    "t",
+    "l",
+    "k",
+    "m",
+    "p",
+    "l",
+    "l",
+    "p",
+    "l",
+    "m",
+    "p",
+    "p",
+    "t",
+    "t",
+    "ng",
+    "t",
+    "t",
+    "k",
+    "t",
+    "p",
+    "t",
+]
+_SURNAMES: Final = {
+    "이": "lee",
+    "박": "park",
+    "최": "choi",
+    "노": "noh",
+    "임": "lim",
+    "유": "yoo",
+    "우": "woo",
+    "오": "oh",
+}
+_SOUNDS: Final = (
+    *(
+        ("oo", "u"),
+        ("ee", "i"),
+        ("ou", "u"),
+        ("yeo", "io"),
+        ("you", "io"),
+        ("eo", "o"),
+        ("eu", "u"),
+        ("ae", "a"),
+    ),
+    *(
+        ("ck", "k"),
+        ("g", "k"),
+        ("b", "p"),
+        ("d", "t"),
+        ("r", "l"),
+        ("j", "ch"),
+        ("oh", "o"),
+        ("ch", "c"),
+        ("y", "i"),
+    ),
+    *(("u", "o"), ("oi", "o"), ("e", "a"), ("ii", "i")),
+)
+"""What one sound of Korean is written as in Latin letters, folded to one of its writings."""
+
+
+def _latin(syllable: str) -> str:
+    code = ord(syllable) - 0xAC00
+    return _ONSETS[code // 588] + _VOWELS[code % 588 // 28] + _CODAS[code % 28]
+
+
+def _sound(written: str) -> str:
+    for pair, sign in _SOUNDS:
+        written = written.replace(pair, sign)
+    return written
+
+
+def _across_scripts(hangul: tuple[str, ...], latin: tuple[str, ...]) -> Relation:
+    """Return how a name in Hangul compares with one in Latin letters, by its sound."""
+    whole = "".join(hangul)
+    if not all(map(_HANGUL.match, whole)):
+        return Relation.PARTIAL if any(sign in "*○◯" for sign in whole) else Relation.APART
+    given = "".join(map(_latin, whole[1:]))
+    written = ["".join(order) for order in permutations(latin[:4])]
+    spoken = {
+        _sound(family + given) for family in (_SURNAMES.get(whole[0], _latin(whole[0])), _latin(whole[0]))
+    }
+    least = min(distance(sound, _sound(name)) for sound in spoken for name in written)
+    return Relation.EQUAL if least == 0 else Relation.PARTIAL if least <= 1 else Relation.APART
+
+
+def birth_relation(one: Births, other: Births) -> Relation:
+    """Return how two dates of birth compare."""
+    if not one or not other:
+        return Relation.MISSING
+    if one & other:
+        return Relation.EQUAL
+    least = min(distance(f"{date:%Y%m%d}", f"{against:%Y%m%d}") for date in one for against in other)
+    return Relation.NEAR if least == 1 else Relation.APART
+
+
+_SAME_SHAPE: Final = str.maketrans("OQDILZSBG", "000112586")
+_LEAST_LONG: Final = 5
+
+
+@lru_cache(maxsize=4096)
+def number_key(written: str) -> str:
+    """Return a number without what is written differently: spaces, strokes, letters that look like digits."""
+    return "".join(filter(str.isalnum, written.upper())).translate(_SAME_SHAPE)
+
+
+def is_personal(key: str) -> bool:
+    """Return whether an insurance number is of one person: those of Germany and of the NHS are."""
+    return re.fullmatch(r"[A-Z\d]\d{9}", key) is not None
+
+
+def _form(key: str) -> str:
+    """Return the form of a number: those of one system have one form."""
+    return re.sub(r"\d", "9", key)
+
+
+def number_relation(one: Mapping[str, Iterable[str]], other: Mapping[str, Iterable[str]]) -> Relation:
+    """Return how the numbers of two claims compare: equal if they share one of any system."""
+    if {key for keys in one.values() for key in keys} & {key for keys in other.values() for key in keys}:
+        return Relation.EQUAL
+    least: int | None = None
+    for system in one.keys() & other.keys():
+        for key in one[system]:
+            for against in other[system]:
+                is_long = min(len(key), len(against)) >= _LEAST_LONG
+                apart = distance(key, against) if is_long else _LEAST_LONG
+                least = apart if least is None else min(least, apart)
+    if least is None:
+        return Relation.MISSING
+    return Relation.NEAR if least == 1 else Relation.APART

@@ -1,0 +1,317 @@
+"""Split a bundle: where each document begins, and that no document holds pages of two patients unseen."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from pecia_schemas.bundles import (
+    BundleDoubt,
+    BundleDoubtReason,
+    Cut,
+    CutSign,
+    DocumentKind,
+    DocumentPart,
+    Identity,
+    Likeness,
+    Split,
+    Subject,
+)
+from pecia_schemas.results import Page
+from pecia_workers.bundles.identities import Claim, claim_of, compare, identity_of
+from pecia_workers.bundles.kinds import Evidence, judge
+from pecia_workers.bundles.signs import PageSigns, signs_of
+
+WEIGHTS: Final[Mapping[str, float]] = {
+    "bias": -1.68,
+    "first_number": 2.52,
+    "next_number": -2.02,
+    "number_breaks": -0.25,
+    "before_is_last": 2.22,
+    "before_is_not_last": -0.02,
+    "second_follows": 0.0,
+    "same_head": -1.93,
+    "new_head": 1.1,
+    "letterhead": 0.69,
+    "no_head": -2.11,
+    "title": 3.16,
+    "same_title": 0.49,
+    "other_kind": 2.47,
+    "same_kind": -0.84,
+    "other_date": 1.95,
+    "opens": 0.5,
+    "closed": 0.26,
+    "goes_on": -0.59,
+    "names_nobody": -1.59,
+    "names_fully": 1.08,
+    "same_patient": -0.63,
+    "other_patient": 2.09,
+    "patient_in_doubt": 0.52,
+    "same_barcode": -0.79,
+    "other_barcode": 0.01,
+    "size": 2.03,
+    "blank": 1.11,
+    "same_blank": 0.0,
+}
+"""Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
+_SIGN_OF: Final[Mapping[str, CutSign]] = {
+    **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
+    **dict.fromkeys(("before_is_not_last", "second_follows"), CutSign.PAGE_NUMBER),
+    **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
+    **dict.fromkeys(("other_date", "opens", "closed", "goes_on"), CutSign.HEAD),
+    **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
+    **dict.fromkeys(
+        ("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY
+    ),
+    **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
+    "size": CutSign.SIZE,
+    **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
+}
+_ALIKE: Final = 0.6
+"""Share of their words that two heads of one house have in common."""
+_SIZES_APART: Final = 0.06
+_SURE_KIND: Final = 0.7
+_DOUBTFUL: Final = (0.1, 0.9)
+"""Between these a probability is in doubt."""
+_LEAST_SURE: Final = 0.95
+"""That a page which names nobody is its document's, where the next page is another patient's."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A document as far as it is split off."""
+
+    cut: Cut
+    pages: list[PageSigns] = field(default_factory=list)
+    loose: dict[int, float] = field(default_factory=dict)
+    """Of each page after the first the probability that a document begins there all the same."""
+    claim: Claim = field(default_factory=Claim)
+    """Who its pages say that the patient is: those that no page before contradicts."""
+    titles: dict[str, DocumentKind] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=dict)
+    first: PageSigns | None = None
+    """The first page that is not blank."""
+    last: PageSigns | None = None
+    written: int = 0
+    """How many of its pages are not blank."""
+
+    def add(self, page: PageSigns, probability: float | None = None) -> None:
+        """Add its next page; `probability`: that a document begins there."""
+        self.pages.append(page)
+        if probability is not None:
+            self.loose[page.number] = probability
+        if page.blank:
+            return
+        self.first, self.last = self.first or page, page
+        self.written += 1
+        self.titles = self.titles or page.titles
+        for kind, words in page.evidence.items():
+            self.evidence.setdefault(kind, Counter()).update(words)
+        for claim in page.claims:
+            if not compare(self.claim, claim).contradicts:
+                self.claim.merge(claim)
+
+
+def first_part(page: PageSigns, probability: float = 1.0, signs: Iterable[CutSign] = ()) -> Part:
+    """Return a document that begins with this page."""
+    part = Part(Cut(page=page.number, probability=probability, signs=tuple(signs)))
+    part.add(page)
+    return part
+
+
+def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
+    """Return the documents of a bundle's pages, which come in order; those of another than the subject are in conflict.
+
+    Of each page little is kept, so the pages need not be in memory at once.
+    """
+    signs = [signs_of(page) for page in pages]
+    parts: list[Part] = []
+    separators: list[int] = []
+    after_sheet = False
+    for place, page in enumerate(signs):
+        current = parts[-1] if parts else None
+        if page.is_sheet or (page.blank and separators[-1:] == [page.number - 1]):  # a sheet, or its back
+            separators.append(page.number)
+            after_sheet = True
+            continue
+        if current is None:
+            parts.append(first_part(page, signs=(CutSign.FIRST, *[CutSign.SEPARATOR] * after_sheet)))
+        elif after_sheet or page.separates:
+            parts.append(first_part(page, signs=(CutSign.SEPARATOR,)))
+        elif page.blank or not current.written:
+            current.add(page)
+        else:
+            following = next((later for later in signs[place + 1 :] if not later.blank), None)
+            features = features_of(current, page, following)
+            probability = probability_of(features)
+            if probability >= 0.5:  # noqa: PLR2004  likelier than not
+                parts.append(first_part(page, probability, _reasons(features)))
+            else:
+                current.add(page, probability)
+        after_sheet = False
+    expected = claim_of(subject) if subject else None
+    conflicts = [set(_contradicting(part, expected)) for part in parts]
+    for part, numbers in zip(parts, conflicts, strict=True):
+        # A page that names nobody may be of another patient.
+        nameless = (page.number for page in part.pages if not page.claims)
+        numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
+        numbers.update(_nameless_before(part))
+    for number, (part, next_part) in enumerate(pairwise(parts)):
+        _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
+    documents = [
+        _document(number, part, parts[number : number + 1], sorted(pages))
+        for number, (part, pages) in enumerate(zip(parts, conflicts, strict=True), 1)
+    ]
+    return Split(documents=tuple(documents), separators=tuple(separators))
+
+
+def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
+    """Return the signs for and against a document that begins at this page, rather than the part going on."""
+    first, before = part.first or page, part.last or page
+    signs = {"bias": True}
+    fits_total = page.total is None or before.total is None or page.total == before.total
+    follows = before.place is not None and page.place == before.place + 1 and fits_total
+    guessed = before.place is None and page.place == part.written + 1
+    signs["first_number"] = page.place == 1
+    signs["next_number"] = follows or guessed
+    signs["number_breaks"] = page.place is not None and page.place > 1 and not follows and not guessed
+    signs["before_is_last"] = before.place is not None and before.place == before.total and not follows
+    signs["before_is_not_last"] = page.place is None and (before.place or 0) < (before.total or 0)
+    signs["second_follows"] = page.place is None and following is not None and following.place == 2  # noqa: PLR2004
+    heads = [other.head for other in (first, before) if other.letterhead is page.letterhead]
+    alike = max((_common(page.head, head) for head in heads), default=0.0)
+    signs["same_head"] = alike >= _ALIKE
+    signs["new_head"] = page.letterhead and (first.letterhead or before.letterhead) and alike < _ALIKE
+    signs["letterhead"] = page.letterhead and not first.letterhead and not before.letterhead
+    signs["no_head"] = not page.letterhead and not page.titles
+    known, kinds = set(part.titles.values()), set(page.titles.values())
+    same_title = bool(page.titles.keys() & part.titles.keys())
+    signs["title"] = bool(kinds)
+    signs["same_title"] = same_title and alike >= _ALIKE
+    own, sure, _ = judge(page.titles, page.evidence)
+    whole, whole_sure, _ = judge(part.titles, part.evidence)
+    told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > _SURE_KIND
+    signs["other_kind"] = (told and own is not whole) or bool(kinds and known and kinds.isdisjoint(known))
+    signs["same_kind"] = told and own is whole
+    signs["other_date"] = page.date is not None and first.date is not None and page.date != first.date
+    signs["opens"] = page.opens
+    signs["closed"] = before.closes
+    signs["goes_on"] = page.starts_small
+    comparisons = [compare(part.claim, other) for other in page.claims]
+    signs["names_nobody"] = not page.claims
+    signs["names_fully"] = any(claim.name and claim.births for claim in page.claims)
+    signs["same_patient"] = any(one.likeness is Likeness.SAME for one in comparisons)
+    signs["other_patient"] = any(one.likeness is Likeness.DIFFERENT for one in comparisons)
+    signs["patient_in_doubt"] = not signs["other_patient"] and any(one.contradicts for one in comparisons)
+    codes = before.barcodes | first.barcodes
+    signs["same_barcode"] = bool(page.barcodes & codes)
+    signs["other_barcode"] = bool(page.barcodes) and bool(codes) and not page.barcodes & codes
+    signs["size"] = _sizes_differ(before, page)
+    backs = len(part.pages) - part.written
+    signs["blank"] = part.pages[-1].blank and backs < part.written
+    signs["same_blank"] = part.pages[-1].blank and backs >= part.written > 1
+    return {name: float(value) for name, value in signs.items() if value}
+
+
+def probability_of(features: Mapping[str, float]) -> float:
+    """Return the probability that a document begins where these signs are."""
+    return 1 / (1 + math.exp(-sum(WEIGHTS[name] * value for name, value in features.items())))
+
+
+def _reasons(features: Mapping[str, float]) -> tuple[CutSign, ...]:
+    """Return the signs that speak for a cut, the strongest first."""
+    strength: Counter[CutSign] = Counter()
+    for name in features.keys() & _SIGN_OF.keys():
+        strength[_SIGN_OF[name]] = max(strength[_SIGN_OF[name]], WEIGHTS[name])  # type: ignore[assignment]
+    return tuple(sign for sign, weight in strength.most_common() if weight > 0)
+
+
+def _common(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / max(1, min(len(one), len(other)))
+
+
+def _sizes_differ(one: PageSigns, other: PageSigns) -> bool:
+    sides = zip(sorted(one.size), sorted(other.size), strict=True)
+    return any(abs(side - against) > _SIZES_APART * max(side, against) for side, against in sides)
+
+
+def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
+    """Yield the pages that name another patient than their document does, or than the caller expects."""
+    claims: dict[str, tuple[Claim, list[int]]] = {}  # the same signs stand on many pages
+    for page in part.pages:
+        for claim in page.claims:
+            key = repr(
+                (
+                    claim.name,
+                    sorted(claim.births),
+                    sorted((system, sorted(keys)) for system, keys in claim.numbers.items()),
+                )
+            )
+            claims.setdefault(key, (claim, []))[1].append(page.number)
+    known = [claim for claim, _ in claims.values()]
+    for claim, numbers in claims.values():
+        is_same = compare(part.claim, claim).likeness is Likeness.SAME
+        if not is_same and any(compare(other, claim).contradicts for other in known):
+            yield from numbers
+        if expected and compare(expected, claim).contradicts:
+            yield from (page.number for page in part.pages)
+    if expected and compare(expected, part.claim).contradicts:
+        yield from (page.number for page in part.pages)
+
+
+def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: set[int]) -> None:
+    """Add pages that name nobody, lie between two patients, and may be of either."""
+    if (
+        CutSign.SEPARATOR in following.cut.signs
+        or compare(part.claim, following.claim).likeness is Likeness.SAME
+    ):
+        return
+    if not following.claim.places:
+        return
+    named = [place for place, page in enumerate(part.pages) if page.claims]
+    if named:
+        strays = [page.number for page in part.pages[named[-1] + 1 :] if not page.blank]
+        if any(part.loose.get(number, 0.0) > 1 - _LEAST_SURE for number in strays):
+            conflicts.update(strays)
+    first = next(place for place, page in enumerate(following.pages) if page.claims)
+    if following.cut.probability < _LEAST_SURE:
+        of_following.update(page.number for page in following.pages[:first] if not page.blank)
+
+
+def _nameless_before(part: Part) -> list[int]:
+    """Return the pages before the first that names the patient, if they may be of a document of their own."""
+    first = next((place for place, page in enumerate(part.pages) if page.claims), 0)
+    joins = (part.loose.get(page.number, 0.0) for page in part.pages[1 : first + 1])
+    return [page.number for page in part.pages[:first]] if max(joins, default=0.0) > 1 - _LEAST_SURE else []
+
+
+def _document(number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int]) -> DocumentPart:
+    kind, probability, words = judge(part.titles, part.evidence)
+    pages = tuple(page.number for page in part.pages)
+    doubts = []
+    if conflicts:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=tuple(conflicts)))
+    low, high = _DOUBTFUL
+    unsure = [page for page, likely in part.loose.items() if likely > low]
+    unsure += [one.cut.page for one in (part, *following) if one.cut.probability < high]
+    if unsure:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(sorted(unsure))))
+    if kind is not DocumentKind.OTHER and probability < _SURE_KIND:
+        doubts.append(BundleDoubt(reason=BundleDoubtReason.KIND, pages=pages))
+    languages = sum((page.languages for page in part.pages), Counter[str]())
+    claim = part.claim
+    return DocumentPart(
+        number=number,
+        pages=pages,
+        cut=part.cut,
+        kind=kind,
+        kind_probability=probability,
+        kind_words=words,
+        title=next((title for page in part.pages for title in page.titles), None),
+        date=next((page.date for page in part.pages if page.date), None),
+        language=languages.most_common(1)[0][0] if languages else None,
+        identity=identity_of(claim) if claim.places else Identity(),
+        doubts=tuple(doubts),
+    )
