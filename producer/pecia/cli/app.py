@@ -24,6 +24,7 @@ PANELS: Final = {
         "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
         "document is submitted twice.",
+        "watch-folder": "Read what is put into a folder, each document once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
@@ -83,6 +84,7 @@ _MODULES: Final = {
     "pecia.cli.certify": ("certify",),
     "pecia.cli.demo": ("demo",),
     "pecia.cli.evaluation": ("eval",),
+    "pecia.cli.folder": ("watch-folder",),
     "pecia.cli.jobs": ("list", "status", "wait", "cancel", "retry", "dead"),
     "pecia.cli.reading": ("read", "caption"),
     "pecia.cli.results": ("result", "export"),
@@ -99,7 +101,7 @@ _MODULES: Final = {
     "pecia_workers.commands.worker": ("worker", "flower"),
 }
 """The modules of their functions, and of the groups of their own verbs."""
-_CALLED: Final = {"eval": "evaluate", "list": "list_jobs"}
+_CALLED: Final = {"eval": "evaluate", "list": "list_jobs", "watch-folder": "watch_folder"}
 """Functions that do not have the verb's name."""
 _WHERE: Final = {
     name: f"{module}:{_CALLED.get(name, name)}" for module, names in _MODULES.items() for name in names
