@@ -241,8 +241,8 @@ class Watch:
             jobs, refused = self.client.group([]), {0: error}
         accepted = (entry for number, entry in enumerate(entries) if number not in refused)
         self.jobs |= {entry.name: job for entry, job in zip(accepted, jobs, strict=True)}
-        for number, error in refused.items():
-            self._refuse(entries[number], error)
+        for number, why in refused.items():
+            self._refuse(entries[number], why)
 
     def _refuse(self, entry: Entry, error: SubmitError | AccessError) -> None:
         """End a document that was not accepted. Raises what would refuse the others, too."""
@@ -478,6 +478,8 @@ def watch_folder(
             recursive=where.recursive,
             report=report,
         )
+        if not where.once:
+            endings.complain(f"watching {folder}; Ctrl-C ends it.")
         polls = where.poll is not None
         looks = (
             _polled(where.poll, stop)
