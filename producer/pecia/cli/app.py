@@ -58,6 +58,7 @@ PANELS: Final = {
         "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
+        "mcp": "Serve tools to a language model on standard input and output: submit, status, pages, fields, search.",
         "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
@@ -89,6 +90,7 @@ _MODULES: Final = {
     "pecia.cli.reading": ("read", "caption"),
     "pecia.cli.results": ("result", "export"),
     "pecia.cli.serving": ("review", "gateway"),
+    "pecia.cli.tools": ("mcp",),
     "pecia.cli.watching": ("watch",),
     "pecia.cli.webhooks": ("webhook",),
     "pecia_migrations.cli": ("migrate",),
@@ -117,7 +119,14 @@ def _what_others_do() -> dict[str, str]:
     return {name: f"Added by {point.module}." for name, point in others().items()}
 
 
-_EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway", "review": "gateway,pdf"}
+_EXTRAS = {
+    "up": "local",
+    "demo": "local",
+    "eval": "eval",
+    "gateway": "gateway",
+    "mcp": "mcp",
+    "review": "gateway,pdf",
+}
 _HOME = re.compile(r"--home\b")
 
 
