@@ -511,6 +511,5 @@ def _report(
         endings.complain(f"{output.printable(entry.name)}: {code}")
     elif job is not None:
         lacks = f", {job.progress.failed} failed" if job.progress.failed else ""
-        typer.echo(
-            f"{output.printable(entry.name)}: {job.progress.done} pages{lacks}: {output.printable(str(result))}"
-        )
+        pages = f"{job.progress.done} page{'s' if job.progress.done != 1 else ''}"
+        typer.echo(f"{output.printable(entry.name)}: {pages}{lacks}: {output.printable(str(result))}")
