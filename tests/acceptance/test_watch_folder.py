@@ -31,7 +31,7 @@ def fleet(run_fleet: RunFleet) -> Iterator[Any]:
 @contextmanager
 def watching(fleet: Any, folder: Path, *options: str, settle: float = 0.5) -> Iterator[subprocess.Popen[str]]:
     """Run the command in a process of its own until the block ends; it ends well if it was not killed."""
-    command = [sys.executable, "-m", "pecia", "watch-folder", folder, "--settle", f"{settle}", *options]
+    command = [sys.executable, "-m", "pecia", "watch-folder", str(folder), "--settle", f"{settle}", *options]
     watch = subprocess.Popen(
         command,
         env=os.environ | fleet.environment,

@@ -8,7 +8,7 @@ import binascii
 import inspect
 import io
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from importlib.metadata import version
@@ -88,7 +88,7 @@ class OwnDoor:
         self._client, self._folder = client, folder.resolve()
 
     @asynccontextmanager
-    async def open(self, context: Context[Any], right: Right) -> Any:  # noqa: ARG002  the fleet knows its rights
+    async def open(self, context: Context[Any], right: Right) -> AsyncIterator[AsyncClient]:  # noqa: ARG002  the fleet knows its rights
         """Yield the client."""
         yield self._client
 
@@ -122,7 +122,7 @@ class GatewayDoor:
     takes_paths = False
 
     @asynccontextmanager
-    async def open(self, context: Context[Any], right: Right) -> Any:
+    async def open(self, context: Context[Any], right: Right) -> AsyncIterator[AsyncClient]:
         """Yield the client of the key's tenant, as one of the key's results."""
         bearer = _bearer(context)
         require(bearer, right)
@@ -338,7 +338,14 @@ def make_tools(door: Door) -> MCPServer[Any]:
         "pecia", version=version("pecia"), instructions=_INSTRUCTIONS, log_level="WARNING"
     )
     tools, without = Tools(door), () if door.takes_paths else ("path",)
-    for tool in (tools.submit, tools.status, tools.pages, tools.fields, tools.search):
+    offered: tuple[Callable[..., Awaitable[Answer]], ...] = (
+        tools.submit,
+        tools.status,
+        tools.pages,
+        tools.fields,
+        tools.search,
+    )
+    for tool in offered:
         server.tool(tool.__name__)(_answering(tool, without))
     return server
 

@@ -50,7 +50,8 @@ async def answer(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, text(result)
     assert result.structured_content is not None
-    return result.structured_content
+    content: dict[str, Any] = result.structured_content
+    return content
 
 
 async def refusal(client: Client, tool: str, **arguments: Any) -> str:
@@ -88,7 +89,8 @@ def test_a_document_is_submitted_followed_read_and_searched_over_http(
         found = await answer(client, "search", batch="ward-7", text="amoxicillin")
         assert [(one["page"], one["document"]) for one in found["matches"]] == [(1, "scan.png")]
         assert (found["documents_searched"], found["complete"]) == (1, True)
-        await answer(client, "fields", job=job["id"])
+        fields = await answer(client, "fields", job=job["id"], pages="1")
+        assert [page["fields"] for page in fields["pages"]] == [{"dose": "500 mg"}]
         assert (await refusal(client, "submit")).startswith("invalid_source: Give exactly one")
         assert (await refusal(client, "submit", content="no base64")).startswith("invalid_source: ")
         assert (await refusal(client, "pages", job=job["id"], pages="x")).startswith("invalid_option: ")
