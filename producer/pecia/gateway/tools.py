@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, ParamSpec, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from fastapi import Request, Response
 from mcp.server import MCPServer
@@ -52,7 +53,6 @@ _INSTRUCTIONS: Final = (
     "its doubts."
 )
 
-P = ParamSpec("P")
 Answer = dict[str, Any]
 JobId = Annotated[str, Field(description="Id of a job, as `submit` returns it.")]
 Pages = Annotated[str, Field(description="Which pages, as in 1-3,7; empty: from the first.")]
@@ -155,15 +155,15 @@ def _bearer(context: Context[Any]) -> Bearer:
 
 
 def _answering(
-    call: Callable[P, Awaitable[Answer]], without: Collection[str] = ()
-) -> Callable[P, Awaitable[Answer]]:
+    call: Callable[..., Awaitable[Answer]], without: Collection[str]
+) -> Callable[..., Awaitable[Answer]]:
     """Return the tool with errors as a code and a sentence that has the next step; no other text leaves it.
 
     `without` are parameters that it is not offered with.
     """
 
     @wraps(call)
-    async def called(*args: P.args, **given: P.kwargs) -> Answer:
+    async def called(*args: Any, **given: Any) -> Answer:
         try:
             return await call(*args, **given)
         except ProblemError as error:
@@ -248,9 +248,9 @@ class Tools:
                 counts = await client.counts(batch=batch)
                 return {"batch": batch, **counts.model_dump(mode="json")}
             found = await client.job(job)
-            if wait and not found.done:
-                await _wait(context, self._door, found, wait)
-            return _about(Job.of(found)) | {"hint": await found.hint()}
+        if wait and not found.done:
+            await _wait(context, self._door, found, wait)
+        return _about(Job.of(found)) | {"hint": await found.hint()}
 
     async def pages(
         self,
@@ -324,7 +324,7 @@ class Tools:
                 document = await _document(one)
                 searched += 1
                 for page in document.pages:
-                    matches += _matches(one, page, text)
+                    matches += islice(_matches(one, page, text), limit)
                 if len(matches) >= limit:
                     is_complete = is_complete and len(matches) == limit and one is found[-1]
                     break
@@ -338,14 +338,7 @@ def make_tools(door: Door) -> MCPServer[Any]:
         "pecia", version=version("pecia"), instructions=_INSTRUCTIONS, log_level="WARNING"
     )
     tools, without = Tools(door), () if door.takes_paths else ("path",)
-    offered: tuple[Callable[..., Awaitable[Answer]], ...] = (
-        tools.submit,
-        tools.status,
-        tools.pages,
-        tools.fields,
-        tools.search,
-    )
-    for tool in offered:
+    for tool in (tools.submit, tools.status, tools.pages, tools.fields, tools.search):
         server.tool(tool.__name__)(_answering(tool, without))
     return server
 

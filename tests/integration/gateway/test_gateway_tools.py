@@ -76,7 +76,9 @@ def test_a_document_is_submitted_followed_read_and_searched_over_http(
         assert set(listed) == {"submit", "status", "pages", "fields", "search"}
         assert "path" not in listed["submit"].input_schema["properties"]
         content = base64.b64encode(PNG).decode()
-        job = await answer(client, "submit", content=content, name="scan.png", batch="ward-7", lane="urgent")
+        schema = {"type": "object", "properties": {"dose": {"type": "string"}}}
+        about = {"name": "scan.png", "batch": "ward-7", "lane": "urgent", "fields": schema}
+        job = await answer(client, "submit", content=content, **about)
         assert (job["state"], job["label"], job["lane"]) == ("queued", "scan.png", "urgent")
         assert (await answer(client, "pages", job=job["id"]))["pages"] == []
         real_fleet.finish()
