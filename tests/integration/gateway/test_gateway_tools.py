@@ -64,9 +64,7 @@ def test_a_document_is_submitted_followed_read_and_searched_over_http(
     real_fleet: RealFleet, gateway: Gateway
 ) -> None:
     real_fleet.empty()
-    real_fleet.answers(
-        ReadDocument, pages=["Amoxicillin 500 mg", "Metformin"], fields=[{"dose": "500 mg"}, {}]
-    )
+    real_fleet.answers(ReadDocument, pages=["Amoxicillin 500 mg", "Metformin"], fields={"dose": "500 mg"})
     _, key = gateway.key()
     _, other = gateway.key("practice")
     seen: list[str] = []
