@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
 LOCAL := local,korean
-EXTRAS := local,dicom,eval,gateway,korean,parquet,pdf,plot,otel,witness
+EXTRAS := local,dicom,eval,gateway,korean,mcp,parquet,pdf,plot,otel,witness
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
@@ -114,7 +114,7 @@ site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra pdf --extra plot --extra otel --extra ray --extra witness --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra mcp --extra pdf --extra plot --extra otel --extra ray --extra witness --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -35,6 +35,8 @@ pytestmark = pytest.mark.gate
 PAGES: dict[str, list[str]] = {
     "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}"],
     "docs/tutorial.md": [f"1 Hospital Chart\n{GAP}4 pages, succeeded\n", f"damaged\n{GAP}scan it again{GAP}"],
+    "docs/mcp.md": ["succeeded\n[1]\n"],
+    "docs/watch-folder.md": [],
     "docs/clients.md": [f"{GAP}1 ok\n", f"{GAP}1 ok\n", "ok\n"],
     "docs/results.md": [
         f"ok 1.0 ocr\n{GAP}Haemoglobin,10.7,g/dL{GAP}",

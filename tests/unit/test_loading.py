@@ -116,7 +116,7 @@ def test_the_client_and_every_public_name_are_imported_without_what_connects_and
     assert not client["built"]
 
 
-CLIENT = ("accounts", "backfill", "jobs", "reading", "results", "watching", "webhooks")
+CLIENT = ("accounts", "backfill", "folder", "jobs", "reading", "results", "watching", "webhooks")
 WORKER = (
     "app",
     "commands.doctor",

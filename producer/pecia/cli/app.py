@@ -24,6 +24,7 @@ PANELS: Final = {
         "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
         "document is submitted twice.",
+        "watch-folder": "Read what is put into a folder, each document once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
@@ -57,6 +58,7 @@ PANELS: Final = {
         "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
+        "mcp": "Serve tools to a language model on standard input and output: submit, status, pages, fields, search.",
         "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
@@ -83,10 +85,12 @@ _MODULES: Final = {
     "pecia.cli.certify": ("certify",),
     "pecia.cli.demo": ("demo",),
     "pecia.cli.evaluation": ("eval",),
+    "pecia.cli.folder": ("watch-folder",),
     "pecia.cli.jobs": ("list", "status", "wait", "cancel", "retry", "dead"),
     "pecia.cli.reading": ("read", "caption"),
     "pecia.cli.results": ("result", "export"),
     "pecia.cli.serving": ("review", "gateway"),
+    "pecia.cli.tools": ("mcp",),
     "pecia.cli.watching": ("watch",),
     "pecia.cli.webhooks": ("webhook",),
     "pecia_migrations.cli": ("migrate",),
@@ -99,7 +103,7 @@ _MODULES: Final = {
     "pecia_workers.commands.worker": ("worker", "flower"),
 }
 """The modules of their functions, and of the groups of their own verbs."""
-_CALLED: Final = {"eval": "evaluate", "list": "list_jobs"}
+_CALLED: Final = {"eval": "evaluate", "list": "list_jobs", "watch-folder": "watch_folder"}
 """Functions that do not have the verb's name."""
 _WHERE: Final = {
     name: f"{module}:{_CALLED.get(name, name)}" for module, names in _MODULES.items() for name in names
@@ -115,7 +119,14 @@ def _what_others_do() -> dict[str, str]:
     return {name: f"Added by {point.module}." for name, point in others().items()}
 
 
-_EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway", "review": "gateway,pdf"}
+_EXTRAS = {
+    "up": "local",
+    "demo": "local",
+    "eval": "eval",
+    "gateway": "gateway",
+    "mcp": "mcp",
+    "review": "gateway,pdf",
+}
 _HOME = re.compile(r"--home\b")
 
 

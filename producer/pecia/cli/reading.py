@@ -98,12 +98,18 @@ class JobOptions:
     """What is said of all jobs of a command."""
 
     no_cache: NoCache = False
-    key: Annotated[
-        str | None, Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
-    ] = None
     batch: InBatch = None
     metadata: Metadata = None
     webhook: NoticeUrl = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions(JobOptions):
+    """What is said besides of files that are handed over together."""
+
+    key: Annotated[
+        str | None, Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
+    ] = None
     not_before: Annotated[
         str | None,
         Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
@@ -222,7 +228,7 @@ def read(
     priority: Priority = Lane.NORMAL,
     reading: ReadingOptions,
     writing: WritingOptions,
-    jobs: JobOptions,
+    jobs: SubmitOptions,
     shown: OutputOptions,
 ) -> None:
     """Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.
@@ -247,7 +253,7 @@ def caption(
         Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
     ] = None,
     writing: WritingOptions,
-    jobs: JobOptions,
+    jobs: SubmitOptions,
     shown: OutputOptions,
 ) -> None:
     """Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with --wait the captions.
@@ -276,7 +282,7 @@ def _run(
     task: tasks.ReadDocument | tasks.CaptionVideo,
     found: Sequence[Input],
     priority: Lane,
-    jobs: JobOptions,
+    jobs: SubmitOptions,
     shown: OutputOptions,
 ) -> None:
     """Submit the task for each input; print the jobs' ids, or wait and print or write their results."""

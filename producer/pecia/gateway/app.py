@@ -1,9 +1,10 @@
 """The application: its routes, what holds for all of them, and its description."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -12,7 +13,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from pecia.errors import PeciaError
 from pecia.gateway import jobs, problems, submitting, webhooks
@@ -28,6 +30,8 @@ key, which sees the jobs of its tenant and no others. Errors are `application/pr
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
 """Most bytes of any other body, which is held in memory."""
+_TOOLS: Final = "/mcp"
+_TOOL_BYTES: Final = 4 * 1024**2
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -40,10 +44,14 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         connections.payloads  # noqa: B018  opened once, for the clients of all keys
         app.state.bearers = bearers = Bearers(settings, connections)
         bearers.shared.start()
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(bearers.close)
+            if find_spec("mcp"):
+                from pecia.gateway.tools import ToolsOverHttp  # noqa: PLC0415  an extra, slow to load
+
+                app.state.tools = tools = ToolsOverHttp(bearers)
+                await stack.enter_async_context(tools.run())
             yield
-        finally:
-            await bearers.close()
 
     app = FastAPI(
         title="Pecia",
@@ -58,6 +66,8 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     for router in (submitting.router, jobs.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
+    if find_spec("mcp"):
+        app.router.routes.append(Route(_TOOLS, _Tools()))
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
     app.router.routes += more
     for kind in (
@@ -72,6 +82,13 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     app.add_middleware(BoundedBodies, most=partial(_most_bytes, settings.gateway_max_bytes), admit=_admit)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
+
+
+class _Tools:
+    """Passes requests on to the tools for language models, which are made when the gateway starts."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope["app"].state.tools(scope, receive, send)
 
 
 async def healthy() -> dict[str, str]:
@@ -102,9 +119,12 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 async def _admit(request: Request) -> None:
     """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
-    if request.scope["path"].startswith(("/v1/", "/desk/")):
+    path = request.scope["path"]
+    if path.startswith(("/v1/", "/desk/")) or path == _TOOLS:
         request.state.bearer = await bearers_of(request).authenticate(authorization_of(request))
 
 
 def _most_bytes(most: int, path: str) -> int:
+    if path == _TOOLS:
+        return min(most, _TOOL_BYTES)
     return most if path in ("/v1/jobs", "/v1/documents") else min(most, _WITHOUT_DOCUMENTS)

@@ -294,14 +294,17 @@ def _too_many_lookups() -> ProblemError:
     return busy("Too many keys are looked up at a time: try again later.")
 
 
+def require(bearer: Bearer, scope: Scope) -> None:
+    """Raise `ProblemError` if the key has not this scope."""
+    if scope not in bearer.key.scopes:
+        raise ProblemError(HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{scope}`.")
+
+
 def _having(scope: Scope) -> Any:
     """Return what finds the bearer of a key that has this scope."""
 
     async def allowed(bearer: Annotated[Bearer, Depends(bearer_of)]) -> Bearer:
-        if scope not in bearer.key.scopes:
-            raise ProblemError(
-                HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{scope}`."
-            )
+        require(bearer, scope)
         return bearer
 
     return Depends(allowed)

@@ -190,7 +190,7 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     if form.is_binary:
         save = partial(job.save, format=form, quality=quality, revision=revision)
         return await _draw(bearer, request, save, form)
-    async with bearer.limits.results.place(_too_many_results):
+    async with bearer.limits.results.place(too_many_results):
         result: Any = await job.result(timeout=0, revision=revision)
         content = await finish_in_thread(formats.render, result, form)
     return Response(content, media_type=_MEDIA_TYPES[form])
@@ -201,8 +201,8 @@ async def _draw(
 ) -> Response:
     """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
     async with AsyncExitStack() as held:
-        async with bearer.limits.drawings.place(_too_many_results):
-            await held.enter_async_context(bearer.limits.results.place(_too_many_results))
+        async with bearer.limits.drawings.place(too_many_results):
+            await held.enter_async_context(bearer.limits.results.place(too_many_results))
             scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
             async with bearers_of(request).drawings.place(_too_many_drawings):
                 path = await save(FilePath(scratch) / "result", timeout=0)
@@ -222,7 +222,8 @@ class _Drawn(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-def _too_many_results() -> ProblemError:
+def too_many_results() -> ProblemError:
+    """Return the refusal of a result that exceeds a limit of its key."""
     return too_many("results", "This key has too many results written at a time: get fewer at once.", 5)
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
+from pecia.aio.client import AsyncClient
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
@@ -88,7 +89,7 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
 async def _submit_body(bearer: Submitter, request: Request, response: Response) -> Submitted:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == _JSON:
-        return await _accept(bearer, request, response, await _json(request), [])
+        return await accept(bearer, request, response, await _json(request), [])
     if media_type != _FORM:
         raise ProblemError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -115,7 +116,7 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
                     "form",
                     "A form has `file` parts, each with a file name, and one `request`.",
                 )
-            return await _accept(bearer, request, response, _meant(options), files)
+            return await accept(bearer, request, response, _meant(options), files)
 
 
 @router.post(
@@ -148,14 +149,15 @@ async def _json(request: Request) -> Submission:
     return _meant(bytes(body))
 
 
-async def _accept(
+async def accept(
     bearer: Submitter,
     request: Request,
     response: Response,
     submission: Submission,
     files: Sequence[UploadFile],
 ) -> Submitted:
-    tasks = list(_tasks(submission, files))
+    """Submit documents, as far as the key may. Raises `ProblemError`, `PeciaError` if none is accepted."""
+    tasks = list(tasks_of(submission, files))
     failures: dict[int, Any] = {}
     admitted = 0
     try:
@@ -163,7 +165,9 @@ async def _accept(
             await bearer.admit(Lane(lane), count)
             admitted += count
         async with bearers_of(request).submitting:
-            accepted = await _submit(bearer, submission, tasks, _keys(request, submission, len(tasks)))
+            accepted = await submit_tasks(
+                bearer.client, submission, tasks, _keys(request, submission, len(tasks))
+            )
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
@@ -178,24 +182,22 @@ async def _accept(
     return Submitted(jobs=jobs, refused=refused)
 
 
-async def _submit(
-    bearer: Submitter, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
+async def submit_tasks(
+    client: AsyncClient, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
 ) -> Sequence[AsyncJob[Any]]:
     """Submit the tasks: one alone, several as a batch."""
     options = {name: getattr(submission, name) for name in SubmitOptions.model_fields}
     if len(tasks) > 1 or submission.batch is not None:
-        return await bearer.client.submit_many(
-            tasks, batch=submission.batch, idempotency_keys=keys, **options
-        )
+        return await client.submit_many(tasks, batch=submission.batch, idempotency_keys=keys, **options)
     (own,) = tasks
     options["priority"] = own.priority or submission.priority
     options["metadata"] = {**submission.metadata, **(own.metadata or {})}
     key = keys[0] if keys else None
-    job = await bearer.client.submit(own.task, label=own.label, idempotency_key=key, **options)
+    job = await client.submit(own.task, label=own.label, idempotency_key=key, **options)
     return [job]
 
 
-def _tasks(submission: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
+def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
     """Yield the tasks with their documents; files alone are called by their names.
 
     Raises `InvalidSourceError` if there are more of one than of the other.

@@ -144,7 +144,7 @@ class Witnesses:
     async def reading(self, witnessed: WitnessedPage) -> Generation | None:
         """Return what the CPU engine reads of a page that the model has read; None if it does not.
 
-        Where more wait than are spared, a page keeps its place in the model's engine: no more are claimed than are read.
+        Where more wait than are spared, a page keeps its place in the engine: no more are read than are witnessed.
         """
         if witnessed.reading is None and witnessed not in self._queue:
             return None

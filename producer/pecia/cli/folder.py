@@ -1,0 +1,515 @@
+"""`pecia watch-folder`: documents that are put into a folder are read, each once, and their results are saved."""
+
+import errno
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, Final
+
+import typer
+from typer import Argument, BadParameter, Option
+
+from pecia import arguments
+from pecia.cli import endings, inbox, output, reading, values
+from pecia.cli.endings import Ending
+from pecia.cli.inbox import Entry, Journal, Stillness
+from pecia.cli.results import Delivery
+from pecia.cli.watching import unserved_reported
+from pecia.client import Client
+from pecia.errors import (
+    AccessError,
+    IdempotencyConflictError,
+    InvalidSourceError,
+    JobError,
+    JobFailedError,
+    JobNotFoundError,
+    QueueFullError,
+    SubmitError,
+    SubmitManyError,
+    UnavailableError,
+)
+from pecia.formats import Format
+from pecia.job import AnyJob
+from pecia.request import Submission
+from pecia_schemas.failures import Failure
+from pecia_schemas.payloads import in_bucket
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import ReadDocument
+
+_TICK_S: Final = 0.5
+_RESCAN_S: Final = 30.0
+"""After which the folder is searched though nothing was announced: of a network drive little is."""
+_PAUSE_S: Final = 5.0
+"""After something was unavailable."""
+_IN_FLIGHT: Final = 200
+"""Documents that are read at a time: the others wait in the folder."""
+_TOO_LARGE: Final = "too_large"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderOptions:
+    """Which files are read, and where they and their results go."""
+
+    out: Annotated[
+        Path | None,
+        Option(
+            "--out", metavar="DIR", help="Where results go. Default: beside their documents, in DIR/done."
+        ),
+    ] = None
+    form: Annotated[Format, Option("--format", help="Form of the results.")] = Format.TEXT
+    keep: Annotated[
+        bool,
+        Option(
+            "--keep",
+            help="Leave documents where they are, with their results beside them; those that failed are copied. "
+            "Default: they are moved to DIR/done and DIR/failed.",
+        ),
+    ] = False
+    failed: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Where documents go that failed, with the reason. Default: DIR/failed."),
+    ] = None
+    recursive: Annotated[bool, Option("--recursive", help="Read what is in folders of the folder, too.")] = (
+        False
+    )
+    settle: Annotated[
+        float, Option(metavar="SECONDS", min=0, help="A file is whole that has not changed for so long.")
+    ] = 2.0
+    poll: Annotated[
+        float | None,
+        Option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Search the folder so often, as network drives need. Default: when the system announces a change.",
+        ),
+    ] = None
+    once: Annotated[bool, Option("--once", help="Read what is there, and end.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where documents and their results are put."""
+
+    folder: Path
+    done: Path | None
+    """None: documents stay."""
+    failed: Path
+    out: Path
+    form: Format
+
+    @classmethod
+    def of(cls, folder: Path, options: FolderOptions) -> "Places":
+        """Return the places that the options name. Raises `typer.BadParameter`."""
+        done = None if options.keep else folder / "done"
+        out = options.out or done or folder
+        if done and out.resolve() == folder.resolve():
+            raise BadParameter("results would be read as documents there: add --keep", param_hint="--out")
+        failed = options.failed or folder / "failed"
+        if failed.resolve() == folder.resolve():
+            raise BadParameter("documents would be read again there", param_hint="--failed")
+        return cls(folder=folder, done=done, failed=failed, out=out, form=options.form)
+
+    @property
+    def passed_over(self) -> set[Path]:
+        """Folders that are not searched."""
+        others = (self.folder / "done", self.failed, self.out)
+        return {place.resolve() for place in others} - {self.folder.resolve()}
+
+    def result(self, name: str) -> Path:
+        """Return the file for the result of a document that goes by this name."""
+        return self.out / f"{name}{self.form.suffix}"
+
+    def reason(self, name: str) -> Path:
+        """Return the file that says why a document failed."""
+        return self.failed / f"{name}.error.txt"
+
+    def is_free(self, name: str) -> bool:
+        """Return whether nothing of an earlier document has this name."""
+        documents = (self.done / name, self.failed / name) if self.done else ()
+        return not any(os.path.lexists(place) for place in (*documents, self.result(name), self.reason(name)))
+
+
+@dataclass(slots=True)
+class Watch:
+    """Reads what is in the folder. Each document has an entry in the journal from before it is submitted to its end."""
+
+    client: Client
+    task: ReadDocument
+    options: dict[str, Any]
+    """Of each submit."""
+    places: Places
+    journal: Journal
+    stillness: Stillness
+    recursive: bool
+    report: Callable[[Entry, AnyJob | None, Path | None, Failure | str | None], None]
+    waiting: bool = True
+    """Whether files are there that are not whole or not taken yet."""
+    jobs: dict[str, AnyJob] = field(default_factory=dict)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to be done though the folder does not change."""
+        return self.waiting or bool(self.open_entries())
+
+    def open_entries(self) -> list[Entry]:
+        """Return the documents that are not over."""
+        return [entry for entry in self.journal.entries.values() if not entry.kept]
+
+    def search(self) -> None:
+        """Take in the folder as it is now, and submit what is whole. Raises `OSError`, `PeciaError`."""
+        self.journal.check()
+        prints = inbox.files_in(
+            self.places.folder, recursive=self.recursive, passed_over=self.places.passed_over
+        )
+        entries = self.journal.entries
+        for entry in self.open_entries():
+            if prints.get(entry.name, entry.print) != entry.print:
+                self._abandon(entry)
+        for entry in [entry for entry in entries.values() if entry.kept and entry.name not in prints]:
+            if not any(os.path.lexists(self.places.folder / name) for name in (entry.name, entry.result)):
+                self.journal.remove(entry)
+        results = {entry.result for entry in entries.values()}
+        fresh = {
+            name: print_
+            for name, print_ in prints.items()
+            if name not in results and (name not in entries or entries[name].print != print_)
+        }
+        whole = self.stillness.whole(fresh, time.monotonic())
+        capacity = max(0, _IN_FLIGHT - len(self.open_entries()))
+        self._enter({name: fresh[name] for name in islice(whole, capacity)})
+        self.waiting = any(name not in entries or entries[name].print != fresh[name] for name in fresh)
+        self._submit([entry for entry in self.open_entries() if entry.name not in self.jobs])
+
+    def _enter(self, whole: Mapping[str, inbox.Print]) -> None:
+        """Write new documents into the journal, each with its idempotency key and its name from now on."""
+        made: list[Entry] = []
+        for name, print_ in whole.items():
+            former, keeps = self.journal.entries.get(name), self.places.done is None
+            with suppress(FileNotFoundError):
+                digest = inbox.digest_of(self.places.folder / name) if keeps else ""
+                if former and digest and former.digest == digest:
+                    made.append(replace(former, print=print_))
+                    continue
+                taken = {entry.place for entry in (*self.journal.entries.values(), *made)}
+                place = former.place if former else ""
+                if not former:
+                    free = (
+                        one for one in inbox.numbered(name) if one not in taken and self.places.is_free(one)
+                    )
+                    place = next(free)
+                result = os.path.relpath(self.places.result(place), self.places.folder)
+                made.append(Entry.new(name, print_, digest=digest, place=place, result=result))
+        self.journal.write(made)
+
+    def _abandon(self, entry: Entry) -> None:
+        """Forget what was read of a file that has changed since: it is read again once it is whole."""
+        if job := self.jobs.pop(entry.name, None):
+            job.cancel(reason="the file has changed")
+        self.journal.remove(entry)
+
+    def _submit(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        folder = self.places.folder
+        submissions = [
+            Submission(
+                replace(self.task, source=folder / entry.name),
+                key=entry.key,
+                label=values.label_of(entry.name),
+            )
+            for entry in entries
+        ]
+        refused: Mapping[int, SubmitError | AccessError] = {}
+        try:
+            jobs = self.client.submit_many(submissions, **self.options)
+        except SubmitManyError as error:
+            jobs, refused = self.client.group(error.accepted), error.failures
+        except AccessError as error:
+            if error.code != _TOO_LARGE:
+                raise
+            if len(entries) > 1:
+                for entry in entries:
+                    self._submit([entry])
+                return
+            jobs, refused = self.client.group([]), {0: error}
+        accepted = (entry for number, entry in enumerate(entries) if number not in refused)
+        self.jobs |= {entry.name: job for entry, job in zip(accepted, jobs, strict=True)}
+        for number, why in refused.items():
+            self._refuse(entries[number], why)
+
+    def _refuse(self, entry: Entry, error: SubmitError | AccessError) -> None:
+        """End a document that was not accepted. Raises what would refuse the others, too."""
+        if isinstance(error, IdempotencyConflictError):  # submitted by a former run with other options
+            self.jobs[entry.name] = self.client.job(error.existing_job_id)
+        elif not (isinstance(error, InvalidSourceError) or getattr(error, "code", "") == _TOO_LARGE):
+            raise error
+        elif not (self.places.folder / entry.name).exists():
+            self.journal.remove(entry)
+        else:
+            self._fail(entry, None, str(error))
+
+    def settle(self) -> None:
+        """Save the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
+        if not self.jobs:
+            return
+        try:
+            self.client.group(self.jobs.values()).refresh()
+        except JobNotFoundError as error:  # submitted again by its key
+            self.jobs = {name: job for name, job in self.jobs.items() if job.id != error.job_id}
+            return
+        for entry in self.open_entries():
+            job = self.jobs.get(entry.name)
+            if job is not None and job.done:
+                self._end(entry, job)
+
+    def _end(self, entry: Entry, job: AnyJob) -> None:
+        print_ = inbox.print_of(self.places.folder / entry.name)
+        if print_ not in (None, entry.print):
+            self._abandon(entry)
+            return
+        result = self.places.folder / entry.result
+        try:
+            result.parent.mkdir(parents=True, exist_ok=True)
+            job.save(result, self.places.form, timeout=0)
+        except JobFailedError as error:
+            self._fail(entry, job, error.failure)
+            return
+        except JobError as error:
+            self._fail(entry, job, str(error))
+            return
+        if job.state is JobState.PARTIAL:
+            progress = job.progress
+            sentence = (
+                f"{progress.failed} of {progress.total} pages could not be read; the result has the others."
+            )
+            self._write_reason(entry, job, sentence)
+        if self.places.done:
+            _move(self.places.folder / entry.name, self.places.done / entry.place)
+        self._close(entry, job, result, None)
+
+    def _fail(self, entry: Entry, job: AnyJob | None, why: Failure | str) -> None:
+        self._write_reason(entry, job, why)
+        source, target = self.places.folder / entry.name, self.places.failed / entry.place
+        if self.places.done:
+            _move(source, target)
+        else:
+            _copy(source, target)
+        self._close(entry, job, None, why)
+
+    def _write_reason(self, entry: Entry, job: AnyJob | None, why: Failure | str) -> None:
+        target = self.places.reason(entry.place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        inbox.write_atomically(target, inbox.reason_text(job, why).encode())
+
+    def _close(
+        self, entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None
+    ) -> None:
+        if self.places.done:
+            self.journal.remove(entry)
+        else:
+            self.journal.write([replace(entry, kept=True)])
+        self.jobs.pop(entry.name, None)
+        self.report(entry, job, result, why)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a document; one that an interrupted run has moved, or its owner has removed, is left alone."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        try:
+            source.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy(source, target)
+            source.unlink()
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.part")
+    with suppress(
+        FileNotFoundError, PermissionError
+    ):  # of the source: the reason was written beside the target
+        shutil.copy2(source, scratch)
+        scratch.replace(target)
+
+
+@contextmanager
+def _stopping() -> Iterator[Event]:
+    """Yield what SIGINT and SIGTERM set; a second signal interrupts."""
+    stop = Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _announced(folder: Path, *, recursive: bool, stop: Event) -> Iterator[bool]:
+    """Yield again and again, with True if something in the folder has changed. Raises `typer.BadParameter`."""
+    from watchfiles import watch  # noqa: PLC0415  polling does without
+
+    yield True
+    try:
+        for changes in watch(
+            folder,
+            watch_filter=None,
+            recursive=recursive,
+            stop_event=stop,
+            rust_timeout=int(_TICK_S * 1000),
+            yield_on_timeout=True,
+            force_polling=False,
+        ):
+            yield bool(changes)
+    except (OSError, RuntimeError):  # such as no inotify watches being free
+        raise BadParameter(
+            "the system does not announce changes of it: add --poll 5", param_hint="DIR"
+        ) from None
+
+
+def _polled(seconds: float, stop: Event) -> Iterator[bool]:
+    searched = 0.0
+    while not stop.is_set():
+        due = time.monotonic() - searched >= seconds
+        searched = time.monotonic() if due else searched
+        yield due
+        stop.wait(min(seconds, _TICK_S))
+
+
+def _run(watch: Watch, looks: Iterator[bool], *, polls: bool, once: bool) -> None:
+    """Search, submit and save until it is stopped, or with `once` until all is done."""
+    complained, searched, paused = "", 0.0, 0.0
+    for changed in looks:
+        now = time.monotonic()
+        if now < paused:
+            continue
+        due = changed or (not polls and (watch.is_busy or now - searched >= _RESCAN_S))
+        try:
+            if due or paused:
+                watch.search()
+                searched = now
+            watch.settle()
+            complained, paused = "", 0.0
+        except (UnavailableError, QueueFullError, AccessError, OSError) as error:
+            if isinstance(error, AccessError) and error.retry_after is None:
+                raise
+            sentence = _trouble(error)
+            if once and not isinstance(error, QueueFullError | AccessError):
+                raise UnavailableError(f"{sentence} The same command goes on where it was.") from None
+            if sentence != complained:
+                endings.complain(f"{sentence} It is tried again.")
+            complained, paused = sentence, now + _PAUSE_S
+            continue
+        if once and not watch.is_busy:
+            return
+    if count := len(watch.open_entries()):
+        endings.complain(f"{count:,} documents are not over: the next start saves their results.")
+
+
+def _trouble(error: Exception) -> str:
+    """Return what is in the way, and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+    return f"{place} cannot be used ({reason}): make space or correct its permissions."
+
+
+@values.grouped
+def watch_folder(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A folder; what is put there is read.")],
+    *,
+    priority: reading.Priority = Lane.NORMAL,
+    reading_options: reading.ReadingOptions,
+    writing: reading.WritingOptions,
+    jobs: reading.JobOptions,
+    where: FolderOptions,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
+) -> None:
+    """Read what is put into a folder, each document once, until Ctrl-C or SIGTERM.
+
+    A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
+    fails is in DIR/failed, with the reason. Example: `pecia watch-folder inbox/ --recursive --format markdown`
+    """
+    if in_bucket(str(folder)):
+        raise BadParameter("a bucket is not watched: `pecia backfill` can be repeated", param_hint="DIR")
+    if not folder.is_dir():
+        raise BadParameter(f"there is no folder '{folder}'", param_hint="DIR")
+    places = Places.of(folder, where)
+    Delivery(form=where.form, target=f"{places.out}{os.sep}").check({ReadDocument.kind}, 1)
+    task = reading_options.task(writing, cache=not jobs.no_cache)
+    options = {
+        "priority": priority,
+        "metadata": values.metadata(jobs.metadata),
+        "webhook": jobs.webhook,
+        "batch": arguments.checked_batch(jobs.batch) or reading.new_name("watch"),
+    }
+    ending = Ending.DONE
+
+    def report(entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None) -> None:
+        nonlocal ending
+        if why is not None or (job and job.state is not JobState.SUCCEEDED):
+            ending = Ending.FAILED
+        _report(entry, job, result, why, as_json=as_json)
+
+    with _stopping() as stop, Client() as client, Journal.open(folder) as journal:
+        watch = Watch(
+            client=client,
+            task=task,
+            options=options,
+            places=places,
+            journal=journal,
+            stillness=Stillness(where.settle),
+            recursive=where.recursive,
+            report=report,
+        )
+        if not where.once:
+            endings.complain(f"watching {folder}; Ctrl-C ends it.")
+        polls = where.poll is not None
+        looks = (
+            _polled(where.poll, stop)
+            if where.poll is not None
+            else _announced(folder, recursive=where.recursive, stop=stop)
+        )
+        with unserved_reported(lambda: (job for job in list(watch.jobs.values()) if not job.done)):
+            _run(watch, looks, polls=polls, once=where.once)
+    raise typer.Exit(ending if where.once else Ending.DONE)
+
+
+def _report(
+    entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None, *, as_json: bool
+) -> None:
+    failure = output.failure_json(why) if isinstance(why, Failure) else why and {"code": None, "message": why}
+    if as_json:
+        output.json_line(
+            {
+                "file": entry.name,
+                "job": job and job.id,
+                "state": job.state if job else JobState.FAILED,
+                "progress": job and job.progress,
+                "result": result,
+                "failure": failure,
+            }
+        )
+    elif why is not None:
+        code = f"{why.code}: {why.message}" if isinstance(why, Failure) else why
+        endings.complain(f"{output.printable(entry.name)}: {code}")
+    elif job is not None:
+        lacks = f", {job.progress.failed} failed" if job.progress.failed else ""
+        pages = f"{job.progress.done} page{'s' if job.progress.done != 1 else ''}"
+        typer.echo(f"{output.printable(entry.name)}: {pages}{lacks}: {output.printable(str(result))}")
