@@ -20,6 +20,9 @@ from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import Bearers, GatewayConfiguration, bearers_of
+from pecia.gateway.openai import batches, completions
+from pecia.gateway.openai.intake import Intake
+from pecia.gateway.openai.requests import MOST_LINE
 from pecia.gateway.problems import Problem, ProblemError
 
 _ABOUT: Final = """
@@ -28,6 +31,9 @@ key, which sees the jobs of its tenant and no others. Errors are `application/pr
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
 """Most bytes of any other body, which is held in memory."""
+_OPENAI_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"description": "An error as OpenAI's API has it", "content": {"application/json": {}}}
+}
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -39,10 +45,13 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         connections = GatewayConnections(settings)
         connections.payloads  # noqa: B018  opened once, for the clients of all keys
         app.state.bearers = bearers = Bearers(settings, connections)
+        app.state.intake = intake = Intake(bearers)
         bearers.shared.start()
+        intake.start()
         try:
             yield
         finally:
+            await intake.close()
             await bearers.close()
 
     app = FastAPI(
@@ -58,6 +67,8 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     for router in (submitting.router, jobs.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
+    for router in (batches.router, completions.router):
+        app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     app.router.routes += more
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
     for kind in (
@@ -102,11 +113,14 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 async def _admit(request: Request) -> None:
     """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
-    if request.scope["path"].startswith("/v1/"):
+    if request.scope["path"].startswith(("/v1/", problems.OPENAI)):
         request.state.bearer = await bearers_of(request).authenticate(
             request.headers.get("authorization", "")
         )
 
 
 def _most_bytes(most: int, path: str) -> int:
-    return most if path in ("/v1/jobs", "/v1/documents") else min(most, _WITHOUT_DOCUMENTS)
+    if path == f"{problems.OPENAI}/chat/completions":
+        return min(most, MOST_LINE)
+    with_documents = ("/v1/jobs", "/v1/documents", f"{problems.OPENAI}/files")
+    return most if path in with_documents else min(most, _WITHOUT_DOCUMENTS)

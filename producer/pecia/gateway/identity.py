@@ -86,10 +86,10 @@ class Looks:
 class TenantClient(AsyncClient):
     """A client that sees one tenant's jobs alone, over connections that it shares with others."""
 
-    def __init__(self, bearers: Bearers, key: AccessKey) -> None:
+    def __init__(self, bearers: Bearers, client: str, tenant: str) -> None:
         super().__init__(settings=bearers.settings)
-        self.connections: AsyncConnections = bearers.connections.seen_by(key.client, key.tenant)
-        self._looks, self._tenant = bearers.looks, key.tenant
+        self.connections: GatewayConnections = bearers.connections.seen_by(client, tenant)
+        self._looks, self._tenant = bearers.looks, tenant
 
     def _connect(self) -> AsyncConnections:
         return self.connections
@@ -241,7 +241,7 @@ class Bearers:
         else:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            client = TenantClient(self, key)
+            client = TenantClient(self, key.client, key.tenant)
             limits = KeyLimits(elsewhere=partial(self.shared.elsewhere, identifier))
             bearer = Bearer(key, client, looked_up=now, tokens=math.inf, limits=limits)
             self._known[identifier] = bearer

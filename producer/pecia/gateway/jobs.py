@@ -190,7 +190,7 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     if form.is_binary:
         save = partial(job.save, format=form, quality=quality, revision=revision)
         return await _draw(bearer, request, save, form)
-    async with bearer.limits.results.place(_too_many_results):
+    async with bearer.limits.results.place(too_many_results):
         result: Any = await job.result(timeout=0, revision=revision)
         content = await finish_in_thread(formats.render, result, form)
     return Response(content, media_type=_MEDIA_TYPES[form])
@@ -201,16 +201,16 @@ async def _draw(
 ) -> Response:
     """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
     async with AsyncExitStack() as held:
-        async with bearer.limits.drawings.place(_too_many_results):
-            await held.enter_async_context(bearer.limits.results.place(_too_many_results))
+        async with bearer.limits.drawings.place(too_many_results):
+            await held.enter_async_context(bearer.limits.results.place(too_many_results))
             scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
             async with bearers_of(request).drawings.place(_too_many_drawings):
                 path = await save(FilePath(scratch) / "result", timeout=0)
-        return _Drawn(path, _MEDIA_TYPES[form], held.pop_all())
+        return HeldFile(path, _MEDIA_TYPES[form], held.pop_all())
     raise AssertionError  # nothing above suppresses
 
 
-class _Drawn(FileResponse):
+class HeldFile(FileResponse):
     """A file that is there, as one of its key's results, until it is sent or its reader is gone."""
 
     def __init__(self, path: FilePath, media_type: str, held: AsyncExitStack) -> None:
@@ -222,7 +222,8 @@ class _Drawn(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-def _too_many_results() -> ProblemError:
+def too_many_results() -> ProblemError:
+    """Return the refusal of one result more than a key may have written at a time."""
     return too_many("results", "This key has too many results written at a time: get fewer at once.", 5)
 
 
