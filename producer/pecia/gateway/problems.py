@@ -180,8 +180,8 @@ def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
         headers = {"Retry-After": str(_RETRY_S), **(headers or {})}
     if as_openai:
         invalid = problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
-        status = HTTPStatus.BAD_REQUEST if invalid else problem.status
-        return JSONResponse({"error": _for_openai(problem)}, status, headers)
+        refused = HTTPStatus.BAD_REQUEST if invalid else problem.status
+        return JSONResponse({"error": _for_openai(problem)}, refused, headers)
     return JSONResponse(content, problem.status, headers, MEDIA_TYPE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import IO, Annotated, Any, Final, Literal
@@ -17,7 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from pecia.aio.job import AsyncJob
-from pecia.errors import DocumentGoneError, InvalidOptionError, JobErasedError
+from pecia.errors import DocumentGoneError, JobErasedError, SubmitError
 from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Bearer, Reader, Submitter, bearers_of, body_of
 from pecia.gateway.jobs import HeldFile, too_many_results
@@ -260,9 +261,8 @@ async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]
             for written in lines:
                 line = parse_line(number, written, batch, options)
                 number += 1
-                # Without the picture, of which nothing is needed any more.
-                asked = InvalidOptionError(str(line.request)) if isinstance(line.request, Exception) else None
-                parsed.append(Line(line.number, line.custom_id, asked))
+                refusal = line.request if isinstance(line.request, SubmitError) else None
+                parsed.append(replace(line, request=refusal))  # without its picture
                 if len(parsed) == _AT_ONCE:
                     break
             return parsed
@@ -314,7 +314,7 @@ async def list_batches(
     before = None
     if after:
         last = await bearer.client.connections.requests.batch(_meant(_BATCH_ID, after, "batch"))
-        before = last and last.id
+        before = last.id if last else None
     held = await bearer.client.connections.requests.batches(before=before, size=limit + 1)
     bodies = [await _batch_body(bearer, one.view.batch, request) for one in held if one.view.batch]
     return _page(bodies, limit)

@@ -119,7 +119,7 @@ def _first_of(error: ValidationError, *before: str) -> str:
 
 
 def _source(url: str) -> bytes | UrlRef:
-    head, comma, data = url.partition(",")
+    head, _, data = url.partition(",")
     if head.lower().startswith("data:"):
         try:
             return base64.b64decode(data if head.lower().endswith(";base64") else "-", validate=True)
@@ -136,8 +136,8 @@ class Line:
 
     number: int
     custom_id: str | None
-    request: Submission[Document] | SubmitError
-    """Or why it is none."""
+    request: Submission[Document] | SubmitError | None
+    """Or why it is none; None: it is not needed any more."""
 
 
 class _Envelope(_Lenient):
