@@ -179,10 +179,17 @@ def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
     if problem.status in _RETRIED:
         headers = {"Retry-After": str(_RETRY_S), **(headers or {})}
     if as_openai:
-        invalid = problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
-        refused = HTTPStatus.BAD_REQUEST if invalid else problem.status
-        return JSONResponse({"error": _for_openai(problem)}, refused, headers)
+        return JSONResponse({"error": _for_openai(problem)}, _status_for_openai(problem), headers)
     return JSONResponse(content, problem.status, headers, MEDIA_TYPE)
+
+
+def _status_for_openai(problem: Problem) -> int:
+    """Return the status by which OpenAI's clients repeat a request only where that may help: they repeat after 409."""
+    if problem.failure is not None:
+        final = HTTPStatus.UNPROCESSABLE_ENTITY
+        return HTTPStatus.INTERNAL_SERVER_ERROR if problem.failure.retryable else final
+    invalid = problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.BAD_REQUEST if invalid else problem.status
 
 
 def _for_openai(problem: Problem) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 
 from pecia import ReadDocument
+from pecia_schemas.failures import FailureCode
 from pecia_workers.local.process import wait_until
 from tests.shared.gateways import Gateway, serving
 from tests.shared.limits import WAIT_S
@@ -36,7 +37,8 @@ def body(picture: bytes | str = PAGE, **more: Any) -> dict[str, Any]:
         {"type": "text", "text": "Transcribe this page."},
         {"type": "image_url", "image_url": {"url": url, "detail": "high"}},
     ]
-    return {"model": "some/model", "messages": [{"role": "user", "content": content}], **more}
+    message = {"role": "user", "content": content}
+    return {"model": "some/model", "messages": [message], "max_completion_tokens": 1000, **more}
 
 
 def line(name: str, **of_body: Any) -> bytes:
@@ -108,10 +110,10 @@ def test_a_batch_answers_each_line_and_says_which_it_could_not(client: OpenAI, f
 
 
 def test_a_failed_page_is_in_the_error_file_with_its_code(client: OpenAI, fleet: RealFleet) -> None:
-    fleet.fails(ReadDocument, "payload_corrupt")
+    fleet.fails(ReadDocument, FailureCode.DAMAGED)
     over = ended(fleet, client, batch_of(client, line("torn")))
     assert over.output_file_id is None
-    assert written(client, over.error_file_id)["torn"]["error"]["code"] == "payload_corrupt"
+    assert written(client, over.error_file_id)["torn"]["error"]["code"] == "damaged"
 
 
 def test_a_cancelled_batch_keeps_what_is_answered(client: OpenAI, fleet: RealFleet) -> None:
@@ -207,12 +209,12 @@ def test_one_page_is_a_chat_completion(client: OpenAI, fleet: RealFleet, at_work
 def test_a_page_that_cannot_be_read_is_an_error(
     client: OpenAI, fleet: RealFleet, at_work: ThreadPoolExecutor
 ) -> None:
-    fleet.fails(ReadDocument, "payload_corrupt")
+    fleet.fails(ReadDocument, FailureCode.DAMAGED)
     coming = at_work.submit(partial(client.chat.completions.create, **body()))
     assert wait_until(fleet.step, WAIT_S)
-    with pytest.raises(openai.ConflictError) as caught:
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
         coming.result(WAIT_S)
-    assert caught.value.code == "payload_corrupt"
+    assert caught.value.code == "damaged"
 
 
 def test_errors_are_those_that_the_client_knows(

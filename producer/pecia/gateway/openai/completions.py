@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request
 
-from pecia.errors import JobTimeoutError
+from pecia.errors import JobExpiredError, JobTimeoutError
 from pecia.gateway.identity import Anyone, Submitter, bearers_of, body_of
 from pecia.gateway.openai import answers
 from pecia.gateway.openai.requests import parse_chat
@@ -47,7 +47,7 @@ async def complete_chat(
     try:
         with bearer.limits.wait(bearers.settings.gateway_streams):
             document = await job.result(timeout=_LONGEST_S)
-    except JobTimeoutError:
+    except (JobTimeoutError, JobExpiredError):
         raise ProblemError(HTTPStatus.REQUEST_TIMEOUT, "timeout", "The page was not read in time.") from None
     return answers.completion(job._view, document)  # noqa: SLF001  ours
 
