@@ -218,6 +218,7 @@ class HeldFile(FileResponse):
         self._held = held
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send it."""
         async with self._held:
             await super().__call__(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""What keys take at all processes of a gateway, by Redis: ids of keys and numbers. Without it each process counts alone.
+"""What keys take at all processes of a gateway, by Redis: ids and numbers. Without it each process counts by itself.
 
 Requests are counted in Redis, for seconds. Of waits and bytes on their way each process announces its own by Pub/Sub.
 """
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 
 class SharedRate:
-    """The requests that a key makes at all processes together. Redis that refuses or is away is left alone for a while."""
+    """The requests that a key makes at all processes together. After a failure Redis is left alone for a while."""
 
     def __init__(self, bus: AsyncPublisher, rate: float) -> None:
         self._bus = bus

@@ -130,12 +130,12 @@ def test_a_cancelled_batch_keeps_what_is_answered(client: OpenAI, fleet: RealFle
 
 
 def test_a_batch_whose_gateway_stopped_is_submitted_by_another(
-    gateway: Gateway, fleet: RealFleet, real_fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
+    fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia.gateway.openai.intake._ABANDONED_S", 0)
     monkeypatch.setattr("pecia.gateway.openai.intake.Intake.take", lambda *_: None)
     fleet.answers(ReadDocument, "One page")
-    with serving(real_fleet.settings) as other:
+    with serving(fleet.settings) as other:
         client = asking(other)
         over = ended(fleet, client, batch_of(client, *(line(f"{number}") for number in range(130))))
     assert counts(over) == (130, 130, 0)
@@ -189,7 +189,7 @@ def batch_on(client: OpenAI, file_id: str) -> Any:
 
 
 @pytest.fixture
-def at_work(fleet: RealFleet) -> Iterator[ThreadPoolExecutor]:
+def at_work() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
