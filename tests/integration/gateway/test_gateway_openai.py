@@ -48,7 +48,7 @@ def line(name: str, **of_body: Any) -> bytes:
 
 def batch_of(client: OpenAI, *lines: bytes, **more: Any) -> Any:
     file = client.files.create(file=("night.jsonl", b"".join(lines)), purpose="batch")
-    given = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | more
+    given: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | more
     return client.batches.create(input_file_id=file.id, **given)
 
 

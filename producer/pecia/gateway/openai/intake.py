@@ -20,7 +20,7 @@ from pecia import request
 from pecia.errors import DocumentGoneError, PeciaError, SubmitManyError
 from pecia.gateway.identity import Bearers, TenantClient
 from pecia.gateway.openai.requests import Line, lines_of, parse_line
-from pecia.gateway.openai.statements import Held, Requests
+from pecia.gateway.openai.statements import Held
 from pecia.request import Submission
 from pecia.sources import at_hand
 from pecia_schemas.states import JobState, Lane
@@ -94,7 +94,7 @@ class Intake:
 
     def __init__(self, bearers: Bearers) -> None:
         self._bearers = bearers
-        self._all: Requests[Any] = bearers.connections.requests
+        self._all = bearers.connections.requests
         self._seen: dict[UUID, tuple[int, float]] = {}
         self._readers: dict[UUID, Reader] = {}
         self._ours: set[UUID] = set()
