@@ -39,6 +39,21 @@ router = APIRouter()
 
 _MOST_LINES: Final = 50_000
 _MOST_LISTED: Final = 100
+_FORM: Final = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file", "purpose"],
+                "properties": {
+                    "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+                    "purpose": {"const": "batch"},
+                },
+            }
+        }
+    },
+}
 _FILE_ID: Final = re.compile(r"file-([0-9a-f]{32})(-output|-errors)?")
 _BATCH_ID: Final = re.compile(r"batch_([0-9a-f]{32})")
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,3})([mhd])")
@@ -113,7 +128,7 @@ def _page(bodies: list[dict[str, Any]], limit: int) -> dict[str, Any]:
     return {"object": "list", "data": data, "has_more": len(bodies) > limit, **ends}
 
 
-@router.post("/files")
+@router.post("/files", openapi_extra={"requestBody": _FORM})
 async def upload_file(bearer: Submitter, request: Request) -> dict[str, Any]:
     """Upload a file of requests, a JSON line each."""
     async with (

@@ -19,10 +19,11 @@ router = APIRouter()
 
 _LONGEST_S: Final = 600.0
 """As long as OpenAI's clients wait."""
+_BODY: Final = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
 _MODEL: Final = {"id": "pecia", "object": "model", "created": 0, "owned_by": "pecia"}
 
 
-@router.post("/chat/completions")
+@router.post("/chat/completions", openapi_extra={"requestBody": _BODY})
 async def complete_chat(
     bearer: Submitter, request: Request, idempotency_key: Annotated[str | None, Header()] = None
 ) -> dict[str, Any]:
