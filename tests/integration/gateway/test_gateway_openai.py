@@ -5,14 +5,19 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
+from pydantic import SecretStr
 
 from pecia import ReadDocument
+from pecia_schemas.encryption import new_key
 from pecia_schemas.failures import FailureCode
+from pecia_workers.ledger.database import fetch
+from pecia_workers.ledger.standing import UNENDED
 from pecia_workers.local.process import wait_until
 from tests.shared.gateways import Gateway, serving
 from tests.shared.limits import WAIT_S
@@ -120,6 +125,7 @@ def test_a_cancelled_batch_keeps_what_is_answered(client: OpenAI, fleet: RealFle
     fleet.answers(ReadDocument, "One page")
     batch: Any = batch_of(client, line("a"), line("b"))
     assert wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress", WAIT_S)
+    assert fleet._run(fetch(fleet._database, UNENDED)) == []  # upkeep leaves it alone
     assert wait_until(fleet.step, WAIT_S)
     over: Any = client.batches.cancel(batch.id)
     assert over.status == "cancelled"
@@ -139,6 +145,19 @@ def test_a_batch_whose_gateway_stopped_is_submitted_by_another(
         client = asking(other)
         over = ended(fleet, client, batch_of(client, *(line(f"{number}") for number in range(130))))
     assert counts(over) == (130, 130, 0)
+
+
+def test_a_file_is_encrypted_as_documents_are(fleet: RealFleet) -> None:
+    lines = b'{"custom_id": "Kim Minji"}\n' * 2
+    with serving(fleet.settings, encryption_keys=SecretStr(json.dumps({"first": new_key()}))) as gateway:
+        client = asking(gateway)
+        over = ended(fleet, client, batch_of(client, lines))
+        assert counts(over) == (2, 0, 2)
+        assert client.files.content(over.input_file_id).content == lines
+        assert written(client, over.error_file_id).keys() == {"Kim Minji"}
+    stored = [path.read_bytes() for path in Path(fleet.payload_url).rglob("*") if path.is_file()]
+    assert stored
+    assert not any(b"Kim" in content for content in stored)
 
 
 def test_files_are_listed_read_and_deleted(client: OpenAI) -> None:

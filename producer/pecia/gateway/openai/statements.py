@@ -18,6 +18,7 @@ from pecia.store import Connection, D_co, Statements, transaction
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.moves import BEGIN_JOBS, end_jobs, promise_callbacks
 from pecia_schemas.states import JobState
+from pecia_schemas.tasks import RequestBatch
 
 _HELD: Final = f"""
     SELECT {COLUMNS}, task, client, tenant, expires_at FROM jobs
@@ -39,7 +40,7 @@ _ADVANCE = """
     WHERE id = :id AND state IN ('queued', 'running') AND (task->>'following')::int = :former
     RETURNING id
 """
-_LOCK_OPEN = "SELECT id FROM jobs WHERE id = :id AND state IN ('queued', 'running') FOR NO KEY UPDATE"
+_LOCK_OPEN = "SELECT kind FROM jobs WHERE id = :id AND state IN ('queued', 'running') FOR NO KEY UPDATE"
 _UNFINISHED = """
     SELECT id FROM jobs WHERE batch = :batch AND state IN ('queued', 'running') AND kind NOT LIKE 'openai.%'
 """
@@ -125,9 +126,11 @@ class Requests(Statements[D_co]):
 
     @transaction
     def end(self, connection: Connection, job_id: UUID, state: JobState) -> None:
-        """Give a file or a batch that is not over its last state."""
-        if connection.execute(_LOCK_OPEN, {"id": job_id}).first() is not None:
+        """Give a file or a batch that is not over its last state, and notify receivers of a batch."""
+        kind = connection.execute(_LOCK_OPEN, {"id": job_id}).scalar()
+        if kind is not None:
             end_jobs(connection, [job_id], state=state, actor=self._actor, reason=None)
+        if kind == RequestBatch.kind:
             promise_callbacks(connection, [job_id])
 
     @transaction
