@@ -162,6 +162,7 @@ def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]
         ),
         (listing.verdicts or None, _WITH_VERDICTS, {"with_verdicts": list(listing.verdicts)}),
         (listing.kind, "jobs.kind = :kind", {"kind": listing.kind}),
+        (listing.kind is None or None, "jobs.kind NOT LIKE 'openai.%'", {}),
         (
             listing.metadata or None,
             "jobs.metadata @> CAST(:metadata AS jsonb)",

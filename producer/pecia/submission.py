@@ -74,10 +74,10 @@ class NewJob:
         return self.turns is None and self.options.webhook is None
 
     def message(self, flow: UUID) -> PartMessage | None:
-        """Return what to publish now; None if it has to wait for its time."""
-        if self.options.not_before is not None:
-            return None
+        """Return what to publish now; None if it has to wait for its time, or has none."""
         row = self.row
+        if self.options.not_before is not None or "part" not in row:
+            return None
         return PartMessage(
             part=row["part"],
             stage=row["stage"],
@@ -141,8 +141,10 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
     """Return how the job's first part is written: that of a single picture reads it, if that is all that is wanted."""
-    from pecia_schemas.tasks import DocumentType, ReadDocument, page_cost  # noqa: PLC0415  tasks are slow to load
+    from pecia_schemas.tasks import HIDDEN_KINDS, DocumentType, ReadDocument, page_cost  # noqa: PLC0415  slow to load
 
+    if task.kind in HIDDEN_KINDS:
+        return {"total": 0}
     if isinstance(task, ReadDocument) and source.pixels:
         width, height = source.pixels
         if task.pages is None or PageRanges.parse(task.pages).missing_from(1) is None:
@@ -201,7 +203,7 @@ _CREATE = """
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
         SELECT part, id, stage, 0, lane, requested.flow, cost, width, height, coalesce(not_before, now()),
                not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
-        FROM requested JOIN made USING (id), shared
+        FROM requested JOIN made USING (id), shared WHERE part IS NOT NULL
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
     )

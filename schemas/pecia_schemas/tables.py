@@ -38,7 +38,7 @@ _Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
 _Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
-REVISION: Final = "0018"
+REVISION: Final = "0019"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -126,6 +126,7 @@ class JobRow(Base):
             "client",
             where="tenant IS NOT NULL AND state IN ('queued', 'running')",
         ),
+        _index("jobs_requests_idx", "kind", "tenant", "id", where="kind LIKE 'openai.%'"),
         _index("jobs_flow_idx", "flow", where=_OPEN),
         _index("jobs_expires_at_idx", "expires_at", where=_OPEN),
         _index("jobs_payload_idx", "payload", where="payload_released_at IS NULL"),

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from math import ceil, floor, sqrt
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -271,10 +271,42 @@ class CaptionVideo(Task[Captions]):
     """LoRA adapter to caption with, by the name that the fleet's settings give it."""
 
 
+@dataclass(frozen=True, config=_CONFIG)
+class RequestFile(Task[Document]):
+    """Hold a file of requests, a JSON line each, for the OpenAI API of the gateway. It has no part."""
+
+    kind: ClassVar[str] = "openai.file"
+    stage: ClassVar[Stage] = Stage.INGEST
+    result_type: ClassVar[type[BaseModel]] = Document
+
+    lines: int = Field(kw_only=True, ge=1)
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class RequestBatch(RequestFile):
+    """Submit a job for each line of a file of requests. The gateway does it; it has no part."""
+
+    kind: ClassVar[str] = "openai.batch"
+
+    file: str = Field(kw_only=True)
+    """The id of the file."""
+    window: str = Field(kw_only=True)
+    """In what time the requests are answered, as the client wrote it."""
+    following: int = Field(default=0, kw_only=True)
+    """The number of the next line to be submitted."""
+    refused: int = Field(default=0, kw_only=True)
+    """Lines before it that are no request."""
+
+
+HIDDEN_KINDS: Final = (RequestFile.kind, RequestBatch.kind)
+"""Kinds of jobs without a part, which lists and counts of jobs leave out unless they ask for them."""
+
 AnyTask = ReadDocument | CaptionVideo
 """Every kind of task there is."""
 
-_TYPES: dict[str, type[Task[Any]]] = {task.kind: task for task in (ReadDocument, CaptionVideo)}
+_TYPES: dict[str, type[Task[Any]]] = {
+    task.kind: task for task in (ReadDocument, CaptionVideo, RequestFile, RequestBatch)
+}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(task) for kind, task in _TYPES.items()}
 
 

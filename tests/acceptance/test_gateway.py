@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,19 @@ def test_what_the_page_shows_of_curl_works(fleet: Any, tmp_path: Path) -> None:
         assert done.returncode == 0, (snippet, done.stdout, done.stderr)
         printed = done.stdout
     assert "event: end" in printed
+
+
+def test_what_the_page_shows_of_the_openai_client_works(fleet: Any, tmp_path: Path) -> None:
+    run_pecia("sample", tmp_path / "papers")
+    shown = made(fleet, "openai", "--tenant", "openai")["key"]
+    env = os.environ | {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown}
+    (snippet,) = blocks((ROOT / "docs/openai-api.md").read_text(), "python")
+    how: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", snippet], check=False, **how)
+    assert done.returncode == 0, done.stderr
+    answered = json.loads(done.stdout.splitlines()[-1] or done.stdout.splitlines()[-2])
+    assert answered["custom_id"] == "lab-17"
+    assert answered["response"]["body"]["pecia"]["verdict"] == "ok"
 
 
 def test_a_gateway_that_is_away_is_said_to_be() -> None:

@@ -6,8 +6,10 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kombu.connection import Connection
@@ -17,6 +19,8 @@ from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
+from pecia.aio.publishing import AsyncPublisher
+from pecia.gateway.sharing import SharedRate
 from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database
 from pecia_workers.local.servers import EmbeddedPostgres
@@ -199,6 +203,18 @@ def test_a_client_whom_redis_alone_refuses_is_served_and_warned_once(
     assert len(warnings) == 1
     assert "refuses the account or its password: correct PECIA_REDIS_URL" in warnings[0]
     assert WRONG not in caplog.text
+
+
+async def test_a_gateway_counts_requests_with_the_account_of_clients(stores: SecuredStores) -> None:
+    bus = AsyncPublisher(
+        lambda: stores.redis_url("client"), connect_timeout=timedelta(seconds=WAIT_S), window=1
+    )
+    rate, key = SharedRate(bus, 0.01), uuid4()
+    try:
+        assert [await rate.take(key) for _ in range(2)] == [True, False]
+    finally:
+        await bus.close()
+    assert not stores.denied
 
 
 @pytest.mark.parametrize("command", [("worker", "upkeep"), ("up",), ("doctor",)])

@@ -13,6 +13,7 @@ from redis.asyncio.client import PubSub
 
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.publishing import AsyncPublisher
+from pecia.gateway.openai.statements import Requests
 from pecia.waiting import CONFIRMATION_S, Deadline
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import ClientSettings
@@ -165,6 +166,10 @@ class GatewayConnections(AsyncConnections):
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
         self._subscription = Subscription(self.bus)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        super()._name(client, tenant)
+        self.requests = Requests(*self._asks)
 
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline

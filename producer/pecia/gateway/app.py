@@ -22,6 +22,9 @@ from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_of, bearers_of
+from pecia.gateway.openai import batches, completions
+from pecia.gateway.openai.intake import Intake
+from pecia.gateway.openai.requests import MOST_LINE
 from pecia.gateway.problems import Problem, ProblemError
 
 _ABOUT: Final = """
@@ -32,6 +35,9 @@ _WITHOUT_DOCUMENTS: Final = 1024**2
 """Most bytes of any other body, which is held in memory."""
 _TOOLS: Final = "/mcp"
 _TOOL_BYTES: Final = 4 * 1024**2
+_OPENAI_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"description": "An error as OpenAI's API has it", "content": {"application/json": {}}}
+}
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -43,9 +49,12 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         connections = GatewayConnections(settings)
         connections.payloads  # noqa: B018  opened once, for the clients of all keys
         app.state.bearers = bearers = Bearers(settings, connections)
+        app.state.intake = intake = Intake(bearers)
         bearers.shared.start()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(bearers.close)
+            intake.start()
+            stack.push_async_callback(intake.close)
             if find_spec("mcp"):
                 from pecia.gateway.tools import ToolsOverHttp  # noqa: PLC0415  an extra, slow to load
 
@@ -66,6 +75,8 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     for router in (submitting.router, jobs.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
+    for router in (batches.router, completions.router):
+        app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
@@ -120,11 +131,14 @@ def _described(app: FastAPI) -> dict[str, Any]:
 async def _admit(request: Request) -> None:
     """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
     path = request.scope["path"]
-    if path.startswith(("/v1/", "/desk/")) or path == _TOOLS:
+    if path.startswith(("/v1/", "/desk/", problems.OPENAI)) or path == _TOOLS:
         request.state.bearer = await bearers_of(request).authenticate(authorization_of(request))
 
 
 def _most_bytes(most: int, path: str) -> int:
     if path == _TOOLS:
         return min(most, _TOOL_BYTES)
-    return most if path in ("/v1/jobs", "/v1/documents") else min(most, _WITHOUT_DOCUMENTS)
+    if path == f"{problems.OPENAI}/chat/completions":
+        return min(most, MOST_LINE)
+    with_documents = ("/v1/jobs", "/v1/documents", f"{problems.OPENAI}/files")
+    return most if path in with_documents else min(most, _WITHOUT_DOCUMENTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
@@ -72,7 +71,7 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
 
 if TYPE_CHECKING:
     AnyTaskBody: TypeAlias = Any
-    ReadTask: Callable[[], Any] = dict
+    ReadTask: Any = dict
 else:
     ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
     AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]

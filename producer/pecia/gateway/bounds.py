@@ -111,7 +111,7 @@ class BoundedBodies:
                 await self._admit(Request(scope))
             body.check_declared()
         except (ProblemError, PeciaError) as error:
-            app = problems.response_to(error)
+            app = await problems.answer(Request(scope), error)
         await app(scope, body.receive, answering)
 
 

@@ -25,7 +25,7 @@ from pecia.errors import JobNotFoundError
 from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bounds import Body, KeyLimits, Places, Spool
 from pecia.gateway.problems import ProblemError, busy, too_many
-from pecia.gateway.sharing import SharedCounts, Taken
+from pecia.gateway.sharing import SharedCounts, SharedRate, Taken
 from pecia.handles import JobView
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.worker import GatewaySettings
@@ -90,10 +90,10 @@ class Looks:
 class TenantClient(AsyncClient):
     """A client that sees one tenant's jobs alone, over connections that it shares with others."""
 
-    def __init__(self, bearers: Bearers, key: AccessKey) -> None:
+    def __init__(self, bearers: Bearers, client: str, tenant: str) -> None:
         super().__init__(settings=bearers.settings)
-        self.connections: AsyncConnections = bearers.connections.seen_by(key.client, key.tenant)
-        self._looks, self._tenant = bearers.looks, key.tenant
+        self.connections: GatewayConnections = bearers.connections.seen_by(client, tenant)
+        self._looks, self._tenant = bearers.looks, tenant
 
     def _connect(self) -> AsyncConnections:
         return self.connections
@@ -117,29 +117,20 @@ class Bearer:
     tokens: float
     filled: float = field(default_factory=time.monotonic)
     limits: KeyLimits = field(default_factory=KeyLimits)
-    requests: int = 0
-    """Since the last count."""
     load: AccessUsage | None = None
     counted: float = 0.0
     under_way: int = 0
     """Documents that are admitted and not written yet: the count lacks them."""
 
-    def take(self, rate: float, elsewhere: Taken = Taken()) -> float:  # noqa: B008  it is a constant
-        """Take one request of those that it may make; return the seconds until there is one, 0 if there was."""
-        rate = max(rate - elsewhere.requests, rate / (1 + elsewhere.processes))
+    def take(self, rate: float) -> float:
+        """Take one request of those that it may make here; return the seconds until there is one, 0 if there was."""
         now = time.monotonic()
         self.tokens = min(max(1.0, 2 * rate), self.tokens + (now - self.filled) * rate)
         self.filled = now
         if self.tokens < 1:
             return (1 - self.tokens) / rate
         self.tokens -= 1
-        self.requests += 1
         return 0.0
-
-    def count(self) -> Taken:
-        """Return what it takes at this process, its requests since the last count."""
-        requests, self.requests = self.requests, 0
-        return Taken(self.limits.waits, self.limits.uploading, requests, 1)
 
     async def admit(self, lane: Lane, documents: int) -> None:
         """Count documents that are submitted, until they are `settled`.
@@ -198,11 +189,15 @@ class Bearers:
         self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS)
         self._lookups = Places(*_LOOKED_UP)
         self._known: dict[UUID, Bearer] = {}
+        self._rate = SharedRate(connections.bus, settings.gateway_rate)
         self.shared = SharedCounts(connections.bus, self._count)
 
     def _count(self) -> dict[UUID, Taken]:
-        counts = {identifier: bearer.count() for identifier, bearer in self._known.items()}
-        return {identifier: taken for identifier, taken in counts.items() if any(taken[:-1])}
+        counts = {
+            identifier: Taken(bearer.limits.waits, bearer.limits.uploading)
+            for identifier, bearer in self._known.items()
+        }
+        return {identifier: taken for identifier, taken in counts.items() if any(taken)}
 
     async def close(self) -> None:
         """Close the connections."""
@@ -224,7 +219,8 @@ class Bearers:
                 "There is no such key, or it was revoked: send `Authorization: Bearer KEY`.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if wait := bearer.take(self.settings.gateway_rate, self.shared.elsewhere(bearer.key.id)):
+        wait = bearer.take(self.settings.gateway_rate)
+        if wait or not await self._rate.take(bearer.key.id):
             raise too_many("rate", "This key makes too many requests a second.", max(1, round(wait)))
         return bearer
 
@@ -245,7 +241,7 @@ class Bearers:
         else:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            client = TenantClient(self, key)
+            client = TenantClient(self, key.client, key.tenant)
             limits = KeyLimits(elsewhere=partial(self.shared.elsewhere, identifier))
             bearer = Bearer(key, client, looked_up=now, tokens=math.inf, limits=limits)
             self._known[identifier] = bearer

@@ -206,11 +206,11 @@ async def _draw(
             scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
             async with bearers_of(request).drawings.place(_too_many_drawings):
                 path = await save(FilePath(scratch) / "result", timeout=0)
-        return _Drawn(path, _MEDIA_TYPES[form], held.pop_all())
+        return HeldFile(path, _MEDIA_TYPES[form], held.pop_all())
     raise AssertionError  # nothing above suppresses
 
 
-class _Drawn(FileResponse):
+class HeldFile(FileResponse):
     """A file that is there, as one of its key's results, until it is sent or its reader is gone."""
 
     def __init__(self, path: FilePath, media_type: str, held: AsyncExitStack) -> None:
@@ -218,6 +218,7 @@ class _Drawn(FileResponse):
         self._held = held
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send it."""
         async with self._held:
             await super().__call__(scope, receive, send)
 

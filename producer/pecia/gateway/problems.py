@@ -17,6 +17,8 @@ from pecia.errors import PeciaError
 from pecia_schemas.failures import FailureCode
 
 MEDIA_TYPE: Final = "application/problem+json"
+OPENAI: Final = "/openai/v1"
+"""Below which the gateway speaks OpenAI's API, errors included."""
 _RETRY_S: Final = 5
 
 
@@ -134,9 +136,9 @@ def _problem(status: HTTPStatus, code: str, detail: str) -> Problem:
     )
 
 
-async def answer(_request: Request, error: Exception) -> JSONResponse:
-    """Answer an exception."""
-    return response_to(error)
+async def answer(request: Request, error: Exception) -> JSONResponse:
+    """Answer an exception, below `/openai/` as OpenAI's clients read it."""
+    return response_to(error, as_openai=request.url.path.startswith(OPENAI))
 
 
 def content_of(error: ProblemError) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def content_of(error: ProblemError) -> dict[str, Any]:
     return _problem(error.status, error.code, error.detail).model_dump(mode="json", exclude_defaults=True)
 
 
-def response_to(error: Exception) -> JSONResponse:
+def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
     """Return the answer to an exception.
 
     Neither what a request held is repeated nor the text of a fault, which may quote it.
@@ -176,7 +178,28 @@ def response_to(error: Exception) -> JSONResponse:
     content = problem.model_dump(mode="json", exclude_defaults=True)
     if problem.status in _RETRIED:
         headers = {"Retry-After": str(_RETRY_S), **(headers or {})}
+    if as_openai:
+        return JSONResponse({"error": _for_openai(problem)}, _status_for_openai(problem), headers)
     return JSONResponse(content, problem.status, headers, MEDIA_TYPE)
+
+
+def _status_for_openai(problem: Problem) -> int:
+    """Return the status by which OpenAI's clients repeat a request only where that may help: they repeat after 409."""
+    if problem.failure is not None:
+        final = HTTPStatus.UNPROCESSABLE_ENTITY
+        return HTTPStatus.INTERNAL_SERVER_ERROR if problem.failure.retryable else final
+    invalid = problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.BAD_REQUEST if invalid else problem.status
+
+
+def _for_openai(problem: Problem) -> dict[str, Any]:
+    kind = "server_error" if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    return {
+        "message": "; ".join((problem.detail, *(f"{one.where}: {one.message}" for one in problem.errors))),
+        "type": "rate_limit_error" if problem.status == HTTPStatus.TOO_MANY_REQUESTS else kind,
+        "param": problem.errors[0].where if problem.errors else None,
+        "code": problem.failure or problem.code,
+    }
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

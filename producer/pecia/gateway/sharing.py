@@ -1,6 +1,6 @@
-"""What keys take at the other processes of a gateway: each process announces its own counts by Redis every second.
+"""What keys take at all processes of a gateway, by Redis: ids and numbers. Without it each process counts by itself.
 
-Ids and numbers, by Pub/Sub, and nothing is kept. Without Redis each process counts by itself.
+Requests are counted in Redis, for seconds. Of waits and bytes on their way each process announces its own by Pub/Sub.
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import FixedWindowRateLimiter
 from redis import RedisError
+from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from pecia.aio.publishing import AsyncPublisher
@@ -28,6 +33,8 @@ _STALE_S: Final = 3.5
 """A process that has announced nothing for so long has nothing, or is gone."""
 _RETRY_S: Final = 30.0
 _MOST_PROCESSES: Final = 256
+_PATIENCE_S: Final = 1.0
+"""How long a request waits for its count."""
 
 
 class Taken(NamedTuple):
@@ -36,10 +43,34 @@ class Taken(NamedTuple):
     waits: int = 0
     uploading: int = 0
     """Bytes of bodies with documents."""
-    requests: int = 0
-    """In the last second."""
-    processes: int = 0
-    """At which it takes any of it."""
+
+
+class SharedRate:
+    """The requests that a key makes at all processes together. After a failure Redis is left alone for a while."""
+
+    def __init__(self, bus: AsyncPublisher, rate: float) -> None:
+        self._bus = bus
+        window = max(2, math.ceil(1 / rate))
+        self._limit = RateLimitItemPerSecond(max(1, round(window * rate)), window, namespace="rate")
+        self._redis: Redis | None = None
+        self._rests_until = 0.0
+
+    async def take(self, key: UUID) -> bool:
+        """Count a request; return whether it may be made, as is each while Redis does not say."""
+        if time.monotonic() < self._rests_until or (redis := await self._bus.reach()) is None:
+            return True
+        if redis is not self._redis:
+            self._redis = redis
+            pool: Any = redis.connection_pool  # ours, which verifies servers and sees failovers
+            self._limiter = FixedWindowRateLimiter(
+                RedisStorage("redis://", implementation="redispy", key_prefix=CHANNEL, connection_pool=pool)
+            )
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._limiter.hit(self._limit, str(key))
+        except (RedisError, OSError, TimeoutError):
+            self._rests_until = time.monotonic() + _RETRY_S
+            return True
 
 
 class SharedCounts:

@@ -30,7 +30,7 @@ router = APIRouter(tags=["jobs"])
 
 _JSON: Final = "application/json"
 _FORM: Final = "multipart/form-data"
-_NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority")
+NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority")
 _MOST_JSON: Final = 16 * 1024**2
 _KINDS: Final = {task.kind: task for task in (ReadDocument, CaptionVideo)}
 _REF: Final = {"$ref": "#/components/schemas/Submission"}
@@ -209,7 +209,7 @@ def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[On
             raise InvalidSourceError(
                 "There are more tasks than documents: each has a `url`, or a `file` of a form."
             )
-        given = {name: getattr(body, name) for name in body.model_fields_set if name not in _NO_OPTIONS}
+        given = {name: getattr(body, name) for name in body.model_fields_set if name not in NO_OPTIONS}
         label = body.label if submission.tasks else body.label or getattr(source, "filename", None)
         task: Task[Any] = _KINDS[body.kind](getattr(source, "file", source), **given)
         yield One(task, metadata=body.metadata, priority=body.priority, label=label)

@@ -298,9 +298,9 @@ class GatewaySettings(ConnectionSettings):
     gateway_connections: int = Field(default=800, ge=1)
     """Connections that a process serves at a time. More need more file descriptors (`ulimit -n`)."""
     gateway_rate: float = Field(default=50, gt=0)
-    """Requests a second that each key may make, at each process of the gateway; for a moment twice as many."""
+    """Requests a second that each key may make, at all gateways together; for a moment twice as many."""
     gateway_streams: int = Field(default=50, ge=1)
-    """Streams of events, and requests that `wait` for a job's end, that a key may have open at each process."""
+    """Streams of events, and requests that `wait` for a job's end, that a key may have open."""
     gateway_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
     """Most bytes of documents that a key may be sending to a process at a time; one request may always be as large
     as `PECIA_GATEWAY_MAX_BYTES`."""

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -19,8 +18,8 @@ import pytest
 
 from pecia import Client, GatewayUnavailableError, QueueFullError, ReadDocument
 from pecia.aio.job import AsyncJob
-from pecia.gateway import bounds, identity
-from pecia.gateway.sharing import SharedCounts, Taken
+from pecia.gateway import bounds
+from pecia.gateway.sharing import SharedCounts
 from pecia.remote.calls import error_of
 from pecia_workers.local.process import wait_until
 from tests.shared.gateways import Gateway, serving
@@ -269,7 +268,7 @@ def test_ranges_of_pages_are_skipped_as_ranges(fleet: RealFleet, gateway: Gatewa
     assert numbers("1-1000000") == []
 
 
-def test_the_processes_of_a_gateway_count_waits_and_requests_together(fleet: RealFleet) -> None:
+def test_the_processes_of_a_gateway_count_waits_together(fleet: RealFleet) -> None:
     with (
         serving(fleet.settings, gateway_streams=1) as one,
         serving(fleet.settings, gateway_streams=1) as other,
@@ -287,16 +286,28 @@ def test_the_processes_of_a_gateway_count_waits_and_requests_together(fleet: Rea
         assert there.get(f"{path}/events/stream").status_code == 200
 
 
-def test_requests_elsewhere_slow_a_key_down_and_leave_it_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "time", SimpleNamespace(monotonic=lambda: 0.0))
+def test_the_processes_of_a_gateway_share_the_rate_of_a_key(fleet: RealFleet) -> None:
+    with (
+        serving(fleet.settings, gateway_rate=0.01) as one,
+        serving(fleet.settings, gateway_rate=0.01) as other,
+    ):
+        key, shown = one.key()
+        assert one.showing(shown).get("/v1/key").status_code == 200
+        assert code_of(other.showing(shown).get("/v1/key")) == (429, "rate")
+        assert other.bearer(name="another").get("/v1/key").status_code == 200
+    names = [name.decode() for name in fleet._redis.scan_iter("pecia:gateway*")]
+    assert any(str(key.id) in name for name in names)
+    assert not any(shown.rpartition("_")[2] in name for name in names)
 
-    def waits_for(elsewhere: Taken) -> float:
-        bearer = identity.Bearer(cast("Any", None), cast("Any", None), looked_up=0.0, tokens=0.0, filled=0.0)
-        return bearer.take(50, elsewhere)
 
-    assert waits_for(Taken()) == pytest.approx(1 / 50)
-    assert waits_for(Taken(requests=20, processes=1)) == pytest.approx(1 / 30)
-    assert waits_for(Taken(requests=1000, processes=1)) == pytest.approx(1 / 25)
+def test_without_redis_each_process_holds_the_rate_by_itself(fleet: RealFleet, tmp_path: Path) -> None:
+    away = fleet.settings.with_stores(
+        database_url=fleet.database_url, redis_url=f"unix://{tmp_path}/none", payload_url=fleet.payload_url
+    )
+    with serving(away, gateway_rate=0.01) as gateway:
+        bearer = gateway.bearer()
+        assert bearer.get("/v1/key").status_code == 200
+        assert code_of(bearer.get("/v1/key")) == (429, "rate")
 
 
 async def test_what_is_no_count_is_not_heard() -> None:

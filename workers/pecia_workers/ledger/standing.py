@@ -250,10 +250,10 @@ MISCOUNTED = text(
     """  # noqa: S608  constants of this module
 )
 
-# Jobs that go on although all their parts are over.
+# Jobs that go on although all their parts are over. A batch of requests has none: the gateway ends it.
 UNENDED = text(
     f"""
-    WITH counted AS ({COUNTED.format(which="jobs.state IN ('queued', 'running')")})
+    WITH counted AS ({COUNTED.format(which="jobs.state IN ('queued', 'running') AND kind <> 'openai.batch'")})
     SELECT id FROM counted WHERE open = 0
     """  # noqa: S608  constants of this module
 )

@@ -1,0 +1,214 @@
+"""How the lines of a batch become jobs: step by step, by any gateway that runs.
+
+A line's idempotency key is that of its batch and number, and the batch's row says how far its lines have come: a step
+that broke off is submitted again, and makes no job twice. The gateway that was given a batch submits it; another one
+takes it over when it does not come forward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from pecia import request
+from pecia.errors import DocumentGoneError, PeciaError, SubmitManyError
+from pecia.gateway.identity import Bearers, TenantClient
+from pecia.gateway.openai.requests import Line, lines_of, parse_line
+from pecia.gateway.openai.statements import Held
+from pecia.request import Submission
+from pecia.sources import at_hand
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.threads import end, finish_in_thread
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 2.0
+_ABANDONED_S: Final = 15.0
+"""A batch that has not come forward for so long is taken over."""
+_LINES: Final = 64
+_BYTES: Final = 16 * 1024**2
+"""Of lines in a step, beyond its first: they are held in memory."""
+
+
+def line_options(held: Held) -> request.Options:
+    """Return how the lines of a batch are submitted."""
+    return request.options(
+        priority=held.view.lane,
+        metadata=dict(held.view.metadata),
+        webhook=None,
+        not_before=None,
+        expires=held.expires_at,
+        client=held.client,
+        fair_by="",
+        tenant=held.tenant,
+    )
+
+
+@dataclass
+class Reader:
+    """A batch's file, from where a line begins."""
+
+    _open: ExitStack = field(default_factory=ExitStack)
+    _lines: Any = None
+    following: int = 0
+
+    def start(self, client: TenantClient, original: Any) -> None:
+        """Fetch and open the file. Raises `DocumentGoneError`."""
+        path = self._open.enter_context(at_hand(original, client.connections.payloads))
+        self._lines = lines_of(self._open.enter_context(path.open("rb")))
+
+    def read(self, held: Held, start: int) -> list[Line]:
+        """Return some lines from that number on, which is none before those that were read."""
+        for _ in islice(self._lines, start - self.following):
+            pass
+        options, batch = line_options(held), batch_name(held)
+        lines: list[Line] = []
+        taken = 0
+        for written in self._lines:
+            lines.append(parse_line(start + len(lines), written, batch, options))
+            taken += len(written)
+            if len(lines) == _LINES or taken >= _BYTES:
+                break
+        self.following = start + len(lines)
+        return lines
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._open.close()
+
+
+def batch_name(held: Held) -> str:
+    """Return the id of a batch as OpenAI's API has it."""
+    assert held.view.batch is not None  # noqa: S101  each is made in one
+    return f"batch_{held.view.batch.hex}"
+
+
+class Intake:
+    """Submits the lines of open batches, a step of each in turn, and ends the batches whose jobs are over."""
+
+    def __init__(self, bearers: Bearers) -> None:
+        self._bearers = bearers
+        self._all = bearers.connections.requests
+        self._seen: dict[UUID, tuple[int, float]] = {}
+        self._readers: dict[UUID, Reader] = {}
+        self._ours: set[UUID] = set()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for batches."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Look for none any more. What is not submitted stays where it is."""
+        if self._task is not None:
+            await end(self._task)
+        for reader in self._readers.values():
+            reader.close()
+
+    def take(self, held_id: UUID) -> None:
+        """Submit a batch from here, at once."""
+        self._ours.add(held_id)
+        self._news.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                moved = await self._round()
+            except PeciaError as error:
+                log.warning("Batches wait: %s", type(error).__name__)
+                moved = False
+            if not moved:
+                try:
+                    async with asyncio.timeout(_PAUSE_S):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+
+    async def _round(self) -> bool:
+        """Submit a step of each batch that is ours; return whether any came forward."""
+        open_batches = {held.id: held for held in await self._all.open_batches()}
+        for gone in self._seen.keys() - open_batches.keys():
+            del self._seen[gone]
+            self._drop(gone)
+        moved = False
+        for held in reversed(open_batches.values()):
+            now = time.monotonic()
+            at, since = self._seen.get(held.id, (-1, now))
+            if at != held.following:
+                self._seen[held.id] = held.following, now
+            elif now - since > _ABANDONED_S:
+                self._ours.add(held.id)
+            if held.is_submitted:
+                await settle(self._bearers, held)
+            elif held.id in self._ours:
+                try:
+                    moved |= await self._step(held)
+                except DocumentGoneError:
+                    await self._all.end(held.id, JobState.FAILED)
+                except PeciaError as error:  # the lane is full, or a store is away: the same lines come again
+                    self._drop(held.id)
+                    log.warning("A batch waits: %s", type(error).__name__)
+        return moved
+
+    async def _step(self, held: Held) -> bool:
+        client = client_of(self._bearers, held)
+        reader = self._readers.get(held.id)
+        if reader is None or reader.following > held.following:
+            self._drop(held.id)
+            self._readers[held.id] = reader = Reader()
+            original = await client.connections.store.original(held.id)
+            await finish_in_thread(reader.start, client, original)
+            self._ours.add(held.id)
+        lines = await finish_in_thread(reader.read, held, held.following)
+        asked = [line.request for line in lines if isinstance(line.request, Submission)]
+        refused = len(lines) - len(asked)
+        if asked:
+            async with self._bearers.submitting:
+                try:
+                    await client.submit_many(
+                        asked,
+                        batch=str(held.view.batch),
+                        priority=Lane(held.view.lane),
+                        metadata=held.view.metadata,
+                        expires=held.expires_at,
+                    )
+                except SubmitManyError as error:
+                    refused += len(error.failures)
+        if await client.connections.requests.advance(held, lines=len(lines), refused=refused):
+            return True
+        self._drop(held.id)
+        await settle(self._bearers, held)
+        return False
+
+    def _drop(self, held_id: UUID) -> None:
+        self._ours.discard(held_id)
+        if (reader := self._readers.pop(held_id, None)) is not None:
+            reader.close()
+
+
+def client_of(bearers: Bearers, held: Held) -> TenantClient:
+    """Return a client in the name of the key that made a batch."""
+    return TenantClient(bearers, held.client, held.tenant)
+
+
+async def settle(bearers: Bearers, held: Held) -> None:
+    """End a batch whose jobs are over, and the jobs of a batch that is cancelled."""
+    client = client_of(bearers, held)
+    assert held.view.batch is not None  # noqa: S101  as above
+    current = await client.connections.requests.batch(held.view.batch)
+    if current is None:
+        return
+    unfinished = await client.connections.requests.unfinished(held.view.batch)
+    if current.view.state is JobState.CANCELLED:
+        jobs = [await client.job(job_id) for job_id in unfinished]
+        await client.group(jobs).cancel()
+    elif current.is_submitted and not unfinished:
+        await client.connections.requests.end(held.id, JobState.SUCCEEDED)
