@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from math import ceil, floor, sqrt
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,7 +27,8 @@ from pydantic.dataclasses import dataclass
 
 from pecia_schemas import storable
 from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
-from pecia_schemas.results import Captions, Document
+from pecia_schemas.bundles import Subject
+from pecia_schemas.results import Bundle, Captions, Document
 from pecia_schemas.states import Stage
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
@@ -211,12 +212,10 @@ def languages_of(language: str | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, config=_CONFIG)
-class ReadDocument(Task[Document]):
-    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
+class ReadPages(Task[R_co]):
+    """What the tasks have in common whose parts are pages."""
 
-    kind: ClassVar[str] = "document.read"
     stage: ClassVar[Stage] = Stage.READ
-    result_type: ClassVar[type[BaseModel]] = Document
 
     document_type: AnyDocumentType = Field(default=DocumentType.MIXED, kw_only=True)
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}(,[a-z]{2}){0,7}$")
@@ -251,6 +250,25 @@ class ReadDocument(Task[Document]):
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class ReadDocument(ReadPages[Document]):
+    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
+
+    kind: ClassVar[str] = "document.read"
+    result_type: ClassVar[type[BaseModel]] = Document
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ReadBundle(ReadPages[Bundle]):
+    """Read a pile of documents that were scanned into one file, and find where each begins, its kind and its patient."""
+
+    kind: ClassVar[str] = "bundle.read"
+    result_type: ClassVar[type[BaseModel]] = Bundle
+
+    subject: Subject | None = Field(default=None, kw_only=True, repr=False)
+    """The only patient whom its documents may be of; None: any."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class CaptionVideo(Task[Captions]):
     """Describe a video, segment by segment."""
 
@@ -271,10 +289,10 @@ class CaptionVideo(Task[Captions]):
     """LoRA adapter to caption with, by the name that the fleet's settings give it."""
 
 
-AnyTask = ReadDocument | CaptionVideo
+AnyTask = ReadDocument | ReadBundle | CaptionVideo
 """Every kind of task there is."""
 
-_TYPES: dict[str, type[Task[Any]]] = {task.kind: task for task in (ReadDocument, CaptionVideo)}
+_TYPES: dict[str, type[Task[Any]]] = {task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo)}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(task) for kind, task in _TYPES.items()}
 
 
@@ -304,6 +322,14 @@ def task_type(kind: str) -> type[Task[Any]]:
     """Return the class of a kind of task. Raises `KeyError` for an unknown kind."""
     return _TYPES[kind]
 
+
+def has_pages(kind: str) -> bool:
+    """Return whether the parts of a kind of task are pages."""
+    return issubclass(_TYPES.get(kind, Task), ReadPages)
+
+
+SPLIT_COST: Final = 1
+"""Tokens that the split of a bundle counts as: it needs no engine."""
 
 _PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
 _MIN_PIXELS = 56 * 56

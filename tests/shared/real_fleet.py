@@ -260,7 +260,7 @@ def _outcome(running: _Running) -> Outcome:
     if part.stage is Stage.INGEST and not isinstance(script, Failure):
         parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script]
         summary = parts.pop() if isinstance(script[parts[-1].ordinal], Summary) else None
-        return Cut(task_type(part.kind).stage, parts, summary)
+        return Cut(task_type(part.kind).stage, parts, summary and (Stage.SUMMARIZE, summary))
     content = outcome_of(script, part.ordinal)
     if isinstance(content, Failure):
         return Failed(content.model_copy(update={"attempt": part.attempt}))
