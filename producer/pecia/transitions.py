@@ -149,7 +149,8 @@ _ERASE = """
     ), emptied AS (
         UPDATE jobs
         SET metadata = '{}', webhook = NULL, label = NULL, batch = NULL,
-            task = task - 'source' - 'fields' - 'instructions' - 'password' - 'url', task_digest = '', payload = '',
+            task = task - 'source' - 'fields' - 'instructions' - 'password' - 'subject' - 'url',
+            task_digest = '', payload = '',
             flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
         RETURNING id
