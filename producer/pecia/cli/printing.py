@@ -8,14 +8,15 @@ from typing import Any
 
 import typer
 
+from pecia import bundles
 from pecia.cli import endings
 from pecia.cli.endings import Ending
-from pecia.cli.output import failure_json, for_terminal, json_line, name_of
+from pecia.cli.output import failure_json, fitting, for_terminal, json_line, name_of
 from pecia.errors import JobError, JobTimeoutError
 from pecia.job import AnyJob
 from pecia.waiting import Deadline
 from pecia_schemas.blocks import DoubtReason
-from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
+from pecia_schemas.results import Bundle, Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
 from pecia_schemas.states import JobState
 from pecia_schemas.tasks import has_pages
 
@@ -144,6 +145,11 @@ class Printer:
                 self._print_piece(job, name, piece)
         if isinstance(result, Captions) and result.summary:
             self._print_piece(job, name, result.summary)
+        if isinstance(result, Bundle) and result.split:
+            if self.as_json:
+                json_line(_about(job, name) | {"documents": result.split.model_dump(mode="json")["documents"]})
+            else:
+                typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():
             self._print_failed(job, name, failed)
         why = missing(job)
@@ -213,6 +219,8 @@ def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
     elif isinstance(result, Document):
         content = {"revision": result.revision} if result.revision else {}
         content["pages"] = [*map(_piece_json, result.pages)]
+        if isinstance(result, Bundle) and result.split:
+            content |= result.split.model_dump(mode="json")
     if result and result.failed:
         content["failed"] = [
             {"number": piece.number, "failure": failure_json(piece.failure)} for piece in result.failed
