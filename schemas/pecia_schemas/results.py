@@ -422,6 +422,16 @@ class Bundle(Document):
             for part in (self.split.documents if self.split else ())
         )
 
+    def to_fhir(self, *, with_conflicts: bool = False, recorded: datetime | None = None) -> Any:
+        """Return its documents as a FHIR R4B Bundle of `fhir.resources`, which validates it: a model of pydantic.
+
+        `with_conflicts`: also documents whose patient is in conflict, without a patient. `recorded`: when it was made;
+        None: now. Raises `ImportError` without pecia[fhir].
+        """
+        from pecia_schemas.fhir import fhir_of  # noqa: PLC0415  comes with pecia[fhir]
+
+        return fhir_of(self, with_conflicts=with_conflicts, recorded=recorded)
+
 
 class Segment(Stored):
     """What is seen in one stretch of a video."""
