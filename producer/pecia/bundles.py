@@ -84,7 +84,7 @@ def save_documents(
             path.parent.mkdir(parents=True, exist_ok=True)
             job.save(path, format, result=document)
             files.append(path)
-        entries.append(_entry(job, document, path and path.relative_to(folder), path))
+        entries.append(_entry(document, path and path.relative_to(folder), path))
     manifest = json.dumps({"job": str(job.id), "documents": entries}, ensure_ascii=False, indent=2)
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / MANIFEST).write_text(f"{manifest}\n", encoding="utf-8")
@@ -98,9 +98,7 @@ def _folder_of(document: BundledDocument) -> str:
     return f"patient-{part.patient:02}" if part.patient else f"unknown-{part.number:02}"
 
 
-def _entry(
-    job: AnyJob, document: BundledDocument, file: Path | None, written: Path | None
-) -> dict[str, Any]:
+def _entry(document: BundledDocument, file: Path | None, written: Path | None) -> dict[str, Any]:
     """Return a line of the manifest. It names no patient."""
     part = document.part
     return {

@@ -31,22 +31,43 @@ _UNITS: Final = {
     unit.lower().replace("μ", "u").replace("µ", "u"): unit
     for unit in (
         *("mmol/L", "umol/L", "nmol/L", "pmol/L", "g/L", "mg/L", "ug/L", "ng/L", "g/dL", "mg/dL", "ug/dL"),
-        *("ng/mL", "pg/mL", "ug/mL", "U/L", "kU/L", "mU/L", "%", "fL", "pg", "s", "mm/h", "mL/min", "mmol/mol"),
+        *(
+            "ng/mL",
+            "pg/mL",
+            "ug/mL",
+            "U/L",
+            "kU/L",
+            "mU/L",
+            "%",
+            "fL",
+            "pg",
+            "s",
+            "mm/h",
+            "mL/min",
+            "mmol/mol",
+        ),
     )
 } | {
-    **{"iu/l": "[IU]/L", "iu/ml": "[IU]/mL", "mmhg": "mm[Hg]", "/ul": "/uL", "/nl": "/nL"},
-    **{"10^9/l": "10*9/L", "10^12/l": "10*12/L", "x10^9/l": "10*9/L", "x10^12/l": "10*12/L"},
+    "iu/l": "[IU]/L",
+    "iu/ml": "[IU]/mL",
+    "mmhg": "mm[Hg]",
+    "/ul": "/uL",
+    "/nl": "/nL",
+    "10^9/l": "10*9/L",
+    "10^12/l": "10*12/L",
+    "x10^9/l": "10*9/L",
+    "x10^12/l": "10*12/L",
 }
 """Units as they are printed, in small letters, and as UCUM has them."""
 _COLUMNS: Final = {
-    "name": re.compile(r"test|analyte|parameter|examination|untersuchung|component", re.I),
-    "value": re.compile(r"result|value|wert|ergebnis", re.I),
-    "unit": re.compile(r"unit|einheit", re.I),
-    "range": re.compile(r"ref|range|norm", re.I),
+    "name": re.compile(r"test|analyte|parameter|examination|untersuchung|component", re.IGNORECASE),
+    "value": re.compile(r"result|value|wert|ergebnis", re.IGNORECASE),
+    "unit": re.compile(r"unit|einheit", re.IGNORECASE),
+    "range": re.compile(r"ref|range|norm", re.IGNORECASE),
 }
 _NUMBER: Final = r"-?\d+(?:[.,]\d+)?"
 _VALUE: Final = re.compile(rf"(<=|>=|<|>)?\s*({_NUMBER})\s*(.*)")
-_RANGE: Final = re.compile(rf"({_NUMBER})\s*(?:-|–|to|bis)\s*({_NUMBER})")
+_RANGE: Final = re.compile(rf"({_NUMBER})\s*(?:-|\u2013|to|bis)\s*({_NUMBER})")
 _THOUSANDS: Final = re.compile(r"\d,\d{3}$")
 
 
@@ -98,7 +119,10 @@ def _resources(document: BundledDocument, when: str) -> Iterator[tuple[str, dict
         "resourceType": "Provenance",
         "recorded": when,
         "target": [{"reference": name} for name in targets],
-        "agent": [{"who": {"display": name}} for name in sorted({page.engine for page in document.pages}) or ["pecia"]],
+        "agent": [
+            {"who": {"display": name}}
+            for name in sorted({page.engine for page in document.pages}) or ["pecia"]
+        ],
         "entity": [{"role": "source", "what": {"display": f"pages {pages} of the bundle"}}],
         "extension": [_place(number, None) for number in part.pages],
     }
@@ -131,7 +155,8 @@ def _patient(part: DocumentPart) -> dict[str, Any] | None:
     system = "http://terminology.hl7.org/CodeSystem/v2-0203"
     if numbers:
         patient["identifier"] = [
-            {"type": {"coding": [{"system": system, "code": code}]}, "value": number} for number, code in numbers
+            {"type": {"coding": [{"system": system, "code": code}]}, "value": number}
+            for number, code in numbers
         ]
     if not patient:
         return None
@@ -190,8 +215,12 @@ def _rows(page: Page, table: Table) -> Iterator[dict[str, Any]]:
             yield _observation(page, name, value, known.get("unit"), known.get("range"))
 
 
-def _observation(page: Page, name: Cell, value: Cell, unit: Cell | None, normal: Cell | None) -> dict[str, Any]:
-    doubts = [cell for cell in (name, value, unit) if cell and any(_is_on(doubt, cell) for doubt in page.doubts)]
+def _observation(
+    page: Page, name: Cell, value: Cell, unit: Cell | None, normal: Cell | None
+) -> dict[str, Any]:
+    doubts = [
+        cell for cell in (name, value, unit) if cell and any(_is_on(doubt, cell) for doubt in page.doubts)
+    ]
     about: dict[str, Any] = {
         "resourceType": "Observation",
         "status": "preliminary" if doubts else "final",
@@ -200,7 +229,10 @@ def _observation(page: Page, name: Cell, value: Cell, unit: Cell | None, normal:
     }
     if doubts:
         reason = {"coding": [{"system": _ABSENT, "code": "unknown"}], "text": "The reading is in doubt."}
-        return about | {"dataAbsentReason": reason, "note": [{"text": f"Read, in doubt: {value.text.strip()}"}]}
+        return about | {
+            "dataAbsentReason": reason,
+            "note": [{"text": f"Read, in doubt: {value.text.strip()}"}],
+        }
     if normal and normal.text.strip() and not any(_is_on(doubt, normal) for doubt in page.doubts):
         about["referenceRange"] = [_range(normal.text.strip(), unit)]
     return about | _value(value.text.strip(), unit.text.strip() if unit else "")
@@ -213,7 +245,12 @@ def _value(text: str, unit: str) -> dict[str, Any]:
     code = _UNITS.get(printed.lower().replace("μ", "u").replace("µ", "u"))
     if not found or not code or _THOUSANDS.search(found[2]) or (unit and found[3].strip()):
         return {"valueString": f"{text} {unit}".strip()}
-    quantity: dict[str, Any] = {"value": found[2].replace(",", "."), "unit": printed, "system": _UCUM, "code": code}
+    quantity: dict[str, Any] = {
+        "value": found[2].replace(",", "."),
+        "unit": printed,
+        "system": _UCUM,
+        "code": code,
+    }
     return {"valueQuantity": quantity | ({"comparator": found[1]} if found[1] else {})}
 
 

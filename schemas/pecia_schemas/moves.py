@@ -255,7 +255,7 @@ def awaited_by(part: str) -> str:
 RELEASABLE: Final = f"""
     held.state = 'held' AND NOT EXISTS (
         SELECT FROM parts WHERE job_id = held.job_id AND stage = {awaited_by("held")} AND state IN {OPEN})
-"""  # noqa: S608  constants of this module
+"""
 """SQL: whether a row of `parts`, called `held`, waits for parts that are over."""
 
 # A held part is queued once the parts that it waits for are over, or ended if none of them has a result.

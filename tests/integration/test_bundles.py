@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import SecretStr
 
-from pecia import Bundle, Client, Job, JobState, ReadBundle
+from pecia import Bundle, Client, JobState, ReadBundle
 from pecia_schemas.bundles import Subject
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.ledger.recovery import Judge

@@ -37,9 +37,7 @@ def pdf_of(sheets: Sequence[Sequence[str]]) -> bytes:
         return file.getvalue()
 
 
-LAB = sheet(
-    MARY, "Laboratory report", 1, 2, "Date: 2026-03-02", "Sodium 141 mmol/l", "Potassium 4.2 mmol/l"
-)
+LAB = sheet(MARY, "Laboratory report", 1, 2, "Date: 2026-03-02", "Sodium 141 mmol/l", "Potassium 4.2 mmol/l")
 LAB_BACK = sheet(MARY, "Laboratory report", 2, 2, "Creatinine 0.9 mg/dl", "Glucose 92 mg/dl")
 LETTER = sheet(JOHN, "Discharge letter", 1, 1, "Dear colleague,", "we report on our patient, who goes home.")
 PRESCRIPTION = sheet(MARY, "Prescription", 1, 1, "Amoxicillin 500 mg, three times a day, for 7 days")

@@ -259,8 +259,11 @@ def _outcome(running: _Running) -> Outcome:
     part, script = running.part, running.script
     if part.stage is Stage.INGEST and not isinstance(script, Failure):
         parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script]
-        summary = parts.pop() if isinstance(script[parts[-1].ordinal], Summary) else None
-        return Cut(task_type(part.kind).stage, parts, summary and (Stage.SUMMARIZE, summary))
+        stage, last = task_type(part.kind).stage, script[parts[-1].ordinal]
+        if isinstance(last, Summary | Split):
+            held = Stage.SUMMARIZE if isinstance(last, Summary) else Stage.SPLIT
+            return Cut(stage, parts[:-1], (held, parts[-1]))
+        return Cut(stage, parts)
     content = outcome_of(script, part.ordinal)
     if isinstance(content, Failure):
         return Failed(content.model_copy(update={"attempt": part.attempt}))

@@ -94,7 +94,7 @@ def test_values_have_units_of_ucum_and_reference_ranges() -> None:
 
 
 def test_a_value_in_doubt_is_absent_for_a_reason() -> None:
-    doubt = Doubt(reason=DoubtReason.MISREAD, box=box(1, 1), text="141")
+    doubt = Doubt(reason=DoubtReason.DISAGREES, box=box(1, 1), text="141")
     whole = bundle(doubt).to_fhir()
     sodium, potassium = resources(whole, "Observation")[:2]
     assert "valueQuantity" not in sodium

@@ -16,7 +16,16 @@ from pecia.errors import JobError, JobTimeoutError
 from pecia.job import AnyJob
 from pecia.waiting import Deadline
 from pecia_schemas.blocks import DoubtReason
-from pecia_schemas.results import Bundle, Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
+from pecia_schemas.results import (
+    Bundle,
+    Captions,
+    Document,
+    Page,
+    PageFailure,
+    Segment,
+    SegmentFailure,
+    Summary,
+)
 from pecia_schemas.states import JobState
 from pecia_schemas.tasks import has_pages
 
@@ -147,7 +156,9 @@ class Printer:
             self._print_piece(job, name, result.summary)
         if isinstance(result, Bundle) and result.split:
             if self.as_json:
-                json_line(_about(job, name) | {"documents": result.split.model_dump(mode="json")["documents"]})
+                json_line(
+                    _about(job, name) | {"documents": result.split.model_dump(mode="json")["documents"]}
+                )
             else:
                 typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():

@@ -152,7 +152,9 @@ def result(
     table: OfTable = None,
     by: Annotated[
         bundles.By | None,
-        Option("--by", help="Write each document of a bundle to a file in the folder --output, as --format says."),
+        Option(
+            "--by", help="Write each document of a bundle to a file in the folder --output, as --format says."
+        ),
     ] = None,
     pattern: Annotated[
         str,

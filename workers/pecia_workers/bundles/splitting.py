@@ -43,10 +43,16 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
             last = documents[-1]
             documents[-1] = last.model_copy(update={"pages": (*last.pages, page.number)})
             continue
-        name, born, record = (found and found[1] for found in (p.search(text) for p in (_NAME, _BORN, _RECORD)))
+        name, born, record = (
+            found and found[1] for found in (p.search(text) for p in (_NAME, _BORN, _RECORD))
+        )
         kind = next((kind for word, kind in _KINDS.items() if word in text.lower()), DocumentKind.OTHER)
         strange = subject and subject.name and name and subject.name != name
-        doubts = (BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=(page.number,)),) if strange else ()
+        doubts = (
+            (BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=(page.number,)),)
+            if strange
+            else ()
+        )
         documents.append(
             DocumentPart(
                 number=len(documents) + 1,

@@ -32,7 +32,7 @@ from pecia_workers.reading.rows import with_missing_fields
 from pecia_workers.witness.witnesses import Witnesses
 
 
-def check_demands(task: ReadPages, engine: Capabilities) -> None:
+def check_demands(task: ReadPages[Any], engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
     name = f"The engine {engine.name}"
     if task.language is not None and not engine.reads(task.language):
@@ -209,7 +209,7 @@ class ReadPage:
         """That of the engine's model, which a server reports only when it has started."""
         return card_of(self._engine.capabilities.model, self._named_card)
 
-    def _request(self, part: ClaimedPart, task: ReadPages, image: PageImage) -> EngineRequest:
+    def _request(self, part: ClaimedPart, task: ReadPages[Any], image: PageImage) -> EngineRequest:
         card = self._card
         sampling, most = sampling_for(task, card=card)
         instruction = page_instruction(card, DocumentType(task.document_type), task.language)
@@ -261,7 +261,7 @@ class ReadPage:
         )
 
     async def _fill(
-        self, request: EngineRequest, task: ReadPages, readings: list[Reading]
+        self, request: EngineRequest, task: ReadPages[Any], readings: list[Reading]
     ) -> Fields | None:
         """Ask once more about the same picture, which the engine's prefix cache then holds.
 

@@ -93,7 +93,7 @@ class Witnesses:
         """Return the witness of a task's pages."""
         return self._default if task.witness is None else Witness(task.witness)
 
-    def begin(self, task: ReadPages, request: EngineRequest, image: PageImage) -> WitnessedPage:
+    def begin(self, task: ReadPages[Any], request: EngineRequest, image: PageImage) -> WitnessedPage:
         """Return the page's witness, if there is one, queued to be read where the CPU engine is to do it."""
         choice = self.choice(task)
         witnessed = WitnessedPage(self, request, task.language)

@@ -22,9 +22,10 @@ from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
 from pecia_schemas.backoff import Backoff
-from pecia_schemas.connecting import name_of, outage_suppressed
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.bundles import Split
+from pecia_schemas.connecting import name_of, outage_suppressed
+from pecia_schemas.results import Page, Segment, Summary
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import ENGINELESS, Stage
 from pecia_schemas.threads import end, finish
 from pecia_workers.batching.batcher import EngineWatch, Priced
@@ -426,9 +427,9 @@ def task_arguments(part: ClaimedPart) -> dict[str, Any]:
 def task_result(outcome: Outcome) -> dict[str, Any] | None:
     """Return what became of a part that did not fail."""
     match outcome:
-        case Done(content=Split(documents=documents)):
-            return {"documents": len(documents)}
-        case Done(content=content):
+        case Done(content=Split() as split):
+            return {"documents": len(split.documents)}
+        case Done(content=(Page() | Segment() | Summary()) as content):
             prompt, output = content.usage.prompt, content.usage.output
             return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
         case Cut(parts=parts):
