@@ -410,7 +410,7 @@ class Bundle(Document):
 
     @cached_property
     def documents(self) -> tuple[BundledDocument, ...]:
-        """Its documents in their order, each with those of its pages that were read; those that were not in `failed`."""
+        """Its documents in their order, each with its pages that were read; the others are in its `failed`."""
         read = {page.number: page for page in self.pages}
         failed = {page.number: page for page in self.failed}
         return tuple(

@@ -49,7 +49,7 @@ LaneName = Literal["urgent", "normal", "bulk"]
 class Stage(StrEnum):
     """What a fleet worker does to a part."""
 
-    SPLIT = "split"  # find the documents of a bundle in its pages; first, as it ends a job that others' ingests would delay
+    SPLIT = "split"  # find a bundle's documents in its pages; first: it ends a job, and others' ingests may be many
     INGEST = "ingest"  # validate a payload and cut it into parts
     READ = "read"  # turn one page into text
     CAPTION = "caption"  # turn one video segment into a caption
@@ -91,7 +91,7 @@ class PartState(StrEnum):
     """Life of a part: one page or one video segment."""
 
     HELD = "held"
-    """It waits for other parts of its job: the summary of a video for the segments, the split of a bundle for the pages."""
+    """It waits for other parts of its job: a video's summary for the segments, a bundle's split for the pages."""
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"

@@ -259,7 +259,7 @@ class ReadDocument(ReadPages[Document]):
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadBundle(ReadPages[Bundle]):
-    """Read a pile of documents that were scanned into one file, and find where each begins, its kind and its patient."""
+    """Read documents that were scanned into one file, and find where each begins, its kind and its patient."""
 
     kind: ClassVar[str] = "bundle.read"
     result_type: ClassVar[type[BaseModel]] = Bundle

@@ -30,7 +30,7 @@ Answer = str | Sequence[Piece] | Document | Captions | Failure | FailureCode
 
 
 Script = Failure | Mapping[int, Content | Failure]
-"""What comes of one job: pages or segments, and a summary or split behind them, by ordinal; or why there is nothing at all."""
+"""What comes of one job: pages or segments, and a summary or split behind them, by ordinal; or why there is nothing."""
 
 
 class ScriptError(AssertionError):

@@ -389,7 +389,7 @@ class Ledger:
         return [Segment.model_validate(content) for content in await self._read(job_id, Stage.CAPTION)]
 
     async def pages(self, job_id: UUID, after: int, limit: int) -> list[Page]:
-        """Return up to `limit` pages of a job that were read, in order, behind page `after`. Raises `DecryptionError`."""
+        """Return up to `limit` of a job's pages, in order, behind page `after`. Raises `DecryptionError`."""
         contents = await self._read(job_id, Stage.READ, after=after - 1, limit=limit)
         return [Page.model_validate(content) for content in contents]
 
