@@ -3,9 +3,12 @@
 import asyncio
 import base64
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from typer.testing import Result
 
 from pecia import Bundle, Client, JobState, ReadBundle
 from pecia_schemas.bundles import Subject
@@ -94,3 +97,34 @@ def test_the_expected_patient_is_stored_encrypted_and_erased_with_the_job(house:
         assert bundle_files.JOHN[0] not in str(stored)
         client.purge([job.id])
         assert "subject" not in str(house.query("SELECT task FROM jobs"))
+
+
+def test_the_command_writes_documents_to_files_but_none_in_conflict(
+    pecia: Callable[..., Result], house: House, tmp_path: Path
+) -> None:
+    (tmp_path / "pile.pdf").write_bytes(bundle_files.three_documents())
+    name, born, record = bundle_files.MARY
+    who = ["--subject-name", name, "--subject-born", born, "--subject-record", record]
+    refused = pecia("read", tmp_path / "pile.pdf", *who)
+    assert (refused.exit_code, "--bundle" in refused.output) == (2, True)
+    (job_id,) = pecia("read", tmp_path / "pile.pdf", "--bundle", *who).output.split()
+    house.work_off()
+    shown = pecia("result", job_id)
+    assert "identity_conflict" in shown.output
+    (line,) = pecia("result", job_id, "--json").output.splitlines()
+    assert [document["pages"] for document in json.loads(line)["documents"]] == [[1, 2], [3], [4]]
+    written = pecia("result", job_id, "--by", "document", "-o", tmp_path / "out", "--format", "text")
+    assert written.exit_code == 1
+    assert "document 2" in written.output
+    assert bundle_files.JOHN[0] not in written.output
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert len(files) == 3
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
+    assert name not in (tmp_path / "out" / "manifest.json").read_text() + "".join(files)
+    by = ["--by", "patient", "--name", "{patient}", "--with-conflicts", "--format", "text"]
+    assert pecia("result", job_id, *by, "-o", tmp_path / "all").exit_code == 0
+    folders = {path.parent.name for path in (tmp_path / "all").rglob("*.txt")}
+    assert folders == {"patient-01", "conflict-02"}
+    refused = pecia("result", job_id, "--by", "patient", "--name", "{born}", "-o", tmp_path / "no")
+    assert refused.exit_code == 2
