@@ -127,4 +127,4 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     folders = {path.parent.name for path in (tmp_path / "all").rglob("*.txt")}
     assert folders == {"patient-01", "conflict-02"}
     refused = pecia("result", job_id, "--by", "patient", "--name", "{born}", "-o", tmp_path / "no")
-    assert refused.exit_code == 2
+    assert isinstance(refused.exception, InvalidOptionError)

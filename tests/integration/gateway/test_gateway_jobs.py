@@ -244,5 +244,7 @@ def test_a_bundle_is_read_and_split_over_http(fleet: RealFleet, gateway: Gateway
     assert (document.part.pages, [page.number for page in document.failed]) == ((1, 2, 3), [2])
     seen = gateway.showing(key).get(f"/v1/jobs/{job['id']}").text
     assert "Quill" not in seen
-    names = [name for name, _, _ in events_of(gateway.showing(key).get(f"/v1/jobs/{job['id']}/pages/stream").text)]
+    names = [
+        name for name, _, _ in events_of(gateway.showing(key).get(f"/v1/jobs/{job['id']}/pages/stream").text)
+    ]
     assert names == ["page", "failed", "page", "split", "end"]
