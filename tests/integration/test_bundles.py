@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import Result
 
-from pecia import Bundle, Client, JobState, ReadBundle
+from pecia import Bundle, Client, InvalidOptionError, JobState, ReadBundle
 from pecia_schemas.bundles import Subject
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.ledger.recovery import Judge
